@@ -1,0 +1,86 @@
+# Every target sets itself up: Python 3.11+ with venv and pip, and make, are all that a machine needs.
+# `make GPU=1 test` takes the GPU build of vLLM (the extras of pyproject.toml) instead of the CPU lock.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+ARGS ?=
+ROUNDS ?= 5
+GPU ?=
+
+BIN := .venv/bin
+UV := $(BIN)/uv
+FLAVOUR := $(if $(GPU),gpu,cpu)
+READY := .venv/.ready-$(FLAVOUR)
+# All but vllm, whose CPU build stands in cpu.in.
+LOCK_EXTRAS := langchain langgraph llamaindex chroma embeddings ray serve otel dev
+
+# llama-index ships data files that its loader refuses when they are hard links into uv's cache.
+export UV_LINK_MODE := copy
+# On a few busy cores a second thread per engine spins and makes a decode step ten times slower.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+# Nothing is downloaded at run time, nothing is reported to anybody.
+export HF_HUB_OFFLINE ?= 1
+export ANONYMIZED_TELEMETRY ?= False
+export RAY_USAGE_STATS_ENABLED ?= 0
+export VLLM_NO_USAGE_STATS ?= 1
+export DO_NOT_TRACK ?= 1
+# Otherwise a process started by `uv run` makes Ray start each worker through uv too.
+export RAY_ENABLE_UV_RUN_RUNTIME_ENV ?= 0
+ifeq ($(GPU),)
+# GiB; without it a CPU engine claims nine tenths of the memory, and refuses to start when others use some.
+export VLLM_CPU_KVCACHE_SPACE ?= 1
+endif
+
+.PHONY: help demo test check bench soak lock install clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo "  ARGS='...' is handed on to the command; GPU=1 uses the GPU build of vLLM."
+
+demo: $(READY)  ## answer one question with the plain and the optimized pipeline, side by side
+	$(BIN)/teola demo $(ARGS)
+
+test: $(READY)  ## run the tests (one folder or file: ARGS=tests/passes)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict teola_plugin
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(READY)  ## compare latencies side by side in one run
+	$(BIN)/python benchmarks/single_query.py $(ARGS)
+	$(BIN)/python benchmarks/overhead.py
+
+soak: $(READY)  ## run the tests ROUNDS times, each in another order
+	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest $(ARGS) || exit 1; done
+
+install: $(READY)  ## make .venv and stop there
+
+lock: $(UV)  ## resolve requirements/cpu.txt again (ARGS=--upgrade for newer versions)
+	bash requirements/uv.sh $(UV) pip compile pyproject.toml requirements/cpu.in $(LOCK_EXTRAS:%=--extra=%) \
+	  --overrides requirements/overrides.txt --excludes requirements/excludes.txt \
+	  --python-version 3.11 --no-header --quiet $(ARGS) -o requirements/cpu.txt
+	@# Without the local part, the line takes every build of this torch.
+	sed 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements/cpu.txt > .venv/cpu.txt && mv .venv/cpu.txt requirements/cpu.txt
+
+clean:  ## remove everything that a target made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(UV):
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "teola-plugin needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.ready-cpu: $(UV) requirements/cpu.txt requirements/uv.sh pyproject.toml
+	bash requirements/uv.sh $(UV) pip sync --quiet requirements/cpu.txt
+	$(UV) pip install --quiet --no-deps -e .
+	@rm -f .venv/.ready-gpu && touch $@
+
+.venv/.ready-gpu: $(UV) pyproject.toml
+	$(UV) pip install --quiet --torch-backend=auto -e '.[all,dev]'
+	@rm -f .venv/.ready-cpu && touch $@

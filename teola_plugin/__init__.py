@@ -1,0 +1,22 @@
+"""teola_plugin makes LangChain and LlamaIndex pipelines on self-hosted models faster, with the same outputs.
+
+from teola_plugin import optimize
+chain = optimize(chain)          # still a Runnable; same answers, same callbacks, same errors
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+_NAMES = {
+    "optimize": "api", "optimized": "api", "compare": "comparison", "explain": "explanation",
+    "pure": "effects", "reads": "effects", "writes": "effects",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(f"teola_plugin.{_NAMES[name]}"), name)

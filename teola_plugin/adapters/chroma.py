@@ -1,0 +1,203 @@
+"""The seam of Chroma, `Collection.query` with vectors; and what makes its results out of date.
+
+In a session a query becomes one item per vector, and its `QueryResult` is put together from copies of the
+items' columns, because callers write to what they get. A query by texts, images or ids is made as it is.
+
+A search that ran ahead must not be taken once the collection has changed. Therefore every write (`add`,
+`upsert`, `update`, `delete`, `modify`, in a session or not, sync or async) changes the collection's version
+when it begins and when it ends, and dropping a collection or resetting a client changes all versions:
+
+    search submitted: version 0 ... add begins: 1 ... add ends: 2 ... framework asks: 2 -> searched anew
+
+The version goes by the collection's own id, a UUID: all `Collection` objects of one collection share it. A
+write by another process is not seen; whether a search comes before or after it was never determined.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.engines import EngineSpec
+from teola_plugin.errors import TeolaError
+from teola_plugin.resources import resetting, writing
+from teola_plugin.seams import current, instrument
+
+log = logging.getLogger(__name__)
+
+WRITES = ("add", "upsert", "update", "delete", "modify")
+RESETS = ("delete_collection", "reset")
+DEFAULT_INCLUDE = ("metadatas", "documents", "distances")
+COLUMNS = (*DEFAULT_INCLUDE, "embeddings", "uris")
+
+_first: weakref.WeakValueDictionary[tuple[int, Any], Any] = weakref.WeakValueDictionary()
+_choosing = threading.Lock()
+
+
+def instrument_chroma() -> None:
+    """Let searches ask the session and writes be noticed. Does nothing until Chroma is imported."""
+    for module, name, methods, wrapper in (
+        ("chromadb.api.models.Collection", "Collection", WRITES, _write),
+        ("chromadb.api.models.AsyncCollection", "AsyncCollection", WRITES, _write),
+        ("chromadb.api.client", "Client", RESETS, _reset),
+        ("chromadb.api.async_client", "AsyncClient", RESETS, _reset),
+    ):
+        if module in sys.modules:
+            for method in methods:
+                instrument(getattr(sys.modules[module], name), method, wrapper)
+    if cls := _collection_class():
+        instrument(cls, "query", _asking_query)
+
+
+def spec_of(collection: object) -> EngineSpec | None:
+    """The engine of a collection; Chroma is instrumented. None for anything else.
+
+    Two objects of one collection on one server share an engine: that of the object met first.
+    """
+    instrument_chroma()
+    return _spec_of(collection)
+
+
+def _spec_of(collection: Any) -> EngineSpec | None:
+    cls = _collection_class()
+    if cls is None or not is_stock(collection, cls, "query"):
+        return None
+    return EngineSpec("chroma", _first_met(collection), "chroma")
+
+
+def _collection_class() -> Any:
+    return getattr(sys.modules.get("chromadb.api.models.Collection"), "Collection", None)
+
+
+def _first_met(collection: Any) -> Any:
+    # The object met first keeps its server alive, so that `id` is not used again while the entry stands.
+    with _choosing:
+        return _first.setdefault((id(collection._client), collection.id), collection)
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def searching_settings(
+    *, n_results: int = 10, where: Any = None, where_document: Any = None,
+    include: Sequence[str] = DEFAULT_INCLUDE, **others: Any,
+) -> dict[str, Any] | None:  # fmt: skip
+    """The settings of a `query` call from its keyword arguments. None: items cannot express the call."""
+    if any(value is not None for value in others.values()) or type(n_results) is not int:
+        return None
+    if not set(include) <= set(COLUMNS) or not _is_literal(where) or not _is_literal(where_document):
+        return None
+    settings: dict[str, Any] = {"top_k": n_results}
+    if where is not None:
+        settings["where"] = where
+    if where_document is not None:
+        settings["where_document"] = where_document
+    if set(include) != set(DEFAULT_INCLUDE):
+        settings["include"] = sorted(include)
+    return settings
+
+
+def _is_literal(value: Any) -> bool:
+    match value:
+        case dict():
+            return all(type(k) is str and _is_literal(v) for k, v in value.items())
+        case list():
+            return all(map(_is_literal, value))
+        case _:
+            return value is None or type(value) in (str, int, float, bool)
+
+
+def _vectors(query_embeddings: Any) -> list[Any] | None:
+    """The vectors of a query as Chroma itself reads them; None for what it would refuse."""
+    from chromadb.api.types import normalize_embeddings
+
+    try:
+        rows = normalize_embeddings(query_embeddings)
+    except (ValueError, TypeError, IndexError):  # Chroma has errors of its own for that
+        return None
+    if not rows or not all(isinstance(r, np.ndarray) and r.ndim == 1 and r.dtype.kind == "f" for r in rows):
+        return None
+    return [np.array(row, dtype=np.float32) for row in rows]
+
+
+# --- seams --------------------------------------------------------------------------------------------------
+
+
+def _asking_query(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+    default_include = signature.parameters["include"].default
+
+    def query(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session = current()
+        if session is not None and (spec := _spec_of(self)):
+            arguments = _arguments(signature, self, args, kwargs)
+            vectors = _vectors(arguments.pop("query_embeddings", None))
+            settings = searching_settings(**arguments)
+            if vectors is not None and settings is not None:
+                try:
+                    values = [reply.result() for reply in session.ask(spec, "searching", vectors, settings)]
+                    return _query_result(values, arguments.get("include", default_include))
+                except TeolaError as e:  # a fault of ours is none of the framework's
+                    log.warning("a query is made without its engine: %s", e)
+        return original(self, *args, **kwargs)
+
+    return query
+
+
+def _arguments(
+    signature: inspect.Signature, self: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = signature.bind(self, *args, **kwargs).arguments
+    except TypeError:  # the original says it better
+        return {}
+    return {name: value for name, value in bound.items() if name != "self"}
+
+
+def _query_result(values: Sequence[Mapping[str, Any]], include: Any) -> dict[str, Any]:
+    """One `QueryResult` for several vectors; every caller gets copies."""
+
+    def joined(name: str) -> Any:
+        if name == "included":
+            return include
+        columns = [value[name] for value in values]
+        return None if columns[0] is None else copy.deepcopy(columns)
+
+    return {name: joined(name) for name in values[0]}
+
+
+def _during(context: Callable[[Any], AbstractContextManager[None]]) -> Callable[..., Callable[..., Any]]:
+    """A wrapper that runs a method inside `context(self)`."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(original):
+
+            @functools.wraps(original)
+            async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
+                with context(self):
+                    return await original(self, *args, **kwargs)
+
+            return acall
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with context(self):
+                return original(self, *args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
+_write = _during(lambda collection: writing(collection.id))
+_reset = _during(lambda client: resetting())

@@ -1,0 +1,37 @@
+"""The LangChain adapter: LCEL runnables, chat models, retrievers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import Runnable
+
+from teola_plugin.adapters import Calls
+from teola_plugin.adapters.langchain import twin
+from teola_plugin.adapters.langchain.trace import trace
+from teola_plugin.trace import Traced
+
+
+class LangChainAdapter:
+    """Implements `adapters.Adapter`."""
+
+    name = "langchain"
+
+    def knows(self, pipeline: Any) -> bool:
+        """See `adapters.Adapter.knows`. A compiled LangGraph is a runnable too, but none that is read here."""
+        return isinstance(pipeline, Runnable) and not any(c.__name__ == "Pregel" for c in type(pipeline).__mro__)
+
+    def trace(self, pipeline: Any) -> Traced:
+        """See `adapters.Adapter.trace`."""
+        return trace(pipeline)
+
+    def twin(self, pipeline: Any, calls: Calls) -> Any:
+        """See `adapters.Adapter.twin`."""
+        return twin.make_twin(pipeline, calls)
+
+    def calls_of(self, pipeline: Any) -> Calls | None:
+        """See `adapters.Adapter.calls_of`."""
+        return twin.calls_of(pipeline)
+
+
+adapter = LangChainAdapter()

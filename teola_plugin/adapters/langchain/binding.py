@@ -1,0 +1,90 @@
+"""From the caller's input to the values of the graph's inputs.
+
+A graph has one input for each key that is read of the user's dict, named after the key, and one called `input` where
+the input is used whole. A prompt with a single variable takes a dict or the bare value; both are understood. What an
+input does not have is left out, and what needs it does not run ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from teola_plugin.adapters.langchain.values import Value
+
+Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """An input as a twin hands it over, with the way in which the pipeline was called."""
+
+    value: Any
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a graph input is taken: `whole`, by `key`, or the call's `mode`."""
+
+    how: Literal["whole", "key", "mode"]
+    key: str = ""
+
+
+class Bindings:
+    """The graph inputs asked for so far."""
+
+    def __init__(self, name_for: Callable[[str], str]) -> None:
+        self._name_for = name_for
+        self._names: dict[Access, str] = {}
+        self._depths: dict[Access, int] = {}
+        self._may_be_bare: set[str] = set()
+
+    def whole(self, depth: int = 0) -> Value:
+        """The input itself; `depth` 1 if it is a list to map over."""
+        return self._input(Access("whole"), "input", depth)
+
+    def key(self, key: str) -> Value:
+        """What the input has under `key`."""
+        return self._input(Access("key", key), key)
+
+    def only(self, variable: str) -> Value:
+        """The one variable of a prompt, which takes the input itself if that is no dict."""
+        self._may_be_bare.add(variable)
+        return self.key(variable)
+
+    def mode(self) -> Value:
+        """How the pipeline was called, for models whose streamed and whole replies differ."""
+        return self._input(Access("mode"), "mode")
+
+    def inputs(self) -> dict[str, int]:
+        """Names and depths, in the order they were asked for."""
+        return {name: self._depths[access] for access, name in self._names.items()}
+
+    def bind(self, entered: Any) -> dict[str, Any]:
+        """The values that are known before the pipeline runs."""
+        if not isinstance(entered, Entered):
+            entered = Entered(entered, "invoke")
+        value = entered.value
+        bound: dict[str, Any] = {}
+        for access, name in self._names.items():
+            match access.how:
+                case "mode":
+                    bound[name] = entered.mode
+                case "whole" if not self._depths[access] or isinstance(value, list | tuple):
+                    bound[name] = list(value) if self._depths[access] else value
+                case "key" if isinstance(value, Mapping):
+                    if access.key in value:
+                        bound[name] = value[access.key]
+                case "key" if access.key in self._may_be_bare:
+                    bound[name] = value
+                case _:
+                    pass
+        return bound
+
+    def _input(self, access: Access, name: str, depth: int = 0) -> Value:
+        if access not in self._names:
+            self._names[access] = self._name_for(name)
+        self._depths[access] = max(depth, self._depths.get(access, 0))
+        return Value(self._names[access], self._depths[access])

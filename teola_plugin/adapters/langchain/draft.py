@@ -1,0 +1,336 @@
+"""A p-graph in the making: emits primitives for symbolic values and keeps what their names stand for."""
+
+from __future__ import annotations
+
+import contextlib
+import keyword
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from teola_plugin.adapters.langchain.binding import Bindings
+from teola_plugin.adapters.langchain.finish import Barrier, drop_unused, merge_lists, names_in, order_reads
+from teola_plugin.adapters.langchain.observe import instrument_component
+from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
+from teola_plugin.codes import CODES
+from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Literal, Primitive, When, validate
+from teola_plugin.trace import Break, Function, Traced
+
+
+class Draft:
+    """Primitives in program order. `guard` and `level` say under which condition and in how many maps we are."""
+
+    def __init__(self) -> None:
+        self.guard: When | None = None
+        self.level = 0
+        self.origin = ""
+        self.bindings = Bindings(self._unique)
+        self._primitives: dict[str, Primitive] = {}
+        self._functions: dict[str, Function] = {}
+        self._known_functions: dict[Any, str] = {}
+        self._engines: dict[str, EngineSpec] = {}
+        self._observed: dict[int, str] = {}
+        self._breaks: list[Break] = []
+        self._names: set[str] = set()
+        self._barriers: tuple[Barrier, ...] = ()
+        self._barriers_before: dict[str, tuple[Barrier, ...]] = {}
+        self._stores: set[str] = set()
+        self._list_calls: dict[str, str] = {}
+        self._fields: dict[tuple[Value, str, When | None], Value] = {}
+
+    # --- adding primitives -------------------------------------------------------------------------------------------
+
+    def call(
+        self, name: str, fn: str, function: Callable[..., Any], *args: Value, identity: Any = None,
+        is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
+    ) -> Value:  # fmt: skip
+        """A pure function of values. Calls with the same `identity` share one function name."""
+        fn = self._function(fn, function, identity, is_glue)
+        return self.add(name, "call", args, {"fn": fn}, "python", lists=lists, reads=reads, holds=holds)
+
+    def ask(
+        self, name: str, kind: str, spec: EngineSpec, *args: Value | str, settings: Mapping[str, Any] | None = None,
+        reads: tuple[str, ...] = (), holds: Holds = "any", engine: str = "",
+    ) -> Value:  # fmt: skip
+        """Work for an engine; `engine` is what it is called if it has no better name."""
+        self._stores.update(reads)
+        named = self._engine(spec, engine or kind)
+        return self.add(name, kind, args, settings or {}, named, reads=reads, holds=holds)
+
+    def await_run(
+        self,
+        name: str,
+        component: object,
+        fn: str,
+        args: Iterable[Value],
+        writes: tuple[str, ...] | None,
+        is_pure: bool = False,
+    ) -> Value:
+        """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
+        fn = self._function(fn, _not_ahead, None, False)
+        value = self.add(name, "call", tuple(args), {"fn": fn}, PIPELINE, writes=writes or ())
+        if self.level:
+            self.leave("TB106", component)  # of several runs of one component, nobody can tell whose item was whose
+        elif id(component) in self._observed:
+            self.leave("TB107", component)
+        else:
+            self._observed[id(component)] = value.name
+            instrument_component(component)
+        if not is_pure:
+            self._barriers += (Barrier(value.name, writes),)
+        return value
+
+    def add(
+        self, name: str, kind: str, args: Sequence[Value | str], settings: Mapping[str, Any], engine: str, *,
+        lists: int = 0, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (), holds: Holds = "any",
+    ) -> Value:  # fmt: skip
+        """One primitive, which makes `lists` lists out of each of its inputs."""
+        level = max((a.level for a in args if isinstance(a, Value)), default=0)
+        if any(a.level and a.depth > level for a in args if isinstance(a, Value)):
+            lists = (
+                0  # the depth of a list below an item says already that it is taken whole: the result is a plain value
+            )
+        name = self._unique(name)
+        data: tuple[Arg, ...] = tuple(a.ref if isinstance(a, Value) else Literal(a) for a in args)
+        self._primitives[name] = Primitive(
+            name, kind, data, tuple(settings.items()), engine, level + lists, reads, writes, (), self.guard, self.origin
+        )
+        if reads:
+            self._barriers_before[name] = self._barriers
+        return Value(name, level + lists, level, holds)
+
+    def list_call(self, name: str, grammar: str, function: Callable[..., Any], text: Value) -> Value:
+        """The items of a text: by the decoding itself, if nobody else wants its text (see `_merge_lists`)."""
+        value = self.call(name, grammar, function, text, identity=("items", grammar), lists=1, holds="text")
+        self._list_calls[value.name] = grammar
+        return value
+
+    def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
+        """Note that something of `component` is left to the framework, and why."""
+        what = f"{describe(component)}: {CODES[code]}" + (f" ({detail})" if detail else "")
+        self._breaks.append(Break(code, what, self.origin, hint))
+
+    # --- symbolic values as data -------------------------------------------------------------------------------------
+
+    def value(self, symbol: Symbol, name: str = "value") -> Value:
+        """The Python value that the pipeline's next component would see."""
+        match symbol:
+            case Value(holds="message"):
+                each = replace(symbol, level=symbol.depth)
+                made = self.call("message", "message", to_message, each, identity="message")
+                return replace(made, level=symbol.level)
+            case Value():
+                return symbol
+            case Root():
+                return self.bindings.whole()
+            case Constant(constant):
+                return self.call(name, "constant", lambda: constant)
+            case Record():
+                return self._dict(symbol)
+            case Prompt(template, variables):
+                known = {k: v.value for k, v in variables.items() if isinstance(v, Constant)}
+                names = [k for k in variables if k not in known]
+                args = [self.value(variables[k], k) for k in names]
+
+                def make(*values: Any) -> Any:
+                    return template.format_prompt(**dict(zip(names, values, strict=True)), **known)
+
+                return self.call("prompt", "prompt", make, *args, holds="prompt")
+
+    def field(self, symbol: Symbol, key: str) -> Symbol:
+        """What `value[key]` is. Raises: Untraceable where that is an error."""
+        match symbol:
+            case Record(fields, rest):
+                if key in fields:
+                    return fields[key]
+                if rest is None:
+                    raise Untraceable("TB108", f"nothing before it makes the key {key!r}")
+                return self.field(rest, key)
+            case Root():
+                return self.bindings.key(key)
+            case Constant(value) if isinstance(value, Mapping) and key in value:
+                return Constant(value[key])
+            case Value():
+                known = self._fields.get((symbol, key, self.guard))
+                if known is None:
+                    known = self.call(key, f"get_{key}", lambda value: value[key], symbol, identity=("get", key))
+                    self._fields[symbol, key, self.guard] = known
+                return known
+            case _:
+                raise Untraceable("TB108", f"its input has no keys, it reads {key!r}")
+
+    def is_dict(self, value: Value) -> bool:
+        """A key of it was taken before."""
+        return any(known == value for known, _, _ in self._fields)
+
+    def _dict(self, record: Record) -> Value:
+        names = list(record.fields)
+        args = [self.value(v, k) for k, v in record.fields.items()]
+        rest = [self.value(record.rest)] if record.rest is not None else []
+
+        def make(*values: Any) -> dict[str, Any]:
+            fields = dict(zip(names, values[len(rest) :], strict=True))
+            return {**values[0], **fields} if rest else fields
+
+        return self.call("record", "dict", make, *rest, *args, identity=("dict", bool(rest), *names))
+
+    def items(self, symbol: Symbol) -> Value:
+        """One item of a list, as the inside of a map one level deeper sees it."""
+        match symbol:
+            case Root():
+                whole = self.bindings.whole(depth=1)
+                return replace(whole, level=self.level + 1)
+            case Value() if symbol.is_list:
+                return replace(symbol, level=symbol.level + 1)
+            case Value(name, depth, 0) if name in self._primitives and self._primitives[name].kind == "call":
+                self._primitives[name] = replace(self._primitives[name], depth=depth + 1)
+                return Value(name, depth + 1, 1)
+            case Value(holds="any"):
+                made = self.call(symbol.name + "_items", "items", list, symbol, identity="items", lists=1)
+                return replace(made, level=made.level + 1)
+            case _:
+                raise Untraceable("TB108", "it maps over something that is no list")
+
+    def is_one_line(self, text: Value) -> bool:
+        """The text is taken to have no line breaks: the caller's own, or an item of a list of lines."""
+        return text.name not in self._primitives or (
+            self._list_calls.get(text.name) in ("lines", "numbered", "markdown")
+        )
+
+    def is_between(self, name: str, since: int, until: int) -> bool:
+        """The primitive was added after the first `since` ones and is among the first `until`."""
+        return name in list(self._primitives)[since:until]
+
+    def __len__(self) -> int:
+        return len(self._primitives)
+
+    def as_condition(self, value: Value, fn: str) -> Value:
+        """A condition primitive that is true when `value` is: the call that made it, if that is all it is for."""
+        made = self._primitives.get(value.name)
+        is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
+        if made is None or not is_last or made.kind != "call" or made.engine != "python" or made.depth:
+            return self.add(fn, "condition", (value,), {"fn": self._function("truth", bool, "truth", True)}, "python")
+        fn = str(made.setting("fn"))
+        function = self._functions[fn]
+        if not any(p.setting("fn") == fn for p in self._primitives.values() if p is not made):
+            del self._functions[fn]
+            self._known_functions = {k: known for k, known in self._known_functions.items() if known != fn}
+        named = self._function(fn, _truth_of(function.call), None, function.is_glue)
+        self._primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
+        return value
+
+    # --- barriers ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def side_by_side(self) -> Iterator[Callable[[], None]]:
+        """Call what is yielded before each of several branches that have no order among them."""
+        before = self._barriers
+        after = before
+
+        def branch() -> None:
+            nonlocal after
+            after += tuple(b for b in self._barriers if b not in after)
+            self._barriers = before
+
+        yield branch
+        branch()
+        self._barriers = after
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def traced(self, result: Symbol) -> Traced:
+        """The finished p-graph."""
+        outputs = tuple(dict.fromkeys(names_in(result)))
+        order_reads(self._primitives, self._barriers_before, self._stores)
+        outputs = merge_lists(self._primitives, self._list_calls, outputs)
+        drop_unused(self._primitives, outputs)
+        used = {p.setting("fn") for p in self._primitives.values()}
+        engines = {p.engine for p in self._primitives.values()}
+        inputs = tuple(Input(name, depth) for name, depth in self.bindings.inputs().items())
+        needed = {name for p in self._primitives.values() for name in p.dependencies} | set(outputs)
+        inputs = tuple(i for i in inputs if i.name in needed)
+        graph = validate(Graph(inputs, tuple(self._primitives.values()), outputs))
+        return Traced(
+            graph,
+            {name: f for name, f in self._functions.items() if name in used},
+            {name: spec for name, spec in self._engines.items() if name in engines},
+            self.bindings.bind,
+            {key: name for key, name in self._observed.items() if name in self._primitives},
+            tuple(self._breaks),
+        )
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _unique(self, name: str) -> str:
+        name = unique(name, self._names)
+        self._names.add(name)
+        return name
+
+    def _function(self, fn: str, function: Callable[..., Any], identity: Any, is_glue: bool) -> str:
+        if identity is not None and identity in self._known_functions:
+            return self._known_functions[identity]
+        fn = unique(fn, self._functions)
+        self._functions[fn] = Function(function, is_glue)
+        if identity is not None:
+            self._known_functions[identity] = fn
+        return fn
+
+    def _engine(self, spec: EngineSpec, kind: str) -> str:
+        for name, known in self._engines.items():
+            if known.key == spec.key:
+                return name
+        name = unique(spec.name or ENGINE_NAMES.get(kind, kind), self._engines)
+        self._engines[name] = spec
+        return name
+
+
+ENGINE_NAMES = {
+    "embedding": "embedder",
+    "searching": "store",
+    "reranking": "reranker",
+    "decoding": "llm",
+    "prefilling": "llm",
+}
+
+
+def unique(name: str, taken: Any) -> str:
+    """An identifier like `name` that is not taken."""
+    name = re.sub(r"\W+", "_", name).strip("_") or "value"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"_{name}"
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    return candidate
+
+
+def snake(name: str) -> str:
+    """`FakeListChatModel` as a value's name."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def describe(component: object) -> str:
+    """What a component is called in breaks and origins."""
+    cls = next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
+    return cls.__name__
+
+
+def to_message(completion: Any) -> Any:
+    """The message that a chat model's reply is in the pipeline."""
+    from langchain_core.messages import AIMessage
+
+    if isinstance(completion, str):
+        raw = getattr(completion, "raw", None)
+        generations = getattr(raw, "generations", None)
+        return generations[0].message if generations else AIMessage(content=str(completion))
+    return completion
+
+
+def _truth_of(function: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *args: bool(function(*args))
+
+
+def _not_ahead(*args: Any) -> Any:
+    raise RuntimeError("computed by the framework's own run only")

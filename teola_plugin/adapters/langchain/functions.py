@@ -1,0 +1,133 @@
+"""The user's functions in a pipeline: which keys they read, and whether they may run ahead."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables.utils import accepts_config, accepts_run_manager
+
+from teola_plugin.adapters.keys import ReadKeys, read_keys
+from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
+from teola_plugin.adapters.purity import effects_of
+from teola_plugin.effects import Effects, declared_effects
+
+DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
+
+
+def trace_function(draft: Draft, component: RunnableLambda[Any, Any], given: Symbol, name: str) -> Symbol:
+    """What a function makes of its input. Raises: Untraceable."""
+    function = getattr(component, "func", None) or component.afunc
+    keys = read_keys(function)
+    if keys and keys.is_getter and not isinstance(given, Prompt):
+        return draft.field(given, keys.required[0])
+    shown = _name(function)
+    fn = shown if shown != "function" else name or shown
+    effects = _effects(component, function)
+    if not effects.pure:
+        if not effects.writes:
+            draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
+        return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), effects.writes or None)
+    call, args = _arguments(draft, function, given, keys)
+    identity = ("function", id(component), tuple(a.name for a in args))
+    holds: Holds = "text" if _says_text(function) else "any"
+    return draft.call(
+        name or shown, fn, _no_runnable(call), *args, identity=identity, is_glue=False, reads=effects.reads, holds=holds
+    )
+
+
+def _says_text(function: Any) -> bool:
+    """Its annotation says that it returns a text; if that is not true, a guess of the run-ahead is wrong."""
+    return getattr(function, "__annotations__", {}).get("return") in (str, "str")
+
+
+def _effects(component: RunnableLambda[Any, Any], function: Callable[..., Any]) -> Effects:
+    declared = declared_effects(function)
+    if declared is not None:
+        return declared
+    if isinstance(function, operator.itemgetter):
+        return Effects(pure=True)
+    if hasattr(component, "afunc"):
+        return Effects(pure=False, why="it is a coroutine function")
+    if inspect.isgeneratorfunction(function):
+        return Effects(pure=False, why="it is a generator function")
+    if accepts_config(function) or accepts_run_manager(function):
+        return Effects(pure=False, why="it takes the call's config")
+    if any(not isinstance(dep, BasePromptTemplate) for dep in component.deps):
+        return Effects(pure=False, why="it calls other runnables")
+    return effects_of(function)
+
+
+def _arguments(
+    draft: Draft, function: Callable[..., Any], given: Symbol, keys: ReadKeys | None
+) -> tuple[Callable[..., Any], list[Value]]:
+    """The function as one of the values it really reads, and those values."""
+    if keys is None or not isinstance(given, Record | Root):
+        return function, [draft.value(given)]
+    fields = given.fields if isinstance(given, Record) else {}
+    rest = given.rest if isinstance(given, Record) else given
+    if rest is not None and any(k not in fields for k in keys.optional):
+        return function, [draft.value(given)]  # whether a key is there is known at run time only
+    names = [*keys.required, *(k for k in keys.optional if k in fields)]
+    symbols = {k: draft.field(given, k) for k in names}
+    constants: Mapping[str, Any] = {k: s.value for k, s in symbols.items() if isinstance(s, Constant)}
+    held = [k for k in names if k not in constants]
+
+    def call(*values: Any) -> Any:
+        return function({**constants, **dict(zip(held, values, strict=True))})
+
+    return call, [draft.value(symbols[k], k) for k in held]
+
+
+def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value]:
+    """The values that a component reads and that are in the graph anyhow: it is shown behind them."""
+    match given:
+        case Value():
+            return [given]
+        case Root():
+            if keys is None or keys.optional:
+                return [draft.bindings.whole()]
+            return [draft.bindings.key(k) for k in keys.required]
+        case Record(fields, rest):
+            named = (
+                fields if keys is None else {k: v for k, v in fields.items() if k in (*keys.required, *keys.optional)}
+            )
+            found = [v for s in named.values() for v in _mentioned(draft, s, None)]
+            if isinstance(rest, Root) and keys is not None:
+                found += [draft.bindings.key(k) for k in keys.required if k not in fields]
+            return _distinct(found)
+        case Prompt(_, variables):
+            return _distinct([v for s in variables.values() for v in _mentioned(draft, s, None)])
+        case Constant():
+            return []
+
+
+def mentioned(draft: Draft, given: Symbol) -> list[Value]:
+    """The values of the graph that an input is made of."""
+    return _mentioned(draft, given, None)
+
+
+def _distinct(values: list[Value]) -> list[Value]:
+    return list({v.name: v for v in values}.values())
+
+
+def _no_runnable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """LangChain runs a runnable that a function returns; the run-ahead does not know how."""
+
+    def call(*args: Any) -> Any:
+        value = function(*args)
+        if isinstance(value, Runnable):
+            raise LookupError("the function returned a runnable")
+        return value
+
+    return call
+
+
+def _name(function: Any) -> str:
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return "function" if name in ("<lambda>", "partial", "itemgetter") else str(name)

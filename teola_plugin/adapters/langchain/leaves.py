@@ -1,0 +1,144 @@
+"""LangChain components on models and stores that we know, as leaves; and what they make of the values.
+
+    search(store, k=4) -> Leaf                         # spec, op, settings, payload, as the seam sees them
+    documents_of(store, hit, k=4) -> [Document, ...]   # by the store's own code, from what the engine found
+
+Each function answers None for a component that is not stock (a subclass with methods of its own, several
+processes), which is then left to the framework.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+
+from teola_plugin.adapters import chroma, sentence_transformers
+from teola_plugin.adapters.leaf import Leaf, as_vector, is_stock, outcome, rehearse
+
+SEARCHES = (
+    "similarity_search", "similarity_search_with_score", "similarity_search_with_relevance_scores",
+    "max_marginal_relevance_search",
+)  # fmt: skip
+"""The methods of a store that search for one text, each with one query to the collection."""
+
+# --- embedding ----------------------------------------------------------------------------------------------
+
+
+def query_embedding(embeddings: Any) -> Leaf | None:
+    """`embeddings.embed_query(text)`; `payload(text)`."""
+    if not _is_known(embeddings):
+        return None
+    return _embedding(embeddings, embeddings.query_encode_kwargs or embeddings.encode_kwargs)
+
+
+def document_embedding(embeddings: Any) -> Leaf | None:
+    """One text of `embeddings.embed_documents(texts)`; `payload(text)`."""
+    return _embedding(embeddings, embeddings.encode_kwargs) if _is_known(embeddings) else None
+
+
+def _is_known(embeddings: Any) -> bool:
+    try:
+        from langchain_huggingface import HuggingFaceEmbeddings
+    except ImportError:
+        return False
+    stock = is_stock(embeddings, HuggingFaceEmbeddings, "embed_query", "embed_documents", "_embed")
+    return stock and not embeddings.multi_process
+
+
+def _embedding(embeddings: Any, encode_kwargs: dict[str, Any]) -> Leaf | None:
+    spec = sentence_transformers.spec_of(embeddings._client)
+    settings = sentence_transformers.embedding_settings(embeddings._client, **encode_kwargs)
+    if spec is None or settings is None:
+        return None
+    return Leaf(spec, "embedding", settings, lambda text: str(text).replace("\n", " "))
+
+
+# --- searching ----------------------------------------------------------------------------------------------
+
+
+def search(store: Any, search: str = "similarity_search", **search_kwargs: Any) -> Leaf | None:
+    """The query to the collection that `store.<search>(text, **search_kwargs)` makes; `payload(vector)`.
+
+    The vector is that of `store.embeddings.embed_query(text)`.
+
+    Raises: what the framework raises for such arguments.
+    """
+    if search not in SEARCHES or not _is_chroma(store) or chroma.spec_of(store._collection) is None:
+        return None
+    asked = rehearse(lambda: getattr(_answered(store), search)("", **search_kwargs))
+    if [a.op for a in asked] != ["searching"]:
+        return None
+    return Leaf(asked[0].spec, "searching", asked[0].settings, as_vector)
+
+
+def documents_of(
+    store: Any, hit: Any, search: str = "similarity_search", vector: Any = (0.0,), **search_kwargs: Any
+) -> list[Any]:
+    """What `store.<search>` makes of the columns that were found: documents, or (document, score) pairs.
+
+    Only `max_marginal_relevance_search` looks at `vector`.
+    """
+    answered = _answered(store, vector)
+    return outcome(lambda: list(getattr(answered, search)("", **search_kwargs)), searching=[hit])
+
+
+def _is_chroma(store: Any) -> bool:
+    try:
+        from langchain_chroma import Chroma
+    except ImportError:
+        return False
+    return is_stock(store, Chroma, *SEARCHES) and store._embedding_function is not None
+
+
+def _answered(store: Any, vector: Any = (0.0,)) -> Any:
+    """The store, with the embedding of any query known: nobody's model is asked."""
+    double = copy.copy(store)
+    double._embedding_function = _Known(vector)
+    return double
+
+
+class _Known(Embeddings):
+    def __init__(self, vector: Any) -> None:
+        self._vector = as_vector(vector).tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        return list(self._vector)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [list(self._vector) for _ in texts]
+
+
+# --- reranking ----------------------------------------------------------------------------------------------
+
+
+def reranking(compressor: Any) -> Leaf | None:
+    """A score that `compressor.compress_documents(documents, query)` asks for; `payload(query, document)`."""
+    if not _is_reranker(compressor):
+        return None
+    spec = sentence_transformers.spec_of(compressor.model.client)
+    settings = sentence_transformers.reranking_settings(compressor.model.client)
+    if spec is None or settings is None:
+        return None
+    return Leaf(spec, "reranking", settings, lambda query, document: (str(query), str(document.page_content)))
+
+
+def reranked(compressor: Any, query: str, documents: Sequence[Document], scores: Sequence[Any]) -> list[Document]:
+    """What the compressor keeps of the documents, given the engine's score of each."""
+    if not documents:  # the model would be asked for no pair at all, and this is what comes of it
+        return []
+    return outcome(lambda: list(compressor.compress_documents(list(documents), query)), reranking=scores)
+
+
+def _is_reranker(compressor: Any) -> bool:
+    try:
+        from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+        from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+    except ImportError:
+        return False
+    return is_stock(compressor, CrossEncoderReranker, "compress_documents") and is_stock(
+        compressor.model, HuggingFaceCrossEncoder, "score"
+    )

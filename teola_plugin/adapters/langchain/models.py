@@ -1,0 +1,271 @@
+"""Language models: our own, which run on our engines, and everybody else's.
+
+*Ours* (`EngineChatModel`, `EngineLLM`; known by `spec` and `request_for`) are a prefill in pieces and a decoding.
+
+*Foreign* models are calls of the user's own model object, `_generate` or `_agenerate`, made by the run-ahead and handed
+to the framework when it arrives at the same method with the same messages. Only models known to keep no state between
+calls qualify: those of hosted services, and classes the user declared `pure`. Models with a response cache or a rate
+limiter stay with the framework, which must not be bypassed. So does every streamed reply: it differs from a whole one,
+and its reader wants the tokens as they come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
+from langchain_core.prompt_values import PromptValue
+
+from teola_plugin.adapters.langchain.draft import Draft, unique
+from teola_plugin.adapters.langchain.prompts import cut, maker
+from teola_plugin.adapters.langchain.values import Symbol, Untraceable, Value
+from teola_plugin.effects import declared_effects
+from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
+from teola_plugin.errors import TeolaError
+from teola_plugin.seams import Reply, current, instrument
+
+HOSTED = frozenset(
+    [
+        "langchain_openai",
+        "langchain_anthropic",
+        "langchain_mistralai",
+        "langchain_groq",
+        "langchain_cohere",
+        "langchain_fireworks",
+        "langchain_together",
+        "langchain_deepseek",
+        "langchain_xai",
+        "langchain_ollama",
+        "langchain_google_genai",
+        "langchain_google_vertexai",
+        "langchain_aws",
+        "langchain_nvidia_ai_endpoints",
+        "langchain_perplexity",
+    ]
+)
+"""Packages whose models are clients of a server: a call leaves nothing behind in the object."""
+
+Model = BaseChatModel | BaseLLM
+
+
+def trace_model(
+    draft: Draft, model: Model, given: Symbol, kwargs: Mapping[str, Any], name: str, streams: bool
+) -> Value:
+    """The reply of a model. `streams`: a streamed call of the pipeline reaches it as a stream. Raises: Untraceable."""
+    if getattr(model, "rate_limiter", None) is not None:
+        raise Untraceable("TB103", "it has a rate limiter")
+    if model.cache or (model.cache is None and get_llm_cache() is not None):
+        raise Untraceable("TB103", "its replies are cached")
+    if hasattr(model, "request_for") and isinstance(getattr(model, "spec", None), EngineSpec):
+        return _trace_ours(draft, model, given, kwargs, name)
+    return _trace_foreign(draft, model, given, kwargs, name, streams)
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, Any], name: str) -> Value:
+    is_chat = isinstance(model, BaseChatModel)
+
+    def request(prompt: PromptValue) -> tuple[str, Mapping[str, Any]]:
+        asked: tuple[str, Mapping[str, Any]] = model.request_for(
+            prompt.to_messages() if is_chat else prompt.to_string(), **kwargs
+        )
+        return asked
+
+    try:
+        _, settings = request(model._convert_input("?"))
+        pieces = cut(draft, given, lambda prompt: request(prompt)[0])
+    except (TypeError, ValueError, NotImplementedError, TeolaError) as e:  # what the model refuses
+        raise Untraceable("TB110", str(e)) from e
+    if pieces is None:
+        make, args = maker(draft, given, model._convert_input)
+        pieces = [draft.call("prompt", "prompt", lambda *a: request(make(*a))[0], *args, holds="text")]
+    engine = model.spec.name or "llm"
+    kv = draft.ask(_kv(name), "prefilling", model.spec, *pieces, engine=engine)
+    return draft.ask(
+        name or "text",
+        "decoding",
+        model.spec,
+        kv,
+        settings=settings,
+        engine=engine,
+        holds="message" if is_chat else "text",
+    )
+
+
+def _kv(name: str) -> str:
+    return "kv" if name in ("", "answer") else f"{name}_kv"
+
+
+# --- foreign ---------------------------------------------------------------------------------------------------------
+
+
+def _trace_foreign(
+    draft: Draft, model: Model, given: Symbol, kwargs: Mapping[str, Any], name: str, streams: bool
+) -> Value:
+    if not is_stateless(model):
+        raise Untraceable(
+            "TB104",
+            type(model).__name__,
+            "declare its class with teola_plugin.pure if a call leaves nothing behind in it",
+        )
+    if getattr(model, "streaming", False) or kwargs.get("stream"):
+        raise Untraceable("TB103", "its replies are streamed")
+    is_chat = isinstance(model, BaseChatModel)
+    if draft.level and not is_chat:
+        raise Untraceable("TB103", "a map asks it for all prompts in one call")
+    instrument_model(type(model))
+    make, args = maker(draft, given, model._convert_input)
+    mode = draft.bindings.mode()
+
+    def payload(mode: str, *values: Any) -> Foreign:
+        if mode == "events" or (streams and mode in ("stream", "astream")):
+            raise LookupError("a streamed reply is computed by the framework's own run")
+        if mode in ("batch", "abatch") and not is_chat:
+            raise LookupError("the framework's own run asks for the replies to all inputs in one call")
+        prompt = make(*values)
+        content = prompt.to_messages() if is_chat else [prompt.to_string()]
+        return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs)
+
+    messages = draft.call("messages", "messages", payload, mode, *args)
+    spec = spec_of(model)
+    kv = draft.ask(_kv(name), "prefilling", spec, messages)
+    return draft.ask(name or "text", "decoding", spec, kv, holds="message" if is_chat else "text")
+
+
+def is_stateless(model: Model) -> bool:
+    """Calling it early, or once more, leaves nothing behind in this process."""
+    declared = declared_effects(type(model))
+    if declared is not None:
+        return declared.pure
+    owners = {_owner(type(model), "_generate"), _owner(type(model), "_agenerate")}
+    ours = {o.__module__.split(".")[0] for o in owners} - {"langchain_core"}
+    return bool(ours) and ours <= HOSTED and _owner(type(model), "_generate").__module__.split(".")[0] in HOSTED
+
+
+def spec_of(model: Model) -> EngineSpec:
+    """The engine that a foreign model is: a thread that calls it."""
+    shown = getattr(model, "model_name", None) or getattr(model, "model", None)
+    return EngineSpec("python", model, unique(shown if isinstance(shown, str) else type(model).__name__, ()))
+
+
+def _owner(cls: type, method: str) -> type:
+    return next(c for c in cls.__mro__ if method in vars(c))
+
+
+def _foreign(model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any]) -> Foreign:
+    """The call that the framework will make: after the model's own treatment of its input, before the model."""
+    stop = kwargs.get("stop")
+    rest = {
+        k: v for k, v in kwargs.items() if k not in ("stop", "ls_structured_output_format", "structured_output_format")
+    }
+    if isinstance(model, BaseChatModel):
+        content = _normalized(content)
+    key = _key(model, content, stop, is_async, rest)
+    if is_async:
+
+        async def acall() -> Completion:
+            return _completion(await _original(model, "_agenerate")(model, copy.deepcopy(content), stop=stop, **rest))
+
+        return Foreign(key, acall, is_async=True)
+    return Foreign(
+        key, lambda: _completion(_original(model, "_generate")(model, copy.deepcopy(content), stop=stop, **rest))
+    )
+
+
+def _normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    from langchain_core.language_models._utils import _normalize_messages
+
+    return _normalize_messages(messages)
+
+
+def _original(model: Model, method: str) -> Callable[..., Any]:
+    function = getattr(type(model), method)
+    original: Callable[..., Any] = getattr(function, "__teola_original__", function)
+    return original
+
+
+def _key(model: Model, content: Sequence[Any], stop: Any, is_async: bool, kwargs: Mapping[str, Any]) -> Hashable:
+    shown = [m.model_dump(exclude={"id"}) if isinstance(m, BaseMessage) else m for m in content]
+    key = (id(model), freeze(shown), freeze(stop), is_async, freeze(kwargs))
+    hash(key)
+    return key
+
+
+def _completion(result: ChatResult | LLMResult) -> Completion:
+    first: Any = result.generations[0]
+    generation = first[0] if isinstance(first, list) else first  # an LLM takes several prompts
+    text = (
+        ChatGeneration(message=generation.message).text if isinstance(generation, ChatGeneration) else generation.text
+    )
+    return Completion(text, raw=copy.deepcopy(result))
+
+
+def instrument_model(cls: type) -> None:
+    """Let calls of a foreign model's class share what ran ahead."""
+    instrument(cls, "_generate", _sharing_generate)
+    instrument(cls, "_agenerate", _sharing_agenerate)
+
+
+def _claim(
+    self: Any, content: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> tuple[Reply, bool] | None:
+    """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
+    session = current()
+    if session is None or (isinstance(self, BaseLLM) and len(content) != 1) or not is_stateless(self):
+        return None
+    rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
+    try:
+        key = _key(self, content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    except (TypeError, ValueError):  # arguments that cannot be compared
+        return None
+    return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {})
+
+
+def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
+    def generate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
+        claimed = _claim(self, content, args, kwargs, False)
+        if claimed is None:
+            return original(self, content, *args, **kwargs)
+        reply, is_mine = claimed
+        if not is_mine:
+            return copy.deepcopy(reply.result().raw)
+        with _answering(reply):
+            result = original(self, content, *args, **kwargs)
+            reply.put(Done(_completion(result)))
+        return result
+
+    return generate
+
+
+def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def agenerate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
+        claimed = _claim(self, content, args, kwargs, True)
+        if claimed is None:
+            return await original(self, content, *args, **kwargs)
+        reply, is_mine = claimed
+        if not is_mine:
+            return copy.deepcopy((await reply.aresult()).raw)
+        with _answering(reply):
+            result = await original(self, content, *args, **kwargs)
+            reply.put(Done(_completion(result)))
+        return result
+
+    return agenerate
+
+
+@contextlib.contextmanager
+def _answering(reply: Reply) -> Iterator[None]:
+    """Whoever shares the reply gets the same error."""
+    try:
+        yield
+    except BaseException as e:
+        reply.put(Failed(e))
+        raise

@@ -1,0 +1,127 @@
+"""How the run-ahead learns what only the framework's own run computes: the entry methods of such components report.
+
+A component reports once in a session, what its first run came to. A stream reports when it ends, with its chunks added
+up as LangChain adds them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from teola_plugin.seams import Session, current, instrument
+
+_watched_for: dict[int, Callable[[], object]] = {}
+"""By id, a weak reference to each component whose value somebody may want."""
+
+_told: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+
+
+def instrument_component(component: object) -> None:
+    """Let the class of this component report to the session."""
+    key = id(component)
+    try:
+        _watched_for[key] = weakref.ref(component, lambda _: _watched_for.pop(key, None))
+    except TypeError:  # it cannot be referenced weakly
+        _watched_for[key] = lambda: component
+    cls = type(component)
+    instrument(cls, "invoke", _reporting_invoke)
+    instrument(cls, "ainvoke", _reporting_ainvoke)
+    for method in ("stream", "transform"):
+        instrument(cls, method, _reporting_stream)
+    for method in ("astream", "atransform"):
+        instrument(cls, method, _reporting_astream)
+
+
+def _listener(component: object) -> Session | None:
+    """The session that wants the value of this component, if any."""
+    session = current()
+    if session is None:
+        return None
+    wanted = _watched_for.get(id(component))
+    return session if wanted is not None and wanted() is component else None
+
+
+def _report(session: Session, component: object, value: Any) -> None:
+    told = _told.setdefault(session, set())
+    if id(component) not in told:
+        told.add(id(component))
+        session.observe(component, value)
+
+
+def _reporting_invoke(original: Callable[..., Any]) -> Callable[..., Any]:
+    def invoke(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        if (session := _listener(self)) is not None:
+            _report(session, self, value)
+        return value
+
+    return invoke
+
+
+def _reporting_ainvoke(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def ainvoke(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = await original(self, *args, **kwargs)
+        if (session := _listener(self)) is not None:
+            _report(session, self, value)
+        return value
+
+    return ainvoke
+
+
+def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chunks = original(self, *args, **kwargs)
+        return chunks if (session := _listener(self)) is None else _watched(chunks, session, self)
+
+    return stream
+
+
+def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
+    def astream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        chunks = original(self, *args, **kwargs)
+        return chunks if (session := _listener(self)) is None else _awatched(chunks, session, self)
+
+    return astream
+
+
+class _Sum:
+    """Chunks added up; those that cannot be added leave the last one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.value: Any = None
+
+    def add(self, chunk: Any) -> None:
+        try:
+            self.value = self.value + chunk if self.count else chunk
+        except TypeError:
+            self.value = chunk
+        self.count += 1
+
+
+def _watched(chunks: Iterator[Any], session: Session, component: object) -> Iterator[Any]:
+    total = _Sum()
+    try:
+        for chunk in chunks:
+            total.add(chunk)
+            yield chunk
+    finally:
+        if close := getattr(chunks, "close", None):
+            close()
+    if total.count:
+        _report(session, component, total.value)
+
+
+async def _awatched(chunks: AsyncIterator[Any], session: Session, component: object) -> AsyncIterator[Any]:
+    total = _Sum()
+    try:
+        async for chunk in chunks:
+            total.add(chunk)
+            yield chunk
+    finally:
+        if close := getattr(chunks, "aclose", None):
+            await close()
+    if total.count:
+        _report(session, component, total.value)

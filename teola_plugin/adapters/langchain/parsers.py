@@ -1,0 +1,97 @@
+"""Output parsers: text out of a reply, lists of items, and what else a parser makes of it.
+
+A list parser directly behind a model becomes an item grammar of the decoding, so that each item can be used as soon as
+its text is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.output_parsers import (
+    CommaSeparatedListOutputParser,
+    MarkdownListOutputParser,
+    NumberedListOutputParser,
+    StrOutputParser,
+)
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.outputs import ChatGeneration, Generation
+
+from teola_plugin.adapters.langchain.draft import Draft, to_message
+from teola_plugin.adapters.langchain.values import Symbol, Value
+from teola_plugin.adapters.purity import effects_of
+
+GRAMMARS = {
+    ("langchain_core.output_parsers.list", "CommaSeparatedListOutputParser"): "csv",
+    ("langchain_core.output_parsers.list", "NumberedListOutputParser"): "numbered",
+    ("langchain_core.output_parsers.list", "MarkdownListOutputParser"): "markdown",
+    ("langchain_classic.retrievers.multi_query", "LineListOutputParser"): "lines",
+}
+"""Classes with an item grammar that takes a text apart exactly as they do."""
+
+_STOCK = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.")
+_CALLING = ("OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputParser")
+"""Parsers that ask a model again."""
+
+
+def trace_parser(draft: Draft, parser: BaseLLMOutputParser[Any], given: Symbol, name: str) -> Value | None:
+    """What a parser makes of its input; None if it may have effects."""
+    reply = given if isinstance(given, Value) else draft.value(given)
+    is_text = reply.holds in ("message", "text") and not reply.is_list
+    if type(parser) is StrOutputParser and is_text:
+        return Value(reply.name, reply.depth, reply.level, "text")
+    grammar = _grammar(parser)
+    if grammar and is_text:
+        return draft.list_call(f"{reply.name}_items", grammar, _parsing(parser), reply)
+    if not is_pure(parser):
+        return None
+    fn = type(parser).__name__
+    made = draft.call(
+        name or ("text" if type(parser) is StrOutputParser else "parsed"),
+        fn,
+        _parsing(parser),
+        reply,
+        identity=("parser", id(parser)),
+        is_glue=fn in _known_names(),
+    )
+    return Value(made.name, made.depth, made.level, "text") if type(parser) is StrOutputParser else made
+
+
+def is_list_parser(parser: Any) -> bool:
+    """A model directly before it lends its name to the items."""
+    return _grammar(parser) is not None or type(parser) is StrOutputParser
+
+
+def is_pure(parser: BaseLLMOutputParser[Any]) -> bool:
+    """LangChain's own parsers only look at the text; the user's are judged by their source."""
+    cls = type(parser)
+    if cls.__module__.startswith(_STOCK) or (cls.__module__, cls.__name__) in GRAMMARS:
+        return cls.__name__ not in _CALLING
+    own = [m for m in ("parse", "parse_result") if not getattr(cls, m).__module__.startswith("langchain_core.")]
+    return all(effects_of(getattr(cls, m)).pure for m in own)
+
+
+def _grammar(parser: Any) -> str | None:
+    cls = type(parser)
+    has_pattern = isinstance(parser, NumberedListOutputParser | MarkdownListOutputParser)
+    if has_pattern and parser.pattern != cls.model_fields["pattern"].default:
+        return None
+    return GRAMMARS.get((cls.__module__, cls.__name__))
+
+
+def _known_names() -> tuple[str, ...]:
+    return (StrOutputParser.__name__, CommaSeparatedListOutputParser.__name__)
+
+
+def _parsing(parser: BaseLLMOutputParser[Any]) -> Callable[[Any], Any]:
+    """What `parser.invoke` does with a reply, without callbacks."""
+
+    def parse(reply: Any) -> Any:
+        message = to_message(reply) if getattr(reply, "raw", None) is not None else reply
+        if isinstance(message, BaseMessage):
+            return parser.parse_result([ChatGeneration(message=message)])
+        return parser.parse_result([Generation(text=str(message))])
+
+    return parse

@@ -1,0 +1,170 @@
+"""Prompt templates: the variables they take, and the text around them.
+
+A model's prompt is wanted in pieces, so that what is known early can be prefilled early. Templates, chat templates and
+role markup are not parsed here. LangChain's own code formats the prompt with a marker for each variable, the model
+renders it, and the text is cut at the markers:
+
+    'Context: {c}\\n{q}'                                     what the user wrote
+    '<user>Context: \\n ⟨0⟩ \\n\\n\\n ⟨1⟩ \\n<end>'              formatted with markers, and rendered
+    '<user>Context: ', c, '\\n', q, '<end>'                  cut
+
+A marker carries white space on both sides. Where it is gone, the chat template strips the message, and the piece is
+stripped likewise. This works for f-string templates without conversions and format specifications; any other prompt
+is one piece, made by a function.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import PromptValue, StringPromptValue
+from langchain_core.prompts import (
+    AIMessagePromptTemplate,
+    BasePromptTemplate,
+    ChatMessagePromptTemplate,
+    ChatPromptTemplate,
+    HumanMessagePromptTemplate,
+    PromptTemplate,
+    SystemMessagePromptTemplate,
+)
+
+from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.purity import effects_of
+
+_MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
+_MESSAGES = (
+    HumanMessagePromptTemplate,
+    AIMessagePromptTemplate,
+    SystemMessagePromptTemplate,
+    ChatMessagePromptTemplate,
+)
+
+
+def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
+    """The prompt that a template makes of a symbolic input. Raises: Untraceable."""
+    if not type(template).__module__.startswith("langchain_core.prompts."):
+        raise Untraceable("TB109", type(template).__name__)
+    for name, partial in template.partial_variables.items():
+        if callable(partial) and not effects_of(partial).pure:
+            raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
+    if template.optional_variables and not (isinstance(given, Record) and given.rest is None):
+        whole = draft.value(given)
+        return draft.call("prompt", "prompt", lambda value: template.format_prompt(**value), whole, holds="prompt")
+    if isinstance(given, Record) and given.rest is None:
+        names = [n for n in (*template.input_variables, *template.optional_variables) if n in given.fields]
+        missing = set(template.input_variables) - set(names)
+        if missing:
+            raise Untraceable("TB108", f"nothing before it makes {', '.join(sorted(missing))}")
+        return Prompt(template, {n: given.fields[n] for n in names})
+    names = template.input_variables
+    if len(names) == 1:
+        return Prompt(template, {names[0]: _only(draft, given, names[0])})
+    return Prompt(template, {n: draft.field(given, n) for n in names})
+
+
+def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:
+    """The value of a single variable, which may be given in a dict or by itself."""
+
+    def take(value: Any) -> Any:
+        return value[variable] if isinstance(value, dict) else value
+
+    match given:
+        case Root():
+            return draft.bindings.only(variable)
+        case Value(holds="any") if not draft.is_dict(given):
+            return draft.call(variable, f"only_{variable}", take, given, identity=("only", variable))
+        case Prompt():
+            return given
+        case Value(holds=holds) if holds != "any":
+            return given
+        case _:
+            return draft.field(given, variable)
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def cut(draft: Draft, prompt: Symbol, render: Callable[[PromptValue], str]) -> list[Value | str] | None:
+    """The pieces of the text that `render` makes of a prompt, or None if they cannot be told apart."""
+    match prompt:
+        case Prompt(template, variables) if _is_transparent(template):
+            held = {k: v for k, v in variables.items() if not isinstance(v, Constant)}
+            markers = {k: _marker(i) for i, k in enumerate(held)}
+            constants = {k: v.value for k, v in variables.items() if isinstance(v, Constant)}
+            values = [draft.value(v, k) for k, v in held.items()]
+            return _pieces(draft, render(template.format_prompt(**markers, **constants)), values)
+        case Value(holds="text", is_list=False):
+            return _pieces(draft, render(StringPromptValue(text=_marker(0))), [prompt])
+        case _:
+            return None
+
+
+def _marker(number: int) -> str:
+    return f"\n \ue000{number}\ue001 \n"
+
+
+def _pieces(draft: Draft, text: str, values: list[Value]) -> list[Value | str] | None:
+    pieces: list[Value | str] = []
+    at = 0
+    for found in _MARKER.finditer(text):
+        pieces.append(text[at : found.start()])
+        pieces.append(_stripped(draft, values[int(found[2])], not found[1], not found[3]))
+        at = found.end()
+    pieces.append(text[at:])
+    if any("\ue000" in piece for piece in pieces if isinstance(piece, str)):
+        return None
+    return [piece for piece in pieces if piece != ""]
+
+
+def _stripped(draft: Draft, value: Value, left: bool, right: bool) -> Value:
+    if not (left or right):
+        return value
+    name = "strip" if left and right else "lstrip" if left else "rstrip"
+    return draft.call(
+        f"{value.name}_stripped", name, lambda text: getattr(str(text), name)(), value, identity=name, holds="text"
+    )
+
+
+def _is_transparent(template: Any) -> bool:
+    """What it makes of its variables is their text, put into constant text."""
+    match template:
+        case PromptTemplate():
+            return type(template) is PromptTemplate and _is_plain(template)
+        case ChatPromptTemplate():
+            return type(template) is ChatPromptTemplate and all(map(_is_plain_message, template.messages))
+        case _:
+            return False
+
+
+def _is_plain_message(message: Any) -> bool:
+    if isinstance(message, BaseMessage):
+        return True
+    return type(message) in _MESSAGES and isinstance(message.prompt, PromptTemplate) and _is_plain(message.prompt)
+
+
+def _is_plain(template: PromptTemplate) -> bool:
+    if template.template_format != "f-string" or any(callable(p) for p in template.partial_variables.values()):
+        return False
+    fields = [field for field in string.Formatter().parse(template.template) if field[1] is not None]
+    return all(name and name.isidentifier() and not spec and conversion is None for _, name, spec, conversion in fields)
+
+
+# --- prompts as one piece --------------------------------------------------------------------------------------------
+
+
+def maker(
+    draft: Draft, prompt: Symbol, convert: Callable[[Any], PromptValue]
+) -> tuple[Callable[..., PromptValue], list[Value]]:
+    """A function that makes the prompt value, and the values it takes. `convert`: how the model reads its input."""
+    if isinstance(prompt, Prompt):
+        template = prompt.template
+        constants: Mapping[str, Any] = {k: v.value for k, v in prompt.variables.items() if isinstance(v, Constant)}
+        names = [k for k in prompt.variables if k not in constants]
+        args = [draft.value(prompt.variables[k], k) for k in names]
+        return lambda *a: template.format_prompt(**dict(zip(names, a, strict=True)), **constants), args
+    return convert, [draft.value(prompt)]

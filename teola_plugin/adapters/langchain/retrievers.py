@@ -1,0 +1,182 @@
+"""Retrievers: a search is the embedding of the query, a look-up in the store, and documents made of what was found.
+
+Compound retrievers (several queries, several retrievers, reranking) are read as what they do, with the retriever's own
+methods for the glue; their subclasses are left to the framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStoreRetriever
+
+from teola_plugin.adapters.langchain import leaves
+from teola_plugin.adapters.langchain.draft import Draft, unique
+from teola_plugin.adapters.langchain.values import Record, Symbol, Untraceable, Value
+from teola_plugin.adapters.leaf import Leaf, outcome, rehearse
+
+Trace = Callable[[Runnable[Any, Any], Symbol, str], Symbol]
+
+_SEARCHES = {
+    "similarity": "similarity_search",
+    "similarity_score_threshold": "similarity_search_with_relevance_scores",
+    "mmr": "max_marginal_relevance_search",
+}
+
+
+def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name: str, trace: Trace) -> Symbol:
+    """The documents a retriever finds. Raises: Untraceable."""
+    query = draft.value(given, "query")
+    if _is(retriever, "VectorStoreRetriever", "langchain_core.vectorstores.base"):
+        return _search(draft, retriever, query, name)  # type: ignore[arg-type]
+    if _is(retriever, "ContextualCompressionRetriever", "langchain_classic.retrievers.contextual_compression"):
+        return _compressed(draft, retriever, query, name, trace)
+    if _is(retriever, "MultiQueryRetriever", "langchain_classic.retrievers.multi_query"):
+        return _multi_query(draft, retriever, query, name, trace)
+    if _is(retriever, "EnsembleRetriever", "langchain_classic.retrievers.ensemble"):
+        return _ensemble(draft, retriever, query, name, trace)
+    raise Untraceable("TB105", type(retriever).__name__)
+
+
+def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
+    """It is of that class, or of a subclass that finds its documents in the same way."""
+    cls = next((c for c in type(retriever).__mro__ if (c.__name__, c.__module__) == (name, module)), None)
+    methods = ("_get_relevant_documents", "_aget_relevant_documents", "invoke", "ainvoke")
+    own = (
+        [c for c in type(retriever).__mro__[: type(retriever).__mro__.index(cls)] if "__teola__" not in vars(c)]
+        if cls
+        else []
+    )
+    return cls is not None and not any(m in vars(c) for c in own for m in methods)
+
+
+# --- leaves ----------------------------------------------------------------------------------------------------------
+
+
+def _query_embedding(embeddings: Any) -> Leaf | None:
+    """What `embeddings.embed_query(text)` asks of an engine."""
+    if embeddings is None:
+        return None
+    if not _is_ours(embeddings, "embed_query"):
+        return leaves.query_embedding(embeddings)
+    ((spec, op, payload, settings),) = rehearse(lambda: embeddings.embed_query("a\nb"))
+    return Leaf(spec, op, settings, lambda text: text if payload == "a\nb" else str(text).replace("\n", " "))
+
+
+def _reranking(compressor: Any) -> Leaf | None:
+    """What `compressor.compress_documents(documents, query)` asks of an engine, for each document."""
+    if not _is_ours(compressor, "compress_documents"):
+        return leaves.reranking(compressor)
+    ((spec, op, _, settings),) = rehearse(lambda: compressor.compress_documents([Document("a")], "b"))
+    return Leaf(spec, op, settings, lambda query, document: (query, document.page_content))
+
+
+def _is_ours(component: Any, method: str) -> bool:
+    """A model of ours, which asks an engine and does nothing else."""
+    owner = next((c for c in type(component).__mro__ if method in vars(c)), None)
+    return owner is not None and owner.__module__.startswith("teola_plugin.models.")
+
+
+# --- one search ------------------------------------------------------------------------------------------------------
+
+
+def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: str) -> Value:
+    store, search = retriever.vectorstore, _SEARCHES[retriever.search_type]
+    settings = dict(retriever.search_kwargs)
+    embedding = _query_embedding(store.embeddings)
+    searching = leaves.search(store, search, **settings) if embedding is not None else None
+    if embedding is None or searching is None:
+        raise Untraceable("TB105", f"{type(store).__name__} with {type(store.embeddings).__name__}")
+    if embedding.payload("a\nb") != "a\nb" and not draft.is_one_line(query):
+        query = draft.call(
+            f"{query.name}_line", "one_line", embedding.payload, query, identity=("line", embedding.spec.key)
+        )
+    vector = draft.ask("q", "embedding", embedding.spec, query, settings=embedding.settings)
+    resource = unique(str(getattr(getattr(store, "_collection", None), "name", "store")), ())
+    hit = draft.ask("hit", "searching", searching.spec, vector, settings=searching.settings, reads=(resource,))
+
+    def documents(hit: Any, vector: Sequence[float] = (0.0,)) -> list[Any]:
+        found = leaves.documents_of(store, hit, search, vector, **settings)
+        return [d for d, _ in found] if retriever.search_type == "similarity_score_threshold" else found
+
+    args = (hit, vector) if retriever.search_type == "mmr" else (hit,)
+    return draft.call(
+        name or "docs", "documents", documents, *args, identity=("documents", id(retriever)), lists=1, holds="documents"
+    )
+
+
+# --- compound retrievers ---------------------------------------------------------------------------------------------
+
+
+def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
+    compressor = retriever.base_compressor
+    leaf = _reranking(compressor)
+    if leaf is None:
+        raise Untraceable("TB105", f"{type(compressor).__name__} is no reranker we know")
+    docs = trace(retriever.base_retriever, query, "docs")
+    if not isinstance(docs, Value) or not docs.is_list:
+        raise Untraceable("TB105", "its documents are made by something we cannot read")
+    each = replace(docs, level=docs.level + 1)
+    passages = draft.call("passages", "passage", _page_content, each, identity="passage", holds="text")
+    scores = draft.ask("scores", "reranking", leaf.spec, query, passages, settings=leaf.settings)
+    scores = replace(scores, level=docs.level)
+
+    def top(query: str, docs: Sequence[Document], scores: Sequence[Any]) -> list[Document]:
+        if not docs:
+            return []
+        return outcome(lambda: list(compressor.compress_documents(list(docs), query)), reranking=scores)
+
+    return draft.call(
+        name or "top", "top", top, query, docs, scores, identity=("top", id(compressor)), lists=1, holds="documents"
+    )
+
+
+def _page_content(document: Document) -> str:
+    return document.page_content
+
+
+def _multi_query(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
+    queries = trace(retriever.llm_chain, Record({"question": query}), "queries")
+    if not isinstance(queries, Value):
+        raise Untraceable("TB105", "its queries are made by something we cannot read")
+    if retriever.include_original:
+        queries = draft.call(
+            "all_queries", "with_original", _with_original, queries, query, identity="with_original", lists=1
+        )
+    item = draft.items(queries)
+    found = trace(retriever.retriever, item, "docs")
+    if not isinstance(found, Value) or found.level != item.level:
+        raise Untraceable("TB105", "its documents are made by something we cannot read")
+
+    def union(lists: Sequence[Sequence[Document]]) -> list[Document]:
+        united: list[Document] = retriever.unique_union([d for docs in lists for d in docs])
+        return united
+
+    found = replace(found, level=item.level - 1)
+    return draft.call(
+        name or "union", "union", union, found, identity=("union", id(retriever)), lists=1, holds="documents"
+    )
+
+
+def _with_original(queries: Sequence[str], query: str) -> list[str]:
+    return [*queries, query]
+
+
+def _ensemble(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
+    found = [trace(r, query, "docs") for r in retriever.retrievers]
+    if not all(isinstance(f, Value) for f in found):
+        raise Untraceable("TB105", "its documents are made by something we cannot read")
+
+    def fusion(*lists: Sequence[Document]) -> list[Document]:
+        fused: list[Document] = retriever.weighted_reciprocal_rank([list(docs) for docs in lists])
+        return fused
+
+    values = [f for f in found if isinstance(f, Value)]
+    return draft.call(
+        name or "fused", "fusion", fusion, *values, identity=("fusion", id(retriever)), lists=1, holds="documents"
+    )

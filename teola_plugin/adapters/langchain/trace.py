@@ -1,0 +1,258 @@
+"""From a LangChain runnable to its p-graph, by symbolic execution: no code of the user's runs.
+
+The runnables that LangChain composes pipelines of are read for what they do with their input; what they consist of is
+read in turn. Dicts stay apart into their fields, so that a step waits only for the keys it reads:
+
+    assign(a=f) | assign(b=g)      g starts with f, unless it reads "a"
+
+A component that cannot be read (or that must not run ahead) becomes a primitive `@ pipeline`: the framework's own run
+computes it in program order, tells its value, and the run-ahead goes on from there. Each one is a break with a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import (
+    Runnable,
+    RunnableAssign,
+    RunnableBinding,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
+from langchain_core.runnables.base import RunnableEach
+from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables.retry import RunnableRetry
+
+from teola_plugin.adapters.langchain.draft import Draft, describe, snake
+from teola_plugin.adapters.langchain.functions import mentioned, trace_function
+from teola_plugin.adapters.langchain.models import trace_model
+from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
+from teola_plugin.adapters.langchain.prompts import trace_prompt
+from teola_plugin.adapters.langchain.retrievers import trace_retriever
+from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.source import origin_of
+from teola_plugin.graph import When
+from teola_plugin.trace import Traced
+
+_HARMLESS = (BaseRetriever, BaseChatModel, BaseLLM, BasePromptTemplate)
+"""Components that may be beyond us, but change no store."""
+
+
+def trace(pipeline: Runnable[Any, Any]) -> Traced:
+    """The p-graph of a runnable."""
+    tracer = _Tracer()
+    return tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
+
+
+@dataclass
+class _Tracer:
+    """`streams`: a streamed call of the pipeline streams this component. `kwargs`: bound to the component."""
+
+    draft: Draft = field(default_factory=Draft)
+    streams: bool = True
+
+    def trace(
+        self, component: Runnable[Any, Any], given: Symbol, name: str = "", kwargs: Mapping[str, Any] | None = None
+    ) -> Symbol:
+        """What a component makes of its input; `name`: what it is called in the pipeline, if anything."""
+        with self._at(component):
+            try:
+                return self._read(component, given, name, kwargs or {})
+            except Untraceable as e:
+                self.draft.leave(e.code, component, e.detail, e.hint)
+                fn = describe(component)
+                is_pure = isinstance(component, _HARMLESS)
+                return self.draft.await_run(
+                    name or snake(fn), component, fn, mentioned(self.draft, given), None, is_pure
+                )
+
+    def _read(self, component: Runnable[Any, Any], given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
+        match component:
+            case BaseChatModel() | BaseLLM():
+                return trace_model(self.draft, component, given, kwargs, name, self.streams)
+            case BasePromptTemplate() if _is_stock(component, BasePromptTemplate):
+                return trace_prompt(self.draft, component, given)
+            case RunnableBinding() if _is_stock(component, RunnableBinding):
+                return self.trace(component.bound, given, name, {**component.kwargs, **kwargs})
+            case RunnableRetry() if _is_stock(component, RunnableRetry):
+                return self.trace(component.bound, given, name, {**component.kwargs, **kwargs})
+            case RunnableSequence() if _is_stock(component, RunnableSequence):
+                return self._sequence(component, given, name, kwargs)
+            case RunnableWithFallbacks() if _is_stock(component, RunnableWithFallbacks):
+                return self.trace(component.runnable, given, name, kwargs)
+            case DynamicRunnable() if type(component).__module__ == "langchain_core.runnables.configurable":
+                return self.trace(component.default, given, name, kwargs)
+            case _ if kwargs:
+                raise Untraceable("TB110", f"bound to {', '.join(kwargs)}")
+            case _:
+                return self._read_plain(component, given, name)
+
+    def _read_plain(self, component: Runnable[Any, Any], given: Symbol, name: str) -> Symbol:
+        """A component without bound arguments."""
+        match component:
+            case RunnableParallel() if _is_stock(component, RunnableParallel):
+                return self._parallel(component, given)
+            case RunnableAssign() if _is_stock(component, RunnableAssign):
+                return self._assign(component, given)
+            case RunnablePick() if _is_stock(component, RunnablePick):
+                if isinstance(component.keys, str):
+                    return self.draft.field(given, component.keys)
+                return Record({k: self.draft.field(given, k) for k in component.keys})
+            case RunnablePassthrough() if _is_stock(component, RunnablePassthrough):
+                return self._passthrough(component, given)
+            case RunnableLambda() if _is_stock(component, RunnableLambda):
+                return trace_function(self.draft, component, given, name)
+            case RunnableBranch() if _is_stock(component, RunnableBranch):
+                return self._branch(component, given, name)
+            case RunnableEach() if _is_stock(component, RunnableEach):
+                return self._each(component, given, name)
+            case BaseLLMOutputParser():
+                parsed = trace_parser(self.draft, component, given, name)
+                if parsed is None:
+                    raise Untraceable("TB101", f"the parser {type(component).__name__} may have effects")
+                return parsed
+            case BaseRetriever():
+                with self._not_streamed():
+                    return trace_retriever(self.draft, component, given, name, self.trace)
+            case _:
+                raise Untraceable("TB102", f"{type(component).__module__}.{type(component).__qualname__}")
+
+    # --- composites --------------------------------------------------------------------------------------------------
+
+    def _sequence(self, component: Any, given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
+        steps = component.steps
+        named = len(steps) - 1
+        while named and is_list_parser(steps[named]):
+            named -= 1  # the parser's value is the model's, so they share the name
+        for i, step in enumerate(steps):
+            given = self.trace(step, given, name if i >= named else "", kwargs if i == 0 else None)
+        return given
+
+    def _parallel(self, component: Any, given: Symbol) -> Record:
+        fields: dict[str, Symbol] = {}
+        with self.draft.side_by_side() as branch:
+            for key, step in component.steps__.items():
+                branch()
+                fields[key] = self.trace(step, given, key)
+        return Record(fields)
+
+    def _assign(self, component: Any, given: Symbol) -> Record:
+        if not isinstance(given, Record | Root | Value):
+            raise Untraceable("TB108", "its input is no dict")
+        with self._at(component.mapper):
+            added = self._parallel(component.mapper, given)
+        known = given if isinstance(given, Record) else Record({}, given)
+        return replace(known, fields={**known.fields, **added.fields})
+
+    def _passthrough(self, component: Any, given: Symbol) -> Symbol:
+        if component.func is not None or component.afunc is not None:
+            function = component.func or component.afunc
+            self.draft.leave("TB101", component, f"passes its input to {origin_of(function)}")
+            self.draft.await_run(
+                "passed", component, origin_of(function).split(" ")[0], mentioned(self.draft, given), None
+            )
+        return given
+
+    def _each(self, component: Any, given: Symbol, name: str) -> Symbol:
+        item = self.draft.items(given)
+        self.draft.level += 1
+        with self._not_streamed():
+            made = self.trace(component.bound, item, name)
+        self.draft.level -= 1
+        value = made if isinstance(made, Value) else self.draft.value(made, name)
+        if value.level < item.level:  # the same for each item
+            value = self.draft.call(name or "each", "second", lambda _, value: value, item, value, identity="second")
+        return replace(value, level=item.level - 1)
+
+    def _branch(self, component: Any, given: Symbol, name: str) -> Symbol:
+        if self.draft.level:
+            raise Untraceable("TB111")
+        outer = self.draft.guard
+        made: list[tuple[When, Symbol, int, int]] = []
+
+        name = name or "branch"
+
+        def alternative(guard: When, runnable: Runnable[Any, Any], which: str) -> None:
+            self.draft.guard = guard
+            since = len(self.draft)
+            made.append((guard, self.trace(runnable, given, f"{name}_{which}"), since, len(self.draft)))
+
+        guard: When | None = outer
+        for number, (condition, runnable) in enumerate(component.branches, 1):
+            self.draft.guard = guard
+            with self._not_streamed():
+                truth = self.draft.value(self.trace(condition, given, "condition"))
+            truth = self.draft.as_condition(truth, "condition")
+            alternative(When(truth.name, True), runnable, str(number))
+            guard = When(truth.name, False)
+        assert guard is not None
+        alternative(guard, component.default, "else")
+        values = self._alike(made)
+        self.draft.guard = outer
+        joined = self.draft.add(name, "aggregate", values, {}, "")
+        return replace(joined, holds=values[0].holds)
+
+    def _alike(self, made: list[tuple[When, Symbol, int, int]]) -> list[Value]:
+        """The alternatives as values of one sort, each computed under its own condition."""
+        holds = {symbol.holds if isinstance(symbol, Value) and not symbol.is_list else None for _, symbol, _, _ in made}
+        values: list[Value] = []
+        for guard, symbol, since, until in made:
+            self.draft.guard = guard
+            if isinstance(symbol, Value) and len(holds) == 1 and None not in holds:
+                value = symbol
+            else:
+                since = len(self.draft) if not isinstance(symbol, Value) else since
+                value = self.draft.value(symbol)
+                until = max(until, len(self.draft))
+            if not self.draft.is_between(value.name, since, until):
+                value = self.draft.call("same", "same", _same, value, identity="same", holds=value.holds)
+            values.append(value if len(holds) == 1 else replace(value, holds="any"))
+        return values
+
+    # --- where we are ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _at(self, component: Runnable[Any, Any]) -> Iterator[None]:
+        outer = self.draft.origin
+        function = getattr(component, "func", None) if isinstance(component, RunnableLambda) else None
+        self.draft.origin = origin_of(function) if function is not None else _shown(component)
+        try:
+            yield
+        finally:
+            self.draft.origin = outer
+
+    @contextmanager
+    def _not_streamed(self) -> Iterator[None]:
+        outer, self.streams = self.streams, False
+        try:
+            yield
+        finally:
+            self.streams = outer
+
+
+def _shown(component: Runnable[Any, Any]) -> str:
+    name = getattr(component, "name", None)
+    return f"{describe(component)} {name!r}" if isinstance(name, str) else describe(component)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_stock(component: object, base: type) -> bool:
+    """It runs as `base` does."""
+    cls = next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
+    return all(getattr(cls, m) is getattr(base, m) for m in ("invoke", "ainvoke"))

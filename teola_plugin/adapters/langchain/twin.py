@@ -1,0 +1,263 @@
+"""The object that `optimize` returns for a runnable: a shallow copy whose class is a same-named subclass.
+
+Everything that LangChain derives from the class (run names, ids, repr, schemas, graphs) stays as it was, children are
+the user's own objects, and the entry methods run the class's own method inside a call:
+
+    invoke ainvoke batch abatch stream astream batch_as_completed abatch_as_completed
+    (astream_events and astream_log go through astream)
+
+What is made from a twin (`|`, `bind`, `with_retry`, ...) is optimized again. A pickle of a twin is the plain object. As
+with any shallow copy, a field set on the original afterwards does not reach the twin; a field set on the twin takes
+effect, but the run-ahead goes on guessing by the old one, until `optimize` is called again.
+
+`stream` and its kin are plain functions that return an iterator, because some runnables raise before the first step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from langchain_core.runnables import Runnable
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
+from teola_plugin.adapters import Call, Calls
+from teola_plugin.adapters.langchain.binding import Entered, Mode
+from teola_plugin.seams import active, current
+
+_CALLS = "__teola_calls__"
+_CHOICES = "__teola_choices__"
+"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, and `_choices`."""
+
+REMADE = (
+    "__or__", "__ror__", "pipe", "pick", "assign", "bind", "with_config", "with_listeners", "with_alisteners",
+    "with_types", "with_retry", "with_fallbacks", "map", "configurable_fields", "configurable_alternatives",
+    "bind_tools", "with_structured_output", "model_copy",
+)  # fmt: skip
+"""Methods that make another pipeline out of this one."""
+
+
+def make_twin(pipeline: Runnable[Any, Any], calls: Calls) -> Runnable[Any, Any]:
+    """A same-type copy of the pipeline whose calls go through `calls`."""
+    twin = copy.copy(pipeline)
+    object.__setattr__(twin, "__class__", _twin_class(type(pipeline)))
+    vars(twin)[_CALLS] = calls
+    vars(twin)[_CHOICES] = _choices(pipeline)
+    return twin
+
+
+def _choices(pipeline: Runnable[Any, Any]) -> frozenset[str]:
+    """Keys of `configurable` that make the pipeline another one."""
+    try:
+        return frozenset(spec.id for spec in pipeline.config_specs)
+    except ValueError:  # two components differ about a key; LangChain says so where it matters
+        return frozenset()
+
+
+def calls_of(pipeline: Any) -> Calls | None:
+    """The calls behind a twin, None for anything else."""
+    return vars(pipeline).get(_CALLS) if hasattr(type(pipeline), "__teola__") else None
+
+
+def plain(twin: Any) -> Any:
+    """The same pipeline as an object of the plain class; anything but a twin is handed back."""
+    if not hasattr(type(twin), "__teola__"):
+        return twin
+    cls: Any = type(twin).__base__
+    if hasattr(cls, "__copy__"):
+        copied = cls.__copy__(twin)
+    else:
+        copied = object.__new__(type(twin))
+        vars(copied).update(vars(twin))
+    for name in (_CALLS, _CHOICES):
+        vars(copied).pop(name, None)
+    object.__setattr__(copied, "__class__", cls)
+    return copied
+
+
+@functools.cache
+def _twin_class(cls: type) -> type:
+    namespace: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__slots__": (),
+        "__teola__": True,
+        **_entries(cls),
+        **{name: _remaking(getattr(cls, name)) for name in REMADE if hasattr(cls, name)},
+        **_identity(cls),
+    }
+    if not hasattr(cls, "explain"):
+        namespace["explain"] = _explain
+    return type(cls)(cls.__name__, (cls,), namespace)
+
+
+# --- entry methods ---------------------------------------------------------------------------------------------------
+
+
+def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
+    """The entry methods of `cls`, each inside a call."""
+
+    def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        with _inside(self, [input], config, "invoke"):
+            return cls.invoke(self, input, config, **kwargs)
+
+    async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        with _inside(self, [input], config, "ainvoke"):
+            return await cls.ainvoke(self, input, config, **kwargs)
+
+    def batch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        with _inside(self, inputs, config, "batch"):
+            return cls.batch(self, inputs, config, **kwargs)
+
+    async def abatch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        with _inside(self, inputs, config, "abatch"):
+            return await cls.abatch(self, inputs, config, **kwargs)
+
+    def stream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return _steps(self, cls.stream(self, input, config, **kwargs), [input], config, "stream")
+
+    def batch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return _steps(self, cls.batch_as_completed(self, inputs, config, **kwargs), inputs, config, "invoke")
+
+    def astream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        return _asteps(self, cls.astream(self, input, config, **kwargs), [input], config, "astream")
+
+    def abatch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
+        return _asteps(self, cls.abatch_as_completed(self, inputs, config, **kwargs), inputs, config, "ainvoke")
+
+    entries: tuple[Callable[..., Any], ...] = (
+        invoke, ainvoke, batch, abatch, stream, batch_as_completed, astream, abatch_as_completed,
+    )  # fmt: skip
+    return {e.__name__: functools.wraps(getattr(cls, e.__name__))(e) for e in entries if hasattr(cls, e.__name__)}
+
+
+@contextmanager
+def _inside(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[None]:
+    if _is_plain(twin):
+        yield
+        return
+    call = _open(twin, inputs, config, mode)
+    try:
+        with active(call.session):
+            yield
+    finally:
+        call.close()
+
+
+def _steps(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[Any]:
+    return chunks if _is_plain(twin) else _stepping(twin, chunks, inputs, config, mode)
+
+
+def _stepping(twin: Any, chunks: Iterator[Any], inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[Any]:
+    call = _open(twin, inputs, config, mode)
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    chunk = next(chunks)
+                except StopIteration:
+                    break
+            yield chunk
+    finally:
+        try:
+            with active(call.session):
+                if close := getattr(chunks, "close", None):
+                    close()
+        finally:
+            call.close()
+
+
+def _asteps(
+    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode
+) -> AsyncIterator[Any]:
+    return chunks if _is_plain(twin) else _astepping(twin, chunks, inputs, config, mode)
+
+
+async def _astepping(
+    twin: Any, chunks: AsyncIterator[Any], inputs: Sequence[Any], config: Any, mode: Mode
+) -> AsyncIterator[Any]:
+    call = _open(twin, inputs, config, mode)
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    break
+            yield chunk
+    finally:
+        try:
+            with active(call.session):
+                if close := getattr(chunks, "aclose", None):
+                    await close()
+        finally:
+            call.close()
+
+
+def _is_plain(twin: Any) -> bool:
+    """Inside another call, or without calls of its own."""
+    return _CALLS not in vars(twin) or current() is not None
+
+
+def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
+    loop = asyncio.get_running_loop() if mode.startswith("a") else None
+    config = config[0] if isinstance(config, list) and config else config
+    if isinstance(config, dict):
+        if config.get("max_concurrency") == 1 or not vars(twin)[_CHOICES].isdisjoint(config.get("configurable") or ()):
+            inputs = []  # one thing at a time, or other things than those that were read: nothing runs ahead
+        if _is_watched(config):
+            mode = "events"
+    calls: Calls = vars(twin)[_CALLS]
+    return calls.open([Entered(value, mode) for value in inputs], loop=loop)
+
+
+def _is_watched(config: dict[str, Any]) -> bool:
+    """A handler turns every model's reply into a stream (`astream_events`)."""
+    callbacks = config.get("callbacks")
+    handlers = callbacks if isinstance(callbacks, list) else getattr(callbacks, "handlers", ())
+    return any(isinstance(handler, _StreamingCallbackHandler) for handler in handlers or ())
+
+
+# --- another pipeline made of it -------------------------------------------------------------------------------------
+
+
+def _remaking(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def remake(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = method(plain(self), *args, **kwargs)
+        calls = vars(self).get(_CALLS)
+        return calls.again(made) if calls is not None and isinstance(made, Runnable) else made
+
+    return remake
+
+
+def _explain(self: Any, format: str = "text", analyze: Any = None) -> str:
+    """See `teola_plugin.explain`."""
+    calls: Calls = vars(self)[_CALLS]
+    return calls.explain(format, analyze)
+
+
+def _identity(cls: Any) -> dict[str, Any]:
+    """Equality, copies and pickles: those of the plain object."""
+
+    def __eq__(self: Any, other: Any) -> Any:
+        return cls.__eq__(plain(self), plain(other))
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return copy.copy, (plain(self),)  # pickle insists that an object is rebuilt as its own class
+
+    def __copy__(self: Any) -> Any:
+        copied = plain(self)
+        return make_twin(copied, vars(self)[_CALLS]) if _CALLS in vars(self) else copied
+
+    def __deepcopy__(self: Any, memo: Any) -> Any:
+        copied = copy.deepcopy(plain(self), memo)
+        return vars(self)[_CALLS].again(copied) if _CALLS in vars(self) else copied
+
+    methods = (__eq__, __reduce_ex__, __copy__, __deepcopy__)
+    return {**{m.__name__: m for m in methods}, "__hash__": cls.__hash__}

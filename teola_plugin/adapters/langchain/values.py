@@ -1,0 +1,82 @@
+"""What a component's input or output is while a pipeline is only being read: symbolic values.
+
+    Root        the caller's input, of which keys are taken one by one
+    Record      a dict with known fields, and perhaps the unknown rest of another value
+    Value       a value of the graph; in a map at `level`, one item of it
+    Constant    a value that is the same in every call
+    Prompt      a template and its variables: known piece by piece, before it is one text
+
+Reading is exact or not at all: `Untraceable` leaves the component to the framework, under a stable code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from langchain_core.prompts import BasePromptTemplate
+
+from teola_plugin.graph import Ref
+
+Holds = Literal["any", "text", "message", "documents", "prompt"]
+"""What is known of a value's type. `message`: a chat model's reply, of which the graph has the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The graph's value `name`, `depth` lists deep; inside `level` maps it stands for the items at that level."""
+
+    name: str
+    depth: int = 0
+    level: int = 0
+    holds: Holds = "any"
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, star=self.level > 0)
+
+    @property
+    def is_list(self) -> bool:
+        return self.depth > self.level
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Known when the pipeline is read."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The input of the whole pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A dict; `rest` (a dict too) has the keys that are not in `fields`."""
+
+    fields: Mapping[str, Symbol] = field(default_factory=dict)
+    rest: Root | Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What `template.format_prompt(**variables)` will be."""
+
+    template: BasePromptTemplate[Any]
+    variables: Mapping[str, Symbol]
+
+
+Symbol = Value | Constant | Root | Record | Prompt
+
+
+class Untraceable(Exception):
+    """The component is left to the framework: `code` (codes.py), details, and what the user may do."""
+
+    def __init__(self, code: str, detail: str = "", hint: str = "") -> None:
+        super().__init__(code)
+        self.code = code
+        self.detail = detail
+        self.hint = hint

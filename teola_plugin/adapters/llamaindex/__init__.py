@@ -1,0 +1,36 @@
+"""LlamaIndex: query engines, retrievers and response synthesizers.
+
+`adapter` is what `teola_plugin.adapters` looks for; importing it puts the seams in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from teola_plugin.adapters import Adapter, Calls
+from teola_plugin.adapters.llamaindex import models, observers, rehearsal, trace, twin
+from teola_plugin.trace import Traced
+
+
+class LlamaIndexAdapter:
+    """Implements `adapters.Adapter`."""
+
+    name = "llamaindex"
+
+    def knows(self, pipeline: Any) -> bool:
+        return trace.knows(pipeline)
+
+    def trace(self, pipeline: Any) -> Traced:
+        return trace.trace(pipeline)
+
+    def twin(self, pipeline: Any, calls: Calls) -> Any:
+        return twin.make_twin(pipeline, calls)
+
+    def calls_of(self, pipeline: Any) -> Calls | None:
+        return twin.calls_of(pipeline)
+
+
+models.install()
+observers.install()
+rehearsal.install()
+adapter: Adapter = LlamaIndexAdapter()

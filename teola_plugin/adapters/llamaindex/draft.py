@@ -1,0 +1,148 @@
+"""A p-graph in the making, and what may be said of a component before it is read.
+
+Each method adds one primitive and returns its name; names are made unique by a number.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from teola_plugin.adapters.llamaindex.observers import await_value
+from teola_plugin.codes import CODES
+from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Primitive, Ref, validate
+from teola_plugin.trace import Break, Function, Traced
+
+ENGINE_NAMES = {"embedding": "embedder", "searching": "store", "reranking": "reranker", "decoding": "llm"}
+"""What an engine is called in the graph, by the operation it was first met with."""
+
+
+def star(name: str) -> Ref:
+    """The items of `name`, one by one."""
+    return Ref(name, star=True)
+
+
+class Draft:
+    """Collects primitives, the functions and engines their names stand for, and the breaks."""
+
+    def __init__(self) -> None:
+        self._primitives: list[Primitive] = []
+        self._functions: dict[str, Function] = {}
+        self._engines: dict[str, EngineSpec] = {}
+        self._observed: dict[int, str] = {}
+        self._breaks: list[Break] = []
+        self._names: set[str] = set()
+        self._origin = ""
+        self._static: list[tuple[object, Any]] = []
+
+    def reading(self, component: object) -> None:
+        """What is added from now on stands for this component."""
+        self._origin = plain_class(component).__name__
+
+    def rely_on(self, *components: object) -> None:
+        """The graph holds settings of these; should they change, the graph no longer fits."""
+        self._static += [(component, _state(component)) for component in components]
+
+    def still_fits(self) -> bool:
+        """What the graph relies on is as it was."""
+        return all(_state(component) == state for component, state in self._static)
+
+    def call(
+        self, name: str, fn: str, function: Callable[..., Any], *args: str, depth: int = 0, is_glue: bool = True
+    ) -> str:
+        """A pure function of values. `is_glue=False` if it takes milliseconds and would hold up the scheduler."""
+        fn = _unique(fn, self._functions)
+        self._functions[fn] = Function(function, is_glue)
+        return self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, "python", depth)
+
+    def ask(
+        self, name: str, kind: str, spec: EngineSpec, *args: Arg, depth: int = 0,
+        settings: Mapping[str, Any] | None = None, reads: tuple[str, ...] = (),
+    ) -> str:  # fmt: skip
+        """Work for an engine."""
+        return self._add(name, kind, args, dict(settings or {}), self._engine(spec, kind), depth, reads)
+
+    def await_run(self, name: str, component: object, fn: str, *args: str) -> str:
+        """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
+        fn = _unique(fn, self._functions)
+        name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, 0)
+        self._observed[id(component)] = name
+        await_value(component)
+        return name
+
+    def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
+        """Note that something of `component` is left to the framework, and why."""
+        origin = plain_class(component).__name__
+        what = f"{origin}: {CODES[code]}" + (f" ({detail})" if detail else "")
+        self._breaks.append(Break(code, what, origin, hint))
+
+    def traced(
+        self, inputs: tuple[str, ...], outputs: tuple[str, ...], bind: Callable[[Any], Mapping[str, Any]]
+    ) -> Traced:
+        """The finished p-graph, with those of the inputs that are used."""
+        used = {ref.name for p in self._primitives for ref in p.refs} - self._names
+        known = tuple(Input(name) for name in inputs if name in used)
+        graph = validate(Graph(known, tuple(self._primitives), outputs))
+        return Traced(graph, self._functions, self._engines, bind, self._observed, tuple(self._breaks))
+
+    def _add(
+        self, name: str, kind: str, args: tuple[Arg, ...], settings: Mapping[str, Any], engine: str, depth: int,
+        reads: tuple[str, ...] = (),
+    ) -> str:  # fmt: skip
+        name = _unique(name, self._names)
+        self._names.add(name)
+        self._primitives.append(
+            Primitive(name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin)
+        )
+        return name
+
+    def _engine(self, spec: EngineSpec, kind: str) -> str:
+        for name, known in self._engines.items():
+            if known.key == spec.key:
+                return name
+        name = _unique(spec.name if spec.name.isidentifier() else ENGINE_NAMES.get(kind, "llm"), self._engines)
+        self._engines[name] = spec
+        return name
+
+
+def _state(component: object) -> Any:
+    """Attributes by value where they are plain, else by identity. Managers of callbacks come and go without effect."""
+    state: dict[str, Any] = {}
+    for name, value in vars(component).items():
+        if isinstance(value, str | int | float | None):
+            state[name] = value
+        elif "callback_manager" not in name:
+            state[name] = [id(v) for v in value] if isinstance(value, list) else id(value)
+    return state
+
+
+def _unique(name: str, taken: Any) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}" if name[-1].isdigit() else f"{name}{number}", number + 1
+    return candidate
+
+
+# --- stock components ------------------------------------------------------------------------------------------------
+
+
+def plain_class(component: object) -> type:
+    """The class the user knows, below our twin's."""
+    return next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
+
+
+def is_stock(component: object, base: type) -> bool:
+    """It behaves as `base` does: an instance that neither its own class nor the object itself overrides a thing of."""
+    mro = plain_class(component).__mro__
+    if base not in mro:
+        return False
+    inherited = {name for name in dir(base) if not name.startswith("__") and name not in _BOOKKEEPING}
+    added = {name for c in mro[: mro.index(base)] for name in vars(c)}
+    shadowed = {name for name in vars(component) if callable(inspect.getattr_static(base, name, None))}
+    return not (added & inherited) and not shadowed
+
+
+_BOOKKEEPING = {"_abc_impl", "model_config", "model_fields", "model_computed_fields", "class_name"}
+"""What every subclass of a pydantic or abstract class gets for itself."""

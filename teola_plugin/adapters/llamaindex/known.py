@@ -1,0 +1,69 @@
+"""Which components are leaves that can be foreseen: nothing of theirs is overridden, and their seam is in place.
+
+Optional packages are not imported: who uses them has them in `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+
+from teola_plugin.adapters import chroma, sentence_transformers
+from teola_plugin.adapters.llamaindex.draft import is_stock
+from teola_plugin.engines import EngineSpec
+
+
+def is_embedder(model: Any) -> bool:
+    """An embedding model on an engine of ours, or a sentence-transformers one."""
+    if is_ours(model):
+        return True
+    if not _is_a(model, "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"):
+        return False
+    return sentence_transformers.spec_of(model._model) is not None and not model._parallel_process
+
+
+def is_reranker(postprocessor: Any) -> bool:
+    """A cross-encoder on an engine of ours, or a sentence-transformers one."""
+    if is_ours(postprocessor):
+        return True
+    for module in ("llama_index.core.postprocessor.sbert_rerank", "llama_index.postprocessor.sbert_rerank.base"):
+        if _is_a(postprocessor, module, "SentenceTransformerRerank"):
+            return sentence_transformers.spec_of(postprocessor._model) is not None
+    return False
+
+
+def is_store(store: Any) -> bool:
+    """A Chroma collection."""
+    if not _is_a(store, "llama_index.vector_stores.chroma.base", "ChromaVectorStore"):
+        return False
+    return chroma.spec_of(store._collection) is not None
+
+
+def is_local_store(store: Any) -> bool:
+    """A store that is a dictionary in this process: searching it is a pure function."""
+    return is_stock(store, SimpleVectorStore)
+
+
+def is_local_docstore(docstore: Any) -> bool:
+    """Reading it costs nothing and has no effect."""
+    return is_stock(docstore, SimpleDocumentStore)
+
+
+def resource_of(store: Any) -> str:
+    """The name under which reads and writes of a store are ordered."""
+    name = getattr(getattr(store, "_collection", None), "name", "kb")
+    return re.sub(r"\W", "_", f"kb_{name}") if name != "kb" else "kb"
+
+
+def is_ours(component: Any) -> bool:
+    """A model that stands on an engine of ours and asks the session itself."""
+    return isinstance(getattr(component, "spec", None), EngineSpec)
+
+
+def _is_a(component: Any, module: str, name: str) -> bool:
+    base = getattr(sys.modules.get(module), name, None)
+    return base is not None and is_stock(component, base)

@@ -1,0 +1,180 @@
+"""Models that the pipeline brings along: which of them may run ahead, and the seams of those that are not ours.
+
+Ours (`EngineLLM`) ask the session themselves. OpenAI and OpenAILike are met at their raw methods, below LlamaIndex's
+events, and only within a call of an optimized pipeline. A raw stream is left alone: its chunks are the server's own.
+
+    llm._chat(messages)  --claim-->  slot (model, "_chat", messages, arguments)  <--Foreign--  run-ahead
+
+A call from a coroutine goes through `_achat`, on the caller's loop, where the model's client lives.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llama_index.core.llms import ChatResponse
+from llama_index.core.llms.structured_llm import StructuredLLM
+
+from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
+from teola_plugin.seams import Session, active, current, instrument
+
+SYNC = ("_chat", "_complete")
+ASYNC = ("_achat", "_acomplete")
+STREAMS = ("_stream_chat", "_stream_complete")
+
+
+def is_model(llm: Any) -> bool:
+    """Its requests can be foreseen: ours, or an instrumented one, without a limiter in front or a parser behind."""
+    if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
+        return False
+    return isinstance(getattr(llm, "spec", None), EngineSpec) or is_foreign(llm)
+
+
+def is_foreign(llm: Any) -> bool:
+    """It is met at raw methods that nobody has overridden."""
+    methods = [inspect.getattr_static(llm, name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
+    return all(hasattr(m, "__teola_original__") for m in methods)
+
+
+def install() -> None:
+    """Instrument the foreign models whose packages are there. Idempotent."""
+    try:
+        from llama_index.llms.openai import OpenAI  # OpenAILike is a subclass
+    except ImportError:
+        return
+    for method in SYNC:
+        instrument(OpenAI, method, _sync_seam(method))
+    for method in ASYNC:
+        instrument(OpenAI, method, _async_seam(method))
+    for method in STREAMS:
+        instrument(OpenAI, method, _stream_seam(method))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A call to a raw method of a model, for whoever makes it first."""
+
+    llm: Any
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def spec(self) -> EngineSpec:
+        return EngineSpec("python", self.llm, "llm")
+
+    @property
+    def payload(self) -> Foreign:
+        key = (self.method, repr(self.args), freeze(self.kwargs))
+        return Foreign(key, self, is_async=self.method in ASYNC)
+
+    def __call__(self) -> Any:
+        """The model's answer as a `Completion`, or a coroutine for it. Where it is a leaf again, it is a plain one."""
+        original = getattr(type(self.llm), self.method).__teola_original__
+        if self.method in ASYNC:
+            return self._arun(original)
+        with active(None):
+            return _completion(original(self.llm, *self.args, **self.kwargs))
+
+    async def _arun(self, original: Callable[..., Any]) -> Completion:
+        with active(None):
+            return _completion(await original(self.llm, *self.args, **self.kwargs))
+
+
+def from_coroutine(payload: Any) -> Any:
+    """The payload as a coroutine of the framework would ask for it; ours are the same either way."""
+    if not isinstance(payload, Foreign) or payload.is_async:
+        return payload
+    request = payload.call
+    assert isinstance(request, _Request)
+    return replace(request, method=f"_a{request.method[1:]}").payload
+
+
+def is_stream(payload: Any) -> bool:
+    """A raw stream, which does not run ahead."""
+    return isinstance(payload, Foreign) and payload.key[0] in STREAMS  # type: ignore[index]
+
+
+def _completion(response: Any) -> Completion:
+    text = response.message.content if isinstance(response, ChatResponse) else response.text
+    return Completion(text or "", raw=response)
+
+
+def _foreseen(request: _Request, answer: str) -> Any:
+    """The reply of a rehearsal in the framework's own form."""
+    from llama_index.core.base.llms.types import ChatMessage, CompletionResponse
+
+    if request.method.endswith("chat"):
+        return ChatResponse(message=ChatMessage(role="assistant", content=answer), delta=answer)
+    return CompletionResponse(text=answer, delta=answer)
+
+
+def _raw(request: _Request, value: Completion) -> Any:
+    return _foreseen(request, str(value)) if value.raw is None else value.raw
+
+
+def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
+            session = current()
+            if session is None or self.rate_limiter is not None:
+                return original(self, *args, **kwargs)
+            request = _Request(self, method, args, kwargs)
+            reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
+            if not is_ours:
+                return _raw(request, reply.result())
+            try:
+                value = request()
+            except BaseException as e:
+                reply.put(Failed(e))
+                raise
+            reply.put(Done(value))
+            return value.raw
+
+        return seam
+
+    return wrapper
+
+
+def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
+            session = current()
+            if session is None or self.rate_limiter is not None:
+                return await original(self, *args, **kwargs)
+            request = _Request(self, method, args, kwargs)
+            reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
+            if not is_ours:
+                return _raw(request, await reply.aresult())
+            try:
+                value = await request()
+            except BaseException as e:
+                reply.put(Failed(e))
+                raise
+            reply.put(Done(value))
+            return value.raw
+
+        return seam
+
+    return wrapper
+
+
+def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A stream is the model's own, except in a rehearsal, which must not reach the model."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
+            session: Session | None = current()
+            if not getattr(session, "is_rehearsal", False):
+                return original(self, *args, **kwargs)
+            assert session is not None
+            request = _Request(self, method, args, kwargs)
+            reply, _ = session.claim(request.spec, "decoding", request.payload, {})
+            return iter([_foreseen(request, str(reply.result()))])
+
+        return seam
+
+    return wrapper

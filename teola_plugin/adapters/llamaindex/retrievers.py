@@ -1,0 +1,256 @@
+"""Retrievers and node postprocessors as primitives.
+
+    VectorIndexRetriever      embedding -> searching -> call(nodes)
+    QueryFusionRetriever      prefilling -> decoding, one query per line -> embedding -> searching -> call(fuse)
+    a cross-encoder           call(pairs) -> reranking -> call(top)
+    pure stock postprocessor  call
+    anything else             @ pipeline: its own run tells the value
+
+Nodes, fusions, pairs and orders are made by the components' own methods (see rehearsal.py); the shape of the graph is
+all that stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
+from llama_index.core.postprocessor import (
+    LongContextReorder,
+    MetadataReplacementPostProcessor,
+    SimilarityPostprocessor,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores.types import VectorStoreQueryMode
+
+from teola_plugin.adapters.llamaindex.draft import Draft, is_stock, star
+from teola_plugin.adapters.llamaindex.known import (
+    is_embedder,
+    is_local_docstore,
+    is_local_store,
+    is_reranker,
+    is_store,
+    resource_of,
+)
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
+from teola_plugin.adapters.llamaindex.rehearsal import (
+    ANY_VECTOR,
+    QUERY_MARK,
+    Asked,
+    fresh,
+    outcome,
+    pieces,
+    rehearse,
+    stand_in,
+)
+from teola_plugin.graph import Ref
+
+Nodes = list[NodeWithScore]
+PURE_POSTPROCESSORS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
+
+
+def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
+    """Add what `retriever` does with `query`; the name of its nodes."""
+    draft.reading(retriever)
+    if is_stock(retriever, QueryFusionRetriever):
+        return _add_fusion(draft, retriever)
+    search = _read_search(draft, retriever)
+    if search is None:
+        return draft.await_run("nodes", retriever, "retrieve", "query")
+    if search.asked is None:
+        vector = _add_embedding(draft, search, "q", Ref("query"))
+        return draft.call("nodes", "retrieve", search.nodes, "query", vector, is_glue=False)
+    vector = _add_embedding(draft, search, "q", Ref("query"))
+    hits = _add_searching(draft, search, "hits", Ref(vector))
+    return draft.call("nodes", "nodes", search.nodes, "query", hits, is_glue=False)
+
+
+def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str) -> str:
+    """Add what `postprocessor` does with `nodes`; the name of what it leaves of them."""
+    draft.reading(postprocessor)
+    if is_reranker(postprocessor):
+        return _add_reranking(draft, postprocessor, nodes)
+    if any(is_stock(postprocessor, pure) for pure in PURE_POSTPROCESSORS):
+
+        def apply(query: str, nodes: Nodes) -> Nodes:
+            return outcome(lambda: postprocessor._postprocess_nodes(fresh(nodes), QueryBundle(query)))
+
+        return draft.call("nodes", "postprocess", apply, "query", nodes)
+    draft.leave("TB202", postprocessor)
+    return draft.await_run("nodes", postprocessor, "postprocess", "query", nodes)
+
+
+def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str:
+    def act(query: str, nodes: Nodes) -> Callable[[], Nodes]:
+        return lambda: reranker._postprocess_nodes(fresh(nodes), QueryBundle(query))
+
+    def pairs(query: str, nodes: Nodes) -> list[Any]:
+        return [asked.payload for asked in rehearse(act(query, nodes))]
+
+    def top(query: str, nodes: Nodes, scores: Sequence[float]) -> Nodes:
+        return outcome(act(query, nodes), reranking=scores)
+
+    draft.rely_on(reranker)
+    first = rehearse(act("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)]))[0]
+    pair_list = draft.call("pairs", "pairs", pairs, "query", nodes, depth=1)
+    scores = draft.ask("scores", "reranking", first.spec, star(pair_list), depth=1, settings=first.settings)
+    return draft.call("top", "top", top, "query", nodes, scores)
+
+
+# --- one search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A vector retriever whose every step is known. `asked` is None for a store that lives in this process."""
+
+    retriever: VectorIndexRetriever
+    embedded: Asked
+    asked: Asked | None
+
+    def nodes(self, query: str, found: Any) -> Nodes:
+        """The nodes of `found`: the store's own columns, or the vector to look for where the store is in-process."""
+        vector, hits = (ANY_VECTOR, [found]) if self.asked else (found, [])
+        bundle = QueryBundle(query, embedding=vector.tolist())
+        return outcome(lambda: _retrieved(stand_in(self.retriever), bundle), searching=hits)
+
+
+def _retrieved(retriever: BaseRetriever, bundle: QueryBundle) -> Nodes:
+    nodes = retriever._retrieve(bundle)
+    if any(isinstance(n.node, IndexNode) for n in nodes):
+        raise LookupError("a node that stands for another retriever is followed by the framework alone")
+    return retriever._handle_recursive_retrieval(bundle, nodes)
+
+
+def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
+    """What `retriever` asks its leaves for, or None (and a break) if that cannot be known."""
+    if not is_stock(retriever, VectorIndexRetriever):
+        draft.leave("TB201", retriever)
+        return None
+    assert isinstance(retriever, VectorIndexRetriever)
+    store, model = retriever._vector_store, retriever._embed_model
+    if retriever.object_map or not is_local_docstore(retriever._docstore):
+        draft.leave("TB203", retriever)
+        return None
+    if not is_embedder(model):
+        draft.leave("TB204", retriever, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
+        return None
+    if model.embeddings_cache is not None or model.rate_limiter is not None:
+        draft.leave("TB205", model)
+        return None
+    is_local = is_local_store(store)
+    if not is_local and not is_store(store):
+        draft.leave("TB206", retriever, type(store).__name__)
+        return None
+    asked = rehearse(
+        lambda: stand_in(retriever)._retrieve(QueryBundle(QUERY_MARK)), embedding=[] if is_local else [ANY_VECTOR]
+    )
+    is_ranked_again = retriever._vector_store_query_mode == VectorStoreQueryMode.MMR  # with the vector we leave out
+    if is_ranked_again or [a.op for a in asked] != (["embedding"] if is_local else ["embedding", "searching"]):
+        draft.leave("TB207", retriever, str(retriever._vector_store_query_mode))
+        return None
+    draft.rely_on(retriever, model)
+    return _Search(retriever, asked[0], None if is_local else asked[1])
+
+
+def _add_embedding(draft: Draft, search: _Search, name: str, text: Ref) -> str:
+    asked = search.embedded
+    depth = int(text.star)
+    if asked.payload != QUERY_MARK:  # the model writes an instruction around the query
+
+        def embedded_text(query: str) -> Any:
+            return rehearse(lambda: stand_in(search.retriever)._retrieve(QueryBundle(query)))[0].payload
+
+        if text.star:
+            each = lambda queries: [embedded_text(q) for q in queries]  # noqa: E731
+            text = star(draft.call("texts", "embedded_texts", each, text.name, depth=1))
+        else:
+            text = Ref(draft.call("text", "embedded_text", embedded_text, text.name))
+    return draft.ask(name, "embedding", asked.spec, text, depth=depth, settings=asked.settings)
+
+
+def _add_searching(draft: Draft, search: _Search, name: str, vector: Ref) -> str:
+    asked = search.asked
+    assert asked is not None
+    return draft.ask(
+        name, "searching", asked.spec, vector, depth=int(vector.star), settings=asked.settings,
+        reads=(resource_of(search.retriever._vector_store),),
+    )  # fmt: skip
+
+
+# --- query fusion ----------------------------------------------------------------------------------------------------
+
+
+def _add_fusion(draft: Draft, fusion: Any) -> str:
+    searches = [_read_search(draft, r) for r in fusion._retrievers]
+    draft.reading(fusion)
+    draft.rely_on(fusion, fusion._llm)
+    wanted = fusion.num_queries - 1
+    queries = _add_queries(draft, fusion, wanted) if wanted > 0 else None
+    is_known = all(s is not None and s.asked is not None for s in searches) and (queries or wanted <= 0)
+    found: list[str] = []
+    vectors: tuple[str, ...] = ()
+    for search in searches:
+        if search is None or search.asked is None:
+            continue
+        if not vectors or fusion.use_async:  # else the first retriever leaves its vector in the bundle for all
+            vectors = (_add_embedding(draft, search, "q0", Ref("query")),)
+            vectors += (_add_embedding(draft, search, "q", star(queries)),) if queries else ()
+        found.append(_add_searching(draft, search, "hits0", Ref(vectors[0])))
+        found += [_add_searching(draft, search, "hits", star(v)) for v in vectors[1:]]
+    if not is_known or fusion.object_map:
+        return draft.await_run("nodes", fusion, "retrieve", "query", *found)
+
+    def fuse(query: str, *values: Any) -> Nodes:
+        texts = [query, *values[0][:wanted]] if queries else [query]
+        tables = [(first,) for first in values]
+        if queries:
+            tables = [(first, *others) for first, others in zip(values[1::2], values[2::2], strict=True)]
+        canned = [
+            _Canned(iter([s.nodes(text, hits) for text, hits in zip(texts, table, strict=False)]))
+            for s, table in zip(searches, tables, strict=True)
+            if s
+        ]
+        double = stand_in(fusion, use_async=False, _retrievers=canned)
+        double._get_queries = lambda original: [QueryBundle(text) for text in texts[1:]]
+        return outcome(lambda: _retrieved(double, QueryBundle(query)))
+
+    return draft.call("nodes", "fuse", fuse, "query", *((queries,) if queries else ()), *found, is_glue=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Canned:
+    """A retriever that has its answers, in the order in which fusion asks for them."""
+
+    answers: Iterator[Nodes]
+
+    def retrieve(self, query_bundle: QueryBundle) -> Nodes:
+        return next(self.answers)
+
+
+def _add_queries(draft: Draft, fusion: Any, wanted: int) -> str | None:
+    """The queries that an LLM writes, one by one."""
+    if not is_model(fusion._llm):
+        draft.leave("TB208", fusion, type(fusion._llm).__name__)
+        return None
+
+    def asked(query: str) -> Asked:
+        return rehearse(lambda: stand_in(fusion)._get_queries(query))[0]
+
+    def request(query: str, is_async: bool) -> Any:
+        payload = asked(query).payload
+        return from_coroutine(payload) if is_async else payload
+
+    first = asked(QUERY_MARK)
+    if isinstance(first.payload, str):
+        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, "query"))
+    else:
+        asking = draft.call("request", "request", request, "query", "is_async")
+        kv = draft.ask("kv", "prefilling", first.spec, Ref(asking))
+    settings = {"items": "fusion_lines", "wanted": wanted, **first.settings}
+    return draft.ask("queries", "decoding", first.spec, Ref(kv), depth=1, settings=settings)

@@ -1,0 +1,159 @@
+"""Response synthesizers as primitives. Which prompts an answer takes is told by a rehearsal of the synthesizer itself.
+
+    accumulate, simple_summarize   all prompts are known after retrieval
+    tree_summarize                 so are those of the leaves; the next level follows their answers
+    refine, compact                the first prompt is known; of the later ones, with chat templates, all that stands
+                                   before the existing answer, which is prefilled while the first answer is written
+    generation                     one prompt, known from the start
+
+What is further away (deeper levels, later refinements) is left to the framework's own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
+from llama_index.core.response_synthesizers import (
+    Accumulate,
+    BaseSynthesizer,
+    CompactAndRefine,
+    Generation,
+    Refine,
+    SimpleSummarize,
+    TreeSummarize,
+)
+from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
+from llama_index.core.schema import NodeWithScore, TextNode
+
+from teola_plugin.adapters.llamaindex.draft import Draft, is_stock, star
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model, is_stream
+from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, Asked, fresh, pieces, rehearse, stand_in
+from teola_plugin.engines import Foreign
+from teola_plugin.graph import Ref
+
+KNOWN = (CompactAndAccumulate, Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize, Generation)
+"""Subclasses first."""
+
+
+def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> str | None:
+    """Add how `synthesizer` answers `question` from `nodes`; the name of what it answers, None if it is left alone."""
+    draft.reading(synthesizer)
+    if not _is_readable(draft, synthesizer):
+        return None
+    draft.rely_on(synthesizer._llm)
+    prompts = _Prompts(synthesizer)
+    first = prompts.first()
+    if is_stream(first.payload) and not isinstance(synthesizer, TreeSummarize):
+        draft.leave("TB210", synthesizer)
+        return None
+    mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
+    if is_stock(synthesizer, Generation):
+        return _add_generation(draft, prompts, first, mode)
+    asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_glue=False)
+    answers = _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, asked, depth=1), first)
+    if isinstance(synthesizer, Refine) and _is_context_first(synthesizer):
+        prefixes = draft.call("prefixes", "prefixes", _known_prefixes, asked, depth=1)
+        draft.ask("warm", "partial_prefilling", first.spec, star(prefixes), depth=1)
+    if isinstance(synthesizer, TreeSummarize):
+        above = draft.call(
+            "asked_above", "rehearse_above", prompts.asked_after, "question", nodes, answers, *mode, is_glue=False
+        )
+        prompts_above = draft.call("prompts_above", "prompts", _payloads, above, depth=1)
+        answers = _add_answers(draft, "answers_above", prompts_above, first)
+    return answers
+
+
+def _add_answers(draft: Draft, name: str, prompts: str, like: Asked) -> str:
+    kvs = draft.ask("kvs", "prefilling", like.spec, star(prompts), depth=1)
+    return draft.ask(name, "decoding", like.spec, star(kvs), depth=1, settings=like.settings)
+
+
+def _add_generation(draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[str, ...]) -> str:
+    if isinstance(first.payload, str):
+        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, "question"))
+        return draft.ask("answer", "decoding", first.spec, Ref(kv), settings=first.settings)
+
+    def asked(question: str, is_async: bool) -> list[Asked]:
+        return prompts.asked(question, [], is_async)
+
+    requests = draft.call("asked", "rehearse", asked, "question", *mode)
+    return _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, requests, depth=1), first)
+
+
+def _is_readable(draft: Draft, synthesizer: BaseSynthesizer) -> bool:
+    base = next((c for c in KNOWN if is_stock(synthesizer, c)), None)
+    llm = synthesizer._llm
+    if base is None:
+        draft.leave("TB209", synthesizer)
+    elif synthesizer._multimodal or synthesizer._output_cls or _filters_answers(synthesizer):
+        draft.leave("TB211", synthesizer)
+    elif not is_model(llm):
+        draft.leave("TB208", synthesizer, type(llm).__name__)
+    elif not all(_is_plain(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
+        draft.leave("TB212", synthesizer)
+    else:
+        return not (synthesizer._streaming and issubclass(base, Accumulate))  # which raises in the framework's run
+    return False
+
+
+def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
+    return bool(getattr(synthesizer, "_structured_answer_filtering", False))
+
+
+def _is_plain(template: BasePromptTemplate) -> bool:
+    """It has no functions of the user's and no parser, and it is one of the framework's own kinds."""
+    if template.function_mappings or template.output_parser:
+        return False
+    if isinstance(template, SelectorPromptTemplate):
+        return all(_is_plain(t) for t in [template.default_template, *(t for _, t in template.conditionals or ())])
+    return type(template).__module__.startswith("llama_index.core.prompts")
+
+
+class _Prompts:
+    """The requests of a synthesizer, told by rehearsals of it. Its settings are read anew each time."""
+
+    def __init__(self, synthesizer: BaseSynthesizer) -> None:
+        self._synthesizer = synthesizer
+
+    def asked(self, question: str, nodes: Sequence[NodeWithScore], is_async: bool = False) -> list[Asked]:
+        """Every request, in order; from the second on they may hang on answers not known yet."""
+        return self.asked_after(question, nodes, (), is_async)
+
+    def asked_after(
+        self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str], is_async: bool = False
+    ) -> list[Asked]:
+        """The requests after those that `answers` are the answers of."""
+        synthesizer = self._synthesizer
+        is_async = is_async or bool(getattr(synthesizer, "_use_async", False))
+        double = stand_in(synthesizer, _use_async=False)
+        if isinstance(double, Refine):
+            double._program_factory = double._default_program_factory
+        asked = rehearse(lambda: double.synthesize(question, fresh(nodes)), decoding=answers)
+        return [replace(a, payload=from_coroutine(a.payload)) if is_async else a for a in asked[len(answers) :]]
+
+    def first(self) -> Asked:
+        """The first request for some node, with `QUERY_MARK` as the question."""
+        return self.asked(QUERY_MARK, [_node("context")])[0]
+
+
+def _payloads(asked: Sequence[Asked]) -> list[Any]:
+    return [a.payload for a in asked if a.is_final and not is_stream(a.payload)]
+
+
+def _known_prefixes(asked: Sequence[Asked]) -> list[str]:
+    return [a.known_prefix() for a in asked if not a.is_final]
+
+
+def _is_context_first(synthesizer: BaseSynthesizer) -> bool:
+    """The later prompts of a refinement hold their context before the existing answer, so it pays to prefill them."""
+    double = stand_in(synthesizer)
+    double.__class__ = Refine  # no compaction, so two nodes make two steps
+    asked = _Prompts(double).asked("question", [_node("first context"), _node("second context")])
+    return len(asked) == 2 and isinstance(asked[1].payload, str) and "second context" in asked[1].known_prefix()
+
+
+def _node(text: str) -> NodeWithScore:
+    return NodeWithScore(node=TextNode(text=text), score=1.0)

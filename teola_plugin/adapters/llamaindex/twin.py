@@ -1,0 +1,191 @@
+"""The optimized object: it *is* the user's object, state and all, seen through a subclass with entry methods.
+
+LlamaIndex asks `isinstance` and sets private attributes while it runs (`engine._response_synthesizer._streaming`), so
+a twin shares the `__dict__` of its original, and its class has the same names. Entry methods open a call and run the
+framework's own method in it; they carry the dispatcher's own mark, so no second span appears. Copies and pickles of a
+twin are plain. A stream keeps its call open until it ends, is closed, or is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
+
+from teola_plugin.adapters import Call, Calls
+from teola_plugin.adapters.llamaindex.draft import plain_class
+from teola_plugin.adapters.llamaindex.trace import Entry
+from teola_plugin.seams import active, current
+
+
+def make_twin(pipeline: Any, calls: Calls) -> Any:
+    """The twin of a query engine, retriever or response synthesizer; the object itself if its class forbids one."""
+    cls = plain_class(pipeline)
+    namespace: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__teola__": True,
+        "__teola_calls__": calls,
+        # protocol 1: from the second on, pickle insists that the class be the object's own
+        "__reduce_ex__": lambda self, protocol: _sharing(cls, self).__reduce_ex__(min(protocol, 1)),
+        "__copy__": lambda self: copy.copy(_sharing(cls, self)),
+        "__deepcopy__": lambda self, memo: copy.deepcopy(_sharing(cls, self), memo),
+        **_entries(cls, calls),
+    }
+    if not hasattr(cls, "explain"):
+        namespace["explain"] = lambda self, format="text", analyze=None: calls.explain(format, analyze)
+    if hasattr(cls, "with_retriever"):
+        namespace["with_retriever"] = _again(cls, "with_retriever", calls)
+    try:
+        return _sharing(type(cls)(cls.__name__, (cls,), namespace), pipeline)
+    except TypeError:  # a class that wants arguments from its subclasses
+        return pipeline
+
+
+def calls_of(pipeline: Any) -> Calls | None:
+    """What a twin's entry methods go through; None for anything else."""
+    calls: Calls | None = vars(type(pipeline)).get("__teola_calls__")
+    return calls
+
+
+def _entries(cls: type, calls: Calls) -> dict[str, Any]:
+    is_engine = issubclass(cls, BaseQueryEngine)
+    names: dict[str, dict[str, bool]]
+    if issubclass(cls, BaseRetriever):
+        names = {"retrieve": {}}
+    elif is_engine:
+        names = {"query": {}, "retrieve": {"answers": False}, "synthesize": {"retrieves": False}}
+    else:
+        names = {"synthesize": {"retrieves": False}}
+    entries: dict[str, Any] = {}
+    for name, does in names.items():
+        for method, make in ((name, _sync_entry), (f"a{name}", _async_entry)):
+            original = inspect.getattr_static(cls, method, None)
+            if original is None:
+                continue
+            entry = functools.wraps(original)(make(original, calls, does, is_root=not is_engine))
+            setattr(entry, DISPATCHER_SPAN_DECORATED_ATTR, True)
+            entries[method] = entry
+    return entries
+
+
+def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_root: bool) -> Callable[..., Any]:
+    def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
+        method = original.__get__(self, type(self))
+        if current() is not None:
+            return method(*args, **kwargs)
+        call = calls.open([_entry_of(args, kwargs, does, is_async=False, is_root=is_root)])
+        try:
+            with active(call.session):
+                value = method(*args, **kwargs)
+        except BaseException:
+            call.close()
+            raise
+        return _until_read(value, call)
+
+    return entry
+
+
+def _async_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_root: bool) -> Callable[..., Any]:
+    async def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
+        method = original.__get__(self, type(self))
+        if current() is not None:
+            return await method(*args, **kwargs)
+        inputs = [_entry_of(args, kwargs, does, is_async=True, is_root=is_root)]
+        call = calls.open(inputs, loop=asyncio.get_running_loop())
+        try:
+            with active(call.session):
+                value = await method(*args, **kwargs)
+        except BaseException:
+            call.close()
+            raise
+        return _until_read(value, call)
+
+    return entry
+
+
+def _entry_of(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool, is_root: bool
+) -> Entry:
+    """What the call is about. All entry methods take the query first and, if any, the nodes second."""
+    values = [*args, *kwargs.values()]
+    nodes = kwargs.get("nodes", args[1] if len(args) > 1 else None) if is_root else None
+    named = next((kwargs[name] for name in ("str_or_query_bundle", "query_bundle", "query") if name in kwargs), None)
+    query = args[0] if args else named if named is not None else next(iter(values), None)
+    return Entry(query, is_async, nodes=nodes if isinstance(nodes, list) else None, **does)
+
+
+def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
+    original = inspect.getattr_static(cls, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return calls.again(original.__get__(self, type(self))(*args, **kwargs))
+
+    return method
+
+
+def _sharing(cls: Any, original: Any) -> Any:
+    """An object of this class with the state of `original`: not a copy, the same."""
+    made = cls.__new__(cls)
+    object.__setattr__(made, "__dict__", original.__dict__)
+    for name in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"):
+        if hasattr(original, name):
+            object.__setattr__(made, name, getattr(original, name))
+    return made
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _until_read(value: Any, call: Call) -> Any:
+    """The framework's own response; the call ends now, or with its stream."""
+    stream = getattr(value, "response_gen", None)
+    held: Any
+    if isinstance(stream, Generator):
+        held = _held(stream, call)
+    elif isinstance(stream, AsyncGenerator):
+        held = _aheld(stream, call)
+    else:
+        call.close()
+        return value
+    weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
+    value.response_gen = held
+    return value
+
+
+def _held(stream: Generator[str, None, None], call: Call) -> Generator[str, None, None]:
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    token = next(stream)
+                except StopIteration:
+                    return
+            yield token
+    finally:
+        stream.close()
+        call.close()
+
+
+async def _aheld(stream: AsyncGenerator[str, None], call: Call) -> AsyncGenerator[str, None]:
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    token = await anext(stream)
+                except StopAsyncIteration:
+                    return
+            yield token
+    finally:
+        await stream.aclose()
+        call.close()

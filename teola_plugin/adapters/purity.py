@@ -1,0 +1,273 @@
+"""Whether a user's function is free of side effects, told from its syntax tree by a white-list.
+
+Pure means here: running it early, or once more, changes nothing that anybody can see. Reading something that others
+change is no effect (the run-ahead then guesses wrong, which costs a miss). Allowed are expressions, control flow, local
+names, containers made in the function itself, and calls of what is listed below or is pure by the same rules. Whatever
+is not listed is an effect: print, open, attribute stores, global names, item stores into an argument, random numbers.
+
+Two things are taken on trust: that reading an attribute or an item of a value has no effect, and that a method called
+`get`, `split`, `items`, ... of a value in the pipeline is the one that dicts and texts have.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import re
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from teola_plugin.adapters.source import Source, outer_value, source_of
+from teola_plugin.effects import Effects, declared_effects
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PURE_BUILTINS = _words(
+    "abs all any ascii bin bool bytes chr dict divmod enumerate filter float format frozenset getattr hasattr "
+    "hash hex int isinstance issubclass len list map max min oct ord pow range repr reversed round set slice "
+    "sorted str sum tuple type zip"
+)
+PURE_METHODS = _words(
+    "capitalize casefold center copy count encode decode endswith expandtabs find format format_map get index "
+    "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle "
+    "isupper items join keys ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust "
+    "rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper values zfill "
+    "difference intersection issubset issuperset isdisjoint symmetric_difference union most_common group "
+    "groups groupdict span to_string to_messages pretty_repr"
+)
+"""Methods that change nothing on what a pipeline passes around: texts, dicts, lists, sets, matches, prompt values."""
+
+OWN_METHODS = _words(
+    "add append appendleft clear discard extend extendleft insert pop popleft remove reverse setdefault sort update"
+)
+"""Methods that change their container: allowed on one that the function made itself."""
+
+PURE_MODULES = _words("json re math textwrap itertools operator string statistics html collections")
+IMPURE_IN_MODULES = frozenset({("json", "dump"), ("json", "load"), ("re", "purge")})
+PURE_TYPES = _words("collections operator fractions decimal langchain_core.documents.base langchain_core.messages")
+"""Modules whose classes only hold what they are given."""
+
+PURE_FUNCTIONS = frozenset({
+    ("langchain_core.prompts.base", "format_document"),
+    ("langchain_core.messages.utils", "get_buffer_string"),
+    ("langchain_core.messages.utils", "convert_to_messages"),
+})  # fmt: skip
+
+_EXPRESSIONS = (
+    ast.Constant, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.JoinedStr,
+    ast.FormattedValue, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp, ast.comprehension, ast.Starred, ast.keyword, ast.Attribute, ast.NamedExpr, ast.Lambda,
+    ast.arguments, ast.arg, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context,
+)  # fmt: skip
+_STATEMENTS = (
+    ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Expr, ast.Pass, ast.Break,
+    ast.Continue, ast.Raise, ast.Assert, ast.Try, ast.ExceptHandler, ast.FunctionDef,
+)  # fmt: skip
+_MAKERS = _words("list dict set sorted str len int float")
+_FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
+_DATA = (str, bytes, int, float, complex, bool, type(None), re.Pattern, enum.Enum)
+
+
+def effects_of(function: Any) -> Effects:
+    """What running a function does: declared by the user, else proven from its source, else "anything"."""
+    declared = declared_effects(function)
+    if declared is not None:
+        return declared
+    try:
+        why = _why_impure(function, ())
+    except RecursionError:
+        why = "its source is nested too deeply"
+    return Effects(pure=not why, why=why)
+
+
+def _why_impure(function: Any, callers: tuple[Any, ...]) -> str:
+    """The first effect found, or '' if there is none."""
+    declared = declared_effects(function)
+    if declared is not None:
+        return "" if declared.pure else f"{_name(function)} is declared to write"
+    if function in callers:
+        return ""  # a recursion: judged by the rest of it
+    source = source_of(function)
+    if source is None:
+        return f"the source of {_name(function)} cannot be found"
+    if isinstance(source.node, ast.AsyncFunctionDef):
+        return "it is a coroutine function"
+    return _Check(source, (*callers, function)).why()
+
+
+@dataclasses.dataclass
+class _Check:
+    """One function under examination."""
+
+    source: Source
+    callers: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        node = self.source.node
+        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+        self.nodes = [n for part in body for n in ast.walk(part)]
+        inner = [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.Lambda)]
+        arguments = {a.arg for f in (node, *inner) for a in _arguments(f.args)}
+        stored = [n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        self.nested = {name for name in self._inner_functions() if stored.count(name) <= 1}
+        self.local = arguments | set(stored) | self.nested
+        self.local |= {n.name for n in self.nodes if isinstance(n, ast.ExceptHandler) and n.name}
+        self.own = self._own_names() - arguments
+        hints = [getattr(n, field, None) for n in self.nodes for field in ("annotation", "returns")]
+        self.annotations = {id(n) for hint in hints if isinstance(hint, ast.AST) for n in ast.walk(hint)}
+
+    def _inner_functions(self) -> Iterator[str]:
+        """Names of functions that are defined in the function, by `def` or as a lambda."""
+        for node in self.nodes:
+            match node:
+                case ast.FunctionDef(name=name):
+                    yield name
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
+                    yield name
+
+    def why(self) -> str:
+        for node in self.nodes:
+            if id(node) not in self.annotations and (effect := self._effect(node)):
+                line = getattr(node, "lineno", None)
+                return effect + (f" (line {line})" if line else "")
+        return ""
+
+    def _own_names(self) -> set[str]:
+        """Local names that only ever stand for a container or text made in this function."""
+        made: dict[int, ast.expr] = {}
+        for node in self.nodes:
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    made |= {id(t): value for t in targets}
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    made[id(target)] = value
+        augmented = {id(n.target) for n in self.nodes if isinstance(n, ast.AugAssign)}
+        own: set[str] = set()
+        others: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in augmented:
+                is_fresh = id(node) in made and self._is_fresh(made[id(node)])
+                (own if is_fresh else others).add(node.id)
+        return own - others
+
+    def _is_fresh(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return node.func.id in _MAKERS and node.func.id not in self.local
+        return isinstance(node, _FRESH)
+
+    def _effect(self, node: ast.AST) -> str:
+        match node:
+            case ast.Call():
+                return self._call_effect(node)
+            case ast.Name(ctx=ast.Load(), id=name):
+                return "" if name in self.local else self._global_effect(name)
+            case ast.Name(ctx=ast.Store()):
+                return ""
+            case ast.Attribute(ctx=ast.Store() | ast.Del(), attr=attr):
+                return f"it stores the attribute {attr!r}"
+            case ast.Subscript(ctx=ast.Store() | ast.Del(), value=value):
+                return "" if self._is_own(value) else f"it stores into {ast.unparse(value)}"
+            case ast.AugAssign(target=ast.Name(id=name)):
+                return "" if name in self.own else f"it changes {name} in place"
+            case ast.FunctionDef(decorator_list=[_, *_]):
+                return "it decorates an inner function"
+            case _ if isinstance(node, _EXPRESSIONS + _STATEMENTS):
+                return ""
+            case _:
+                return f"it uses {type(node).__name__.lower()}"
+
+    def _is_own(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in self.own
+
+    def _call_effect(self, call: ast.Call) -> str:
+        match call.func:
+            case ast.Name(id="next") if call.args and isinstance(call.args[0], ast.GeneratorExp):
+                return ""
+            case ast.Name(id=name):
+                return "" if name not in self.local or name in self.nested else f"it calls {name}, which is a value"
+            case ast.Attribute(value=value, attr=method):
+                root = value
+                while isinstance(root, (ast.Attribute, ast.Subscript)):
+                    root = root.value
+                if isinstance(root, ast.Name) and root.id not in self.local:
+                    return self._member_effect(ast.unparse(call.func), value, method)
+                if method in PURE_METHODS or (method in OWN_METHODS and self._is_own(value)):
+                    return ""
+                return f"it calls .{method}()"
+            case _:
+                return "it calls the result of an expression"
+
+    def _member_effect(self, shown: str, value: ast.expr, method: str) -> str:
+        """A call of `something_global.method(...)`."""
+        owner = self._global(value.id) if isinstance(value, ast.Name) else None
+        if isinstance(owner, types.ModuleType):
+            module = owner.__name__
+            if module in PURE_MODULES:
+                return f"it calls {shown}()" if (module, method) in IMPURE_IN_MODULES else ""
+            return self._value_effect(shown, getattr(owner, method, None))
+        if isinstance(owner, re.Pattern) or (isinstance(owner, type) and _is_pure_class(owner)):
+            return ""
+        if isinstance(owner, (*_DATA, dict, list, tuple, set, frozenset)) and method in PURE_METHODS:
+            return ""
+        return f"it calls {shown}()"
+
+    def _global_effect(self, name: str) -> str:
+        if name == "next":
+            return ""  # judged where it is called
+        return self._value_effect(name, self._global(name))
+
+    def _value_effect(self, shown: str, value: Any) -> str:
+        """What using this global value can do: nothing if it is data, a module, or a pure function or class."""
+        if isinstance(value, types.ModuleType) or _is_data(value):
+            return ""
+        if isinstance(value, types.BuiltinFunctionType):
+            is_known = value.__module__ == "builtins" and value.__name__ in PURE_BUILTINS
+            return "" if is_known or value.__module__ in ("math", "_operator") else f"it uses {shown}"
+        if isinstance(value, type):
+            return "" if _is_pure_class(value) else f"it uses the class {shown}"
+        if isinstance(value, types.FunctionType):
+            if (value.__module__, value.__name__) in PURE_FUNCTIONS or value.__module__ in PURE_MODULES:
+                return ""
+            why = _why_impure(value, self.callers)
+            return f"{shown}: {why}" if why else ""
+        return f"it uses {shown}, a {type(value).__name__}"
+
+    def _global(self, name: str) -> Any:
+        return outer_value(self.source.function, name)
+
+
+def _is_data(value: Any, depth: int = 3) -> bool:
+    if isinstance(value, _DATA) or type(value).__module__.startswith("langchain_core.prompts."):
+        return True
+    if depth and type(value) in (list, tuple, set, frozenset):
+        return all(_is_data(v, depth - 1) for v in value)
+    return bool(depth) and type(value) is dict and all(_is_data(v, depth - 1) for v in value.values())
+
+
+def _is_pure_class(cls: type) -> bool:
+    if cls.__module__ == "builtins":
+        return cls.__name__ in PURE_BUILTINS or issubclass(cls, BaseException)
+    if any(cls.__module__ == m or cls.__module__.startswith(m + ".") for m in PURE_TYPES):
+        return True
+    if issubclass(cls, enum.Enum) or declared_effects(cls) is not None:
+        return True
+    own = [c for c in cls.__mro__ if c.__module__ != "builtins"]
+    if issubclass(cls, tuple) or issubclass(cls, BaseException):
+        return not any(k in vars(c) for c in own for k in ("__init__", "__call__")) and (
+            not issubclass(cls, tuple) or hasattr(cls, "_fields")
+        )
+    return dataclasses.is_dataclass(cls) and not any("__post_init__" in vars(c) or "__new__" in vars(c) for c in own)
+
+
+def _arguments(args: ast.arguments) -> list[ast.arg]:
+    extra = [a for a in (args.vararg, args.kwarg) if a is not None]
+    return [*args.posonlyargs, *args.args, *args.kwonlyargs, *extra]
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))

@@ -1,0 +1,149 @@
+"""The syntax tree of a function that already exists, or None where it cannot be had for certain.
+
+`inspect.getsource` cuts a lambda out by lines, which fails inside a multi-line dict and takes the wrong one of two
+lambdas on a line. Here the whole file is parsed once and the node is found by the columns in the code object.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import linecache
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A function's node, the function, and the parameter that takes a caller's first argument (None: `*args`)."""
+
+    node: FunctionNode
+    function: types.FunctionType
+    parameter: str | None
+
+
+def source_of(callable_: Any) -> Source | None:
+    """The source behind a function, lambda, method, `functools.partial` or object with `__call__`; never raises."""
+    unwrapped = _unwrap(callable_)
+    if unwrapped is None:
+        return None
+    function, bound, keywords = unwrapped
+    node = _node(function)
+    if node is None:
+        return None
+    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][bound:]
+    free = [n for n in names if n not in keywords]
+    return Source(node, function, free[0] if free and free[0] == names[0] else None)
+
+
+MISSING = object()
+"""What a name stands for that stands for nothing."""
+
+
+def outer_value(function: types.FunctionType, name: str) -> Any:
+    """What a name from outside a function stands for now (closure, global or builtin), or MISSING."""
+    code = function.__code__
+    if name in code.co_freevars:
+        cell = (function.__closure__ or ())[code.co_freevars.index(name)]
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return MISSING
+    return function.__globals__.get(name, getattr(builtins, name, MISSING))
+
+
+def origin_of(callable_: Any) -> str:
+    """`name (file.py:line)` of a callable, as graphs show it; just the name where there is no file."""
+    unwrapped = _unwrap(callable_)
+    if unwrapped is None:
+        return getattr(callable_, "__name__", type(callable_).__name__)
+    code = unwrapped[0].__code__
+    return f"{unwrapped[0].__name__} ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
+
+
+def _unwrap(callable_: Any) -> tuple[types.FunctionType, int, frozenset[str]] | None:
+    """The plain function, how many leading parameters are taken already, and which are taken by name."""
+    bound, keywords = 0, frozenset[str]()
+    while True:
+        if isinstance(callable_, functools.partial):
+            bound += len(callable_.args)
+            keywords |= frozenset(callable_.keywords)
+            callable_ = callable_.func
+        elif isinstance(callable_, types.MethodType):
+            bound += 1
+            callable_ = callable_.__func__
+        elif isinstance(callable_, types.FunctionType):
+            return callable_, bound, keywords
+        else:
+            call = next((vars(c)["__call__"] for c in type(callable_).__mro__ if "__call__" in vars(c)), None)
+            if not isinstance(call, types.FunctionType):
+                return None
+            bound += 1
+            callable_ = call
+
+
+def _node(function: types.FunctionType) -> FunctionNode | None:
+    code = function.__code__
+    try:
+        lines = linecache.getlines(code.co_filename, function.__globals__)
+        found = [n for n in _functions(code.co_filename, "".join(lines)) if _may_be(n, code)]
+    except (SyntaxError, ValueError, RecursionError, OSError, UnicodeDecodeError):
+        return None
+    if isinstance(next(iter(found), None), ast.Lambda) and len(found) > 1:
+        found = [n for n in found if _contains(n, code)]
+        found = sorted(found, key=lambda n: (n.lineno, n.col_offset))[-1:]  # of nested bodies, the innermost
+    return found[0] if len(found) == 1 else None
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
+    nodes = ast.walk(ast.parse(text, filename))
+    return tuple(n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+
+def _may_be(node: FunctionNode, code: types.CodeType) -> bool:
+    """Same name, place and parameters, and no identifier that the node lacks (the file may have changed)."""
+    if isinstance(node, ast.Lambda):
+        if code.co_name != "<lambda>" or node.lineno != code.co_firstlineno:
+            return False
+    else:
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        if code.co_name != node.name or first != code.co_firstlineno:
+            return False
+    args = node.args
+    names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    if tuple(names) != code.co_varnames[: len(names)] or len(names) != code.co_argcount + code.co_kwonlyargcount:
+        return False
+    return set(code.co_names) <= set(_identifiers(node))
+
+
+def _identifiers(node: FunctionNode) -> Iterator[str]:
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                yield from (name, *name.split("."))
+            case ast.ImportFrom(module=str(name)) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.AnnAssign() | ast.Assert():  # the compiler's own names
+                yield from ("__annotations__", "AssertionError")
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                yield from names
+
+
+def _contains(node: FunctionNode, code: types.CodeType) -> bool:
+    """All positions in the code lie inside the body of the lambda."""
+    body = node.body
+    assert isinstance(body, ast.expr)
+    start = (body.lineno, body.col_offset)
+    end = (body.end_lineno or body.lineno, body.end_col_offset or 0)
+    positions = [p for p in code.co_positions() if None not in p and p[2:] != (0, 0)]
+    return bool(positions) and all(
+        start <= (line, column) and (end_line, end_column) <= end for line, end_line, column, end_column in positions
+    )

@@ -1,0 +1,178 @@
+"""`optimize` and what it keeps: the way from a user's object to the same object, sooner.
+
+pipeline --adapter.trace--> p-graph --passes--> e-graph --make_plan--> plan        once
+call: session + run-ahead of the plan, and the framework's own method inside it    each time
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from teola_plugin import runtime
+from teola_plugin.adapters import Adapter, adapter_for
+from teola_plugin.errors import TeolaError
+from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
+from teola_plugin.plan import is_request, make_plan
+from teola_plugin.profile import Profile
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.session import Report, Session
+from teola_plugin.trace import Traced
+
+log = logging.getLogger(__name__)
+P = TypeVar("P")
+STANCE = "TEOLA_STANCE"
+"""Environment variable; `original` makes every optimized object run as the original, read at each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes."""
+
+    passes: tuple[Pass, ...] = DEFAULT
+    policy: Literal["po", "to", "topology"] = "topology"
+    profiles: Mapping[str, Profile] | None = None
+    strict: bool = False
+    run_ahead: bool = True
+    callbacks: tuple[Callable[[Report], None], ...] = ()
+
+
+class OpenCall:
+    """Implements `adapters.Call`."""
+
+    __slots__ = ("_ended", "session")
+
+    def __init__(self, session: Session | None, ended: Callable[[Report], None]) -> None:
+        self.session = session
+        self._ended: Callable[[Report], None] | None = ended
+
+    def close(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended and self.session:
+            ended(self.session.close())
+
+
+class OptimizedPipeline:
+    """Implements `adapters.Calls`: what stands behind one object that `optimize` returned.
+
+    `reports` are those of the last calls, newest last.
+    """
+
+    def __init__(self, pipeline: Any, adapter: Adapter, traced: Traced, options: Options) -> None:
+        self.pipeline = pipeline
+        self.adapter = adapter
+        self.traced = traced
+        self.options = options
+        self.optimized: Optimized = optimize_graph(
+            traced.graph, options.passes, _context(traced, options), strict=options.strict
+        )
+        self.prepared = Prepared(make_plan(self.optimized.graph), traced.functions, traced.engines)
+        self.reports: deque[Report] = deque(maxlen=16)
+        self._depth = max(self.prepared.plan.remaining.values(), default=1)
+
+    def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
+        """See `adapters.Calls.open`."""
+        if os.environ.get(STANCE) == "original":
+            return OpenCall(None, self._ended)
+        session = Session(runtime.host, depth=self._depth, loop=loop)
+        if self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1):
+            try:
+                values = [self.traced.bind(value) for value in inputs]
+            except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
+                session.fell_back(e)
+            else:
+                session.run_ahead(self.prepared, values, self.traced.observed)
+        return OpenCall(session, self._ended)
+
+    def again(self, pipeline: Any) -> Any:
+        """See `adapters.Calls.again`."""
+        return _optimize(pipeline, self.options)
+
+    def explain(self, format: str = "text", analyze: Any = None) -> str:
+        """See `teola_plugin.explain`."""
+        from teola_plugin.explanation import explain_pipeline
+
+        return explain_pipeline(self, format, analyze)
+
+    def _ended(self, report: Report) -> None:
+        self.reports.append(report)
+        for callback in self.options.callbacks:
+            try:
+                callback(report)
+            except Exception:  # a user's callback must not break the pipeline
+                log.exception("a callback of optimize(callbacks=...) failed")
+
+
+def optimize(
+    pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: Literal["po", "to", "topology"] = "topology",
+    profiles: Mapping[str, Profile] | None = None, strict: bool = False,
+    speculate: Literal["certain", "off"] = "certain", callbacks: Iterable[Callable[[Report], None]] = (),
+) -> P:  # fmt: skip
+    """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
+
+    The user's object is left as it is. A pipeline without anything to run ahead, and anything that is no pipeline we
+    know, comes back as the same object (with a warning in the second case).
+
+    - `passes`: the rewrites, in order; see `teola_plugin.passes`.
+    - `policy`: how the engines of this process make batches (`po`, `to`, `topology`); the last `optimize` decides.
+    - `profiles`: latency profiles by engine name, which the passes consult.
+    - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
+    - `callbacks`: called with the `Report` of each call when it ends.
+
+    Raises: TypeError for an object that is no pipeline we know, if `strict`. With `strict` also PassError where a pass
+    broke the graph; otherwise that pass is left out.
+    """
+    options = Options(tuple(passes), policy, profiles, strict, speculate != "off", tuple(callbacks))
+    return _optimize(pipeline, options)  # type: ignore[no-any-return]
+
+
+def _optimize(pipeline: Any, options: Options) -> Any:
+    adapter = adapter_for(pipeline)
+    if adapter is None:
+        return _unknown(pipeline, options.strict)
+    if adapter.calls_of(pipeline) is not None:
+        return pipeline
+    traced = adapter.trace(pipeline)
+    if not any(p.engine in traced.engines for p in traced.graph):
+        return pipeline
+    runtime.host.use(options.policy)
+    return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
+
+
+def _unknown(pipeline: Any, strict: bool) -> Any:
+    message = (
+        f"{type(pipeline).__module__}.{type(pipeline).__qualname__} is no pipeline teola_plugin knows; supported are "
+        "LangChain runnables (langchain_core.runnables.Runnable) "
+        "and LlamaIndex query engines, retrievers and synthesizers"
+    )
+    if strict:
+        raise TypeError(message)
+    log.warning("TB001 %s; it is returned as it is", message)
+    return pipeline
+
+
+def optimized(pipeline: Any) -> OptimizedPipeline:
+    """What stands behind an object that `optimize` returned: graphs, pass records, breaks and the reports of its calls.
+
+    Raises: TeolaError for any other object.
+    """
+    adapter = adapter_for(pipeline)
+    calls = adapter.calls_of(pipeline) if adapter else None
+    if not isinstance(calls, OptimizedPipeline):
+        raise TeolaError(
+            f"{type(pipeline).__qualname__} was not optimized, or had nothing to optimize: {pipeline!r:.80}"
+        )
+    return calls
+
+
+def _context(traced: Traced, options: Options) -> Context:
+    used = {p.engine for p in traced.graph if is_request(p) or p.kind.endswith("prefilling")} & set(traced.engines)
+    engines = {name: engine_for(traced.engines[name]) for name in used}
+    profiles = {n: p for n, e in engines.items() if (p := getattr(e, "profile", None)) is not None}
+    return Context({**profiles, **(options.profiles or {})}, {name: e.capabilities for name, e in engines.items()})

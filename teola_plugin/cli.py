@@ -1,0 +1,236 @@
+"""The `teola` command.
+
+    teola demo                               two RAG pipelines, original against optimized, on real engines
+    teola compare app:chain -i '"a question"'   the same for a pipeline of yours
+    teola explain app:chain                  what optimize makes of it, and why not more
+    teola doctor                             what is installed, and whether it fits
+
+Exit status: 0 all well, 1 something differs or is missing, 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from teola_plugin.errors import TeolaError
+from teola_plugin.screen import own_screen
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    help="Makes LangChain and LlamaIndex pipelines on self-hosted models faster, with the same outputs.",
+)  # fmt: skip
+
+CLOSING_S = 10.0
+"""For engines to shut down."""
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="where your pipeline is, such as app:chain")]
+
+
+class Framework(StrEnum):
+    langchain = "langchain"
+    llamaindex = "llamaindex"
+
+
+class App(StrEnum):
+    advanced = "advanced"
+    naive = "naive"
+
+
+class Engines(StrEnum):
+    real = "real"
+    profile = "profile"
+
+
+class Format(StrEnum):
+    text = "text"
+    mermaid = "mermaid"
+    json = "json"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from teola_plugin import __version__
+
+        typer.echo(f"teola-plugin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and stop.")
+    ] = False,
+) -> None:
+    """Every command has its own --help."""
+
+
+@app.command()
+def demo(
+    framework: Annotated[list[Framework] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    app_name: Annotated[list[App] | None, typer.Option("--app", help="Only this one; may be repeated.")] = None,
+    engines: Annotated[Engines, typer.Option(help="Real models, or waiting by latency profiles.")] = Engines.real,
+    model: Annotated[str | None, typer.Option(help="A model for vLLM: folder or hub name.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One pair for each row, fewer passages.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Folder for a page about each row.")] = None,
+) -> None:
+    """Answer questions with the plain and the optimized pipeline, side by side. Exit status 1 if anything differs."""
+    from teola_plugin.demo.run import Choice, run_demo
+
+    if model and engines is Engines.profile:
+        raise typer.BadParameter("profile engines have no model", param_hint="--model")
+    choice = Choice(
+        [f.value for f in framework or Framework], [a.value for a in app_name or App], engines.value, model,
+        1 if quick else repeats, 96 if quick else 240, html,
+    )  # fmt: skip
+    _run(lambda console: run_demo(choice, console))
+
+
+@app.command()
+def compare(
+    target: Target,
+    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", help="JSON, or else a text. Repeatable.")] = None,
+    inputs_file: Annotated[Path | None, typer.Option("--inputs", help="A file with one input on each line.")] = None,
+    mode: Annotated[str, typer.Option(help="Method to call: invoke, ainvoke, stream, query, aquery, ...")] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each input.")] = 5,
+    html: Annotated[Path | None, typer.Option(help="Also write a page.")] = None,
+) -> None:
+    """Run your pipeline and its optimized twin in pairs. Exit status 1 if anything differs."""
+    from teola_plugin.comparison import compare as run_pairs
+
+    values = [*map(_value, inputs or []), *_lines(inputs_file)]
+    if not values:
+        raise typer.BadParameter("give at least one, with --input or --inputs", param_hint="--input")
+
+    def work(console: Console) -> bool:
+        from teola_plugin.demo.table import progress_bar
+
+        pipeline = _load(target)
+        with progress_bar(console) as progress:
+            task = progress.add_task(target)
+            comparison = run_pairs(
+                pipeline, values, repeats=repeats, mode=mode,
+                progress=lambda done, total: progress.update(task, completed=done, total=total),
+            )  # fmt: skip
+        _say(console, str(comparison))
+        if html:
+            comparison.to_html(html)
+            _say(console, f"written: {html}")
+        return comparison.equal
+
+    _run(work)
+
+
+@app.command()
+def explain(
+    target: Target,
+    format: Annotated[Format, typer.Option("--format", "-f")] = Format.text,
+    analyze: Annotated[str | None, typer.Option(help="Run it once on this input (JSON, or else a text).")] = None,
+) -> None:
+    """Show the graphs, what each pass did or refused and why, and what is left to the framework."""
+    from teola_plugin.api import optimize, optimized
+    from teola_plugin.explanation import explain as say
+
+    def work(console: Console) -> bool:
+        pipeline = _load(target)
+        try:
+            optimized(pipeline)
+        except TeolaError:
+            pipeline = optimize(pipeline)
+        _say(console, say(pipeline, format.value, None if analyze is None else _value(analyze)))
+        return True
+
+    _run(work)
+
+
+@app.command()
+def doctor(
+    imports: Annotated[bool, typer.Option("--imports", help="Also try to import each part; slow.")] = False,
+) -> None:
+    """Show what is installed, and what is missing for which part. Exit status 1 if something is broken."""
+    from teola_plugin.doctor import examine
+
+    raise typer.Exit(0 if examine(Console(), imports=imports) else 1)
+
+
+def _run(work: Callable[[Console], bool]) -> NoReturn:
+    """Do it on a screen of its own, and leave with its status. Our errors and Ctrl-C are one line each; any other
+    exception is the user's own and keeps its traceback."""
+    from teola_plugin import runtime
+
+    try:
+        with own_screen() as screen:
+            try:
+                status = 0 if work(screen.console) else 1
+            except KeyboardInterrupt:
+                screen.console.print("\nstopped", style="yellow")
+                raise
+            except TeolaError as e:
+                _say(screen.console, f"teola: {e}", style="red")
+                if screen.log.stat().st_size:
+                    _say(screen.console, f"what the libraries printed is in {screen.log}")
+                raise typer.Exit(1) from e
+            finally:
+                runtime.host.close(CLOSING_S)
+    except KeyboardInterrupt:
+        for child in multiprocessing.active_children():
+            child.terminate()
+        os._exit(130)  # a thread that loads a model cannot be stopped, and nobody wants to wait for it
+    raise typer.Exit(status)
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """The text as it is: no markup, no colours of ours, lines as long as they are."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _load(target: str) -> Any:
+    """The object that `module:object` names; the current folder is on the path, as for `python -m`."""
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise TeolaError(f"{target!r} is not MODULE:OBJECT, such as app:chain")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
+            raise TeolaError(f"there is no module {module_name!r} here ({os.getcwd()}) or installed") from e
+        raise
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise TeolaError(f"{module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def _value(text: str) -> Any:
+    """JSON where it is JSON, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _lines(path: Path | None) -> list[Any]:
+    if path is None:
+        return []
+    try:
+        return [_value(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as e:
+        raise typer.BadParameter(f"cannot read {path}: {e}", param_hint="--inputs") from e
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,136 @@
+"""What `compare` found, as a value, a table and a page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+RESAMPLES = 2000
+SEED = 2407_00326  # any fixed number: the same measurements always give the same interval
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median and its 95 % bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The median of the values and the 2.5 and 97.5 percentiles of the medians of resamples.
+
+    >>> str(interval([1.0, 1.0, 1.0]))
+    '1.00 [1.00, 1.00]'
+    """
+    found = np.asarray(values, dtype=float)
+    draws = np.random.default_rng(SEED).integers(0, len(found), (RESAMPLES, len(found)))
+    low, high = np.percentile(np.median(found[draws], axis=1), [2.5, 97.5])
+    return Interval(float(np.median(found)), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One pipeline, called in one form. Times in seconds, one per pair, originals and optimized in the same order.
+
+    `differences`: of answers and exceptions. `tree_differences`: of callback trees. `hits` to `wasted` are sums over
+    the timed calls of the optimized pipeline; `fallbacks` says why a run-ahead ended early, if one did.
+    """
+
+    pipeline: str
+    form: str
+    original_s: tuple[float, ...]
+    optimized_s: tuple[float, ...]
+    original_first_s: tuple[float, ...] = ()
+    optimized_first_s: tuple[float, ...] = ()
+    differences: tuple[str, ...] = ()
+    tree_differences: tuple[str, ...] = ()
+    tree_nodes: int = 0
+    errors: int = 0
+    is_optimized: bool = True
+    hits: int = 0
+    shared: int = 0
+    misses: int = 0
+    stale: int = 0
+    wasted: int = 0
+    fallbacks: tuple[str, ...] = ()
+    ratio: Interval = field(init=False)
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.original_s, self.optimized_s, strict=True)
+        object.__setattr__(self, "ratio", interval([original / optimized for original, optimized in pairs]))
+
+    @property
+    def equal(self) -> bool:
+        """Nothing that a user or a callback could see differs."""
+        return not self.differences and not self.tree_differences
+
+    @property
+    def original_median_s(self) -> float:
+        return statistics.median(self.original_s)
+
+    @property
+    def optimized_median_s(self) -> float:
+        return statistics.median(self.optimized_s)
+
+    def items(self) -> str:
+        """What became of the items that the framework's run asked for, and what ran ahead in vain."""
+        return f"{self.hits} hits, {self.shared} shared, {self.misses} misses, {self.stale} stale, {self.wasted} wasted"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What is to be said, as label and text."""
+        rows = [
+            ("pipeline", f"{self.pipeline}.{self.form}"),
+            ("pairs", str(len(self.original_s))),
+            ("original", f"{_ms(self.original_median_s)} median"),
+            ("optimized", f"{_ms(self.optimized_median_s)} median"),
+            ("original / optimized", f"{self.ratio} (median of pairs, 95 % interval)"),
+        ]
+        if self.original_first_s and self.optimized_first_s:
+            first = statistics.median(self.original_first_s), statistics.median(self.optimized_first_s)
+            rows.append(("first piece", f"{_ms(first[0])} original, {_ms(first[1])} optimized"))
+        rows += [
+            ("answers", _verdict(self.differences) + (f" ({self.errors} calls raised, alike)" if self.errors else "")),
+            ("callback trees", _verdict(self.tree_differences) + f" ({self.tree_nodes} nodes)"),
+        ]
+        if self.is_optimized:
+            rows.append(("items", self.items()))
+        else:
+            rows.append(("note", "nothing to optimize: optimize() returned the same object"))
+        return rows + [("run-ahead ended early", reason) for reason in self.fallbacks[:3]]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(label) for label, _ in rows)
+        lines = [f"{label:{width}}  {text}" for label, text in rows]
+        details = [*self.differences, *self.tree_differences]
+        return "\n".join([*lines, *(f"  ! {line:.105}" for line in details[:20])])
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The same as one page without outside resources; also written to `path` if one is given."""
+        from jinja2 import Environment, PackageLoader
+
+        page = Environment(loader=PackageLoader("teola_plugin.comparison", ""), autoescape=True).get_template(
+            "report.html.j2"
+        )
+        longest = max(*self.original_s, *self.optimized_s)
+        html = page.render(comparison=self, rows=self.rows(), longest_s=longest)
+        if path is not None:
+            Path(path).write_text(html, encoding="utf-8")
+        return html
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _verdict(found: Sequence[str]) -> str:
+    return "equal" if not found else f"{len(found)} DIFFERENCES"

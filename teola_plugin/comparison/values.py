@@ -1,0 +1,75 @@
+"""Whether two answers are the same, and where not.
+
+Numbers may differ by 1e-5: an embedding computed in a batch differs in the last bits from one computed alone, in the
+unoptimized pipeline too. The ids that LangChain invents for each message are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+TOLERANCE = 1e-5
+
+
+def plain(value: Any) -> Any:
+    """Nested dicts, lists, texts and numbers with the same content; an object's type is under the key `type`."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes():
+            return value
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item) for item in value), key=repr)
+        case np.ndarray() | np.generic():
+            return value.tolist()
+    if isinstance(fields := getattr(type(value), "model_fields", None), Mapping):  # a pydantic model
+        content = {name: getattr(value, name) for name in fields} | (getattr(value, "model_extra", None) or {})
+        if _is_message(value):
+            content.pop("id", None)
+        return {"type": type(value).__qualname__, **plain(content)}
+    if dataclasses.is_dataclass(value):
+        return {"type": type(value).__qualname__} | {
+            f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
+    if any("__repr__" in vars(base) for base in type(value).__mro__[:-1]):
+        return repr(value)
+    return {"type": type(value).__qualname__, **{k: plain(v) for k, v in getattr(value, "__dict__", {}).items()}}
+
+
+def differences(first: Any, second: Any, at: str = "") -> Iterator[str]:
+    """Each place where two plain values differ, as one line: `[0].score: 0.5 != 0.6`."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in sorted(first.keys() | second.keys()):
+            if key not in first or key not in second:
+                yield f"{at}.{key}: only in the {'original' if key in first else 'optimized'}"
+            else:
+                yield from differences(first[key], second[key], f"{at}.{key}")
+    elif isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            yield f"{at}: {len(first)} items != {len(second)} items"
+        for i, (a, b) in enumerate(zip(first, second, strict=False)):
+            yield from differences(a, b, f"{at}[{i}]")
+    elif not _same(first, second):
+        yield f"{at or 'answer'}: {first!r:.80} != {second!r:.80}"
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, float) or isinstance(second, float):
+        if not isinstance(first, int | float) or not isinstance(second, int | float):
+            return False
+        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (
+            first != first and second != second
+        )
+    return type(first) is type(second) and bool(first == second)
+
+
+def _is_message(value: Any) -> bool:
+    """A LangChain message or a chunk of one."""
+    return any(base.__name__ == "BaseMessage" for base in type(value).__mro__)

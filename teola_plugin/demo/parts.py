@@ -1,0 +1,67 @@
+"""What the demo's pipelines stand on: one LLM engine for both frameworks, and small models of its own for each.
+
+`real`: vLLM, MiniLM, a tiny cross-encoder. `profile`: engines that wait as long as published profiles say, and answer
+from a hash of what they are asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from teola_plugin import runtime
+from teola_plugin.demo.corpus import Passage
+from teola_plugin.engines import Engine
+from teola_plugin.runtime.engines.tiny_model import tiny_model
+
+LINE = "[a-z]{3,9}( [a-z]{3,9}){2,4}"
+THREE_LINES = f"{LINE}\\n{LINE}\\n{LINE}"
+"""What the writer of queries may write: a model of random weights needs to be held to three lines."""
+
+QUERIES = {"max_tokens": 64, "temperature": 0.0, "structured_outputs": {"regex": THREE_LINES}}
+MAX_TOKENS = {"real": 16, "profile": 32}
+"""Of an answer. Sixteen tokens of noise are about forty of a real text: three such answers fit into one prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is stored beforehand, how much comes with a question, and how much the reranker keeps."""
+
+    passages: Sequence[Passage]
+    document_passages: int = 9
+    top_n: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The LLM, and the settings under which it answers and writes queries."""
+
+    kind: Literal["real", "profile"]
+    llm: Engine
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    queries: Mapping[str, Any] = field(default_factory=dict)
+
+
+def llm_parts(kind: str, model: str | None = None, *, tokens: int | None = None, profile: str = "7b") -> Parts:
+    """The LLM engine of that kind, started."""
+    if kind == "profile":
+        from teola_plugin.profile import PAPER_LLM
+        from teola_plugin.runtime.engines.simulated import ProfileLLM
+
+        tokens = tokens or MAX_TOKENS["profile"]
+        simulated = ProfileLLM("llm", PAPER_LLM[profile])
+        return Parts("profile", simulated, {"max_tokens": tokens}, {"max_tokens": tokens, "shape": "lines:3"})
+    from teola_plugin.runtime.engines.vllm import VllmEngine
+
+    is_tiny = model is None
+    engine = VllmEngine(model or tiny_model(), dtype="float32" if is_tiny else "auto", max_model_len=4096)
+    asyncio.run_coroutine_threadsafe(engine.start(), runtime.host.loop).result()
+    return real_parts(engine, is_tiny=is_tiny)
+
+
+def real_parts(engine: Engine, *, is_tiny: bool = True) -> Parts:
+    """A model on vLLM. The tiny one never ends an answer by itself, so that all answers are of one length."""
+    answer = {"max_tokens": MAX_TOKENS["real"], "temperature": 0.0, "ignore_eos": is_tiny}
+    return Parts("real", engine, answer, QUERIES)

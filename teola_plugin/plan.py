@@ -1,0 +1,87 @@
+"""What the graph scheduler needs to know of an e-graph, worked out once per pipeline.
+
+    make_plan(graph) -> Plan
+
+The physical decisions stand here and nowhere else: which primitives fuse (a prefill is not a request of its own, the
+decoding that consumes it carries the whole prompt), how many items one request takes, and how far each primitive is
+from the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from teola_plugin.graph import DECODES, PIPELINE, Graph, Primitive, map_depth, validate, yields
+
+INLINE_KINDS = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
+"""Kinds that no engine batches: text is joined, a function of the pipeline is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`depths`, `map_depths`, `yields`: see graph.py. `consumers`: who to look at when a value changes.
+
+    `remaining`: engine requests on the longest path from the start of a primitive to the output, itself included
+    (the *depth* of Teola's topology-aware batching, section 5.2): larger is more urgent, equal ones batch together.
+    `has_slack`: running ahead can pay even for one query, because some request need not wait for the one before it.
+    """
+
+    graph: Graph
+    primitives: Mapping[str, Primitive]
+    depths: Mapping[str, int]
+    map_depths: Mapping[str, int]
+    yields: Mapping[str, int]
+    consumers: Mapping[str, tuple[Primitive, ...]]
+    remaining: Mapping[str, int]
+    has_slack: bool
+
+    def stage_items(self, primitive: Primitive) -> int:
+        """How many items one request takes; 0 is no limit. LLM requests are single: the engine batches continuously."""
+        if primitive.kind in DECODES or primitive.kind == "partial_prefilling" or primitive.kind in INLINE_KINDS:
+            return 1
+        return int(primitive.setting("stage_items", 0))
+
+
+def is_request(primitive: Primitive) -> bool:
+    """An engine is asked to run it, ahead of the framework."""
+    return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
+
+
+def make_plan(graph: Graph) -> Plan:
+    """The plan of a valid graph. Raises: GraphError."""
+    validate(graph)
+    depths = graph.depths()
+    consumers = graph.consumers()
+    remaining: dict[str, int] = {}
+    for p in reversed(graph.primitives):
+        behind = max((remaining[c.name] for c in consumers[p.name]), default=0)
+        remaining[p.name] = behind + is_request(p)
+    return Plan(
+        graph,
+        {p.name: p for p in graph},
+        depths,
+        {p.name: map_depth(p, depths) for p in graph},
+        {p.name: yields(p, depths) for p in graph},
+        consumers,
+        remaining,
+        _has_slack(graph),
+    )
+
+
+def _has_slack(graph: Graph) -> bool:
+    """Some request is mapped over items, streamed, or does not depend on the request (or barrier) before it."""
+    behind: dict[str, frozenset[str]] = {i.name: frozenset() for i in graph.inputs}
+    before: list[str] = []
+    for p in graph:
+        behind[p.name] = frozenset(p.dependencies).union(*(behind[d] for d in p.dependencies))
+        if not (is_request(p) or p.engine == PIPELINE):
+            continue
+        if is_request(p) and (p.is_batchable or p.kind.startswith("partial_")):
+            return True
+        if is_request(p) and any(b not in behind[p.name] for b in before):
+            return True
+        if p.engine == PIPELINE and any(b not in behind[p.name] and is_request(graph[b]) for b in before):
+            return True
+        before.append(p.name)
+    return False

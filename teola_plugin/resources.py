@@ -1,0 +1,126 @@
+"""What this process knows of users' models and stores: who uses a model, how often a store was written.
+
+Engines and seams both need to know, and neither knows the other. Objects are held weakly and told apart by
+identity, so nothing here outlives them, and an `id` that Python uses again never finds what was another
+object's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, TypeVar
+
+from teola_plugin.errors import EngineClosed
+
+V = TypeVar("V")
+
+WRITE_COUNTERS = 4096
+"""Stores share counters by hash, which bounds the memory; a clash costs a miss."""
+
+
+class IdentityMap(Generic[V]):
+    """Values by the identity of weakly held objects. A value must not hold its object, or neither ever goes."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self._creating = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Any) -> V | None:
+        """The value of this very object, if it has one."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def get_or_make(self, key: Any, make: Callable[[], V]) -> V:
+        """The value of this very object, made once. Raises: TypeError if the object cannot be held weakly."""
+        with self._creating:
+            value = self.get(key)
+            if value is None:
+                value = make()
+                self._entries[id(key)] = (weakref.ref(key, self._forget(id(key))), value)
+            return value
+
+    def _forget(self, identity: int) -> Callable[[Any], None]:
+        # Called while the object dies, before its id is free. No lock: it may interrupt `get_or_make`.
+        return lambda _: self._entries.pop(identity, None) and None
+
+
+def held(resource: Any, keep: bool) -> Callable[[], Any]:
+    """How an engine gets at what it stands on. Without `keep` it is held weakly.
+
+    Raises (the function): EngineClosed once the resource is gone.
+    """
+    if keep:
+        return lambda: resource
+    reference = weakref.ref(resource)
+
+    def get() -> Any:
+        if (found := reference()) is None:
+            raise EngineClosed("the model or store that this engine stood on no longer exists")
+        return found
+
+    return get
+
+
+# --- one user of a model at a time --------------------------------------------------------------------------
+
+_locks: IdentityMap[AbstractContextManager[Any]] = IdentityMap()
+
+
+def lock_for(model: object) -> AbstractContextManager[Any]:
+    """The lock of a model that has an engine; whoever runs the model holds it. Reentrant."""
+    return _locks.get_or_make(model, threading.RLock)
+
+
+def exclusive(model: object) -> AbstractContextManager[Any]:
+    """For calls that go past the engine: wait until it does not run the model."""
+    return _locks.get(model) or nullcontext()
+
+
+# --- versions of stores -------------------------------------------------------------------------------------
+
+_writes = [0] * WRITE_COUNTERS
+_resets = 0
+_counting = threading.Lock()
+
+
+def version(store: Hashable) -> tuple[int, int]:
+    """Changes when a write to the store begins or ends in this process. `store`: its own identity."""
+    return _resets, _writes[hash(store) % WRITE_COUNTERS]
+
+
+@contextlib.contextmanager
+def writing(store: Hashable) -> Iterator[None]:
+    """A write to the store happens inside. What was read before it ends is out of date after."""
+    _count(store)
+    try:
+        yield
+    finally:
+        _count(store)
+
+
+@contextlib.contextmanager
+def resetting() -> Iterator[None]:
+    """Something is dropped inside, it is not said which: all stores get a new version."""
+    _reset()
+    try:
+        yield
+    finally:
+        _reset()
+
+
+def _count(store: Hashable) -> None:
+    with _counting:
+        _writes[hash(store) % WRITE_COUNTERS] += 1
+
+
+def _reset() -> None:
+    global _resets
+    with _counting:
+        _resets += 1

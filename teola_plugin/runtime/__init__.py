@@ -1,0 +1,23 @@
+"""The runtime: schedulers, engines, sessions and the host that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from teola_plugin.engines import EngineSpec
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.seams import Reply, current
+
+host = LocalHost()
+"""The host of this process, shared by all optimized pipelines and by our models."""
+
+
+def ask(spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+    """One reply per payload: from the session of the running call, or straight from the engine if there is none."""
+    if session := current():
+        return session.ask(spec, op, payloads, settings)
+    replies = [Reply() for _ in payloads]
+    host.submit(engine_for(spec), op, payloads, settings, replies)
+    return replies

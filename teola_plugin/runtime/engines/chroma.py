@@ -1,0 +1,64 @@
+"""Searching in a Chroma collection of the user's: one `query` for the vectors of a whole batch.
+
+Payload: a vector, float32, shape (dim,). Settings: `top_k`, and where they are given `where`,
+`where_document` and `include`. Value: the columns of Chroma's `QueryResult` for this one vector; a column
+that was not asked for is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.resources import held, version
+from teola_plugin.runtime.engines.worker import Worker, run_batch
+
+MAX_ITEMS = 64
+"""A search costs a few milliseconds; more of them in one call would only hold up whoever comes next."""
+
+
+class ChromaEngine:
+    """`keep=False`: the engine does not keep the collection alive, and ends when the collection does."""
+
+    def __init__(self, collection: Any, *, name: str = "chroma", max_items: int = MAX_ITEMS, keep: bool = True) -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_items=max_items)
+        self._worker = Worker(name)
+        self._id: Hashable = collection.id
+        self._collection = held(collection, keep)
+
+    def stamp(self) -> Hashable:
+        """The version of the collection: what was searched under another one is out of date."""
+        return version(self._id)
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        await run_batch(self._worker, batch, emit, "searching", lambda vectors: self._search(vectors, batch.settings))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """End the thread; a later batch starts it again."""
+        self._worker.stop()
+
+    def _search(self, vectors: Sequence[Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        collection = self._collection()
+        arguments = dict(settings)
+        if "include" in arguments:
+            arguments["include"] = list(arguments["include"])
+        result = type(collection).query(
+            collection,
+            query_embeddings=[np.asarray(vector, dtype=np.float32) for vector in vectors],
+            n_results=arguments.pop("top_k"),
+            **arguments,
+        )
+        return [{name: _at(i, name, column) for name, column in result.items()} for i in range(len(vectors))]
+
+
+def _at(i: int, name: str, column: Any) -> Any:
+    """The part of a column that belongs to one vector; which columns there are is said once for all."""
+    return column if column is None or name == "included" else column[i]

@@ -1,0 +1,53 @@
+"""Embedding on a SentenceTransformer of the user's: one `encode` for the texts of a whole batch.
+
+Payload: a text, as the component hands it to `encode`. Value: its row of what `encode` returns, shape
+(dim,), float32 unless the model computes in float16. The rows of a batch differ from single ones by
+rounding (about 1e-7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.resources import held, lock_for
+from teola_plugin.runtime.engines.worker import Worker, run_batch
+
+MAX_ITEMS = 32
+"""The batch size of `encode` itself; all-MiniLM-L6-v2 on a CPU gains nothing beyond it."""
+
+
+class EmbeddingEngine:
+    """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
+
+    def __init__(self, model: Any, *, name: str = "embedder", max_items: int = MAX_ITEMS, keep: bool = True) -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_items=max_items)
+        self._worker = Worker(name)
+        self._model = held(model, keep)
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        await run_batch(self._worker, batch, emit, "embedding", lambda texts: self._embed(texts, batch.settings))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """End the thread; a later batch starts it again."""
+        self._worker.stop()
+
+    def _embed(self, texts: Sequence[str], settings: Mapping[str, Any]) -> list[Any]:
+        model = self._model()
+        arguments = prompted(model, settings)
+        with lock_for(model):
+            rows = type(model).encode(model, list(map(str, texts)), show_progress_bar=False, **arguments)
+        return list(rows)
+
+
+def prompted(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, in which no prompt is really none, whatever the model's default."""
+    if getattr(model, "default_prompt_name", None) is not None:
+        return {"prompt": "", **settings}
+    return dict(settings)

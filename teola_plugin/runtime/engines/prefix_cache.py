@@ -1,0 +1,60 @@
+"""Which token prefixes an LLM still holds the KV cache of: whole blocks, the least recently used go first.
+
+    tokens    a b c d | e f g h | i j        blocks of four
+    known     a b c d | e f g h              `i j` fills no block, so it is never found again
+
+Source: vLLM's automatic prefix caching, of which this keeps the two rules that decide the cost: only full
+blocks, and the last token of a prompt is always computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+BLOCK_TOKENS = 16
+"""vLLM's block size on a GPU."""
+
+_ROOT = 0
+
+
+class PrefixCache:
+    """A tree of blocks: each is found by the block before it and its own tokens."""
+
+    def __init__(self, max_blocks: int = 16_384, block_tokens: int = BLOCK_TOKENS) -> None:
+        self._max_blocks = max_blocks
+        self._block_tokens = block_tokens
+        self._blocks: dict[tuple[int, tuple[str, ...]], int] = {}  # oldest use first
+        self._newest = _ROOT
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def hit_tokens(self, tokens: Sequence[str]) -> int:
+        """How many tokens at the start of a prompt need not be computed."""
+        parent, hits = _ROOT, 0
+        for block in self._full_blocks(tokens[: max(0, len(tokens) - 1)]):
+            if (parent, block) not in self._blocks:
+                break
+            parent = self._touch(parent, block)
+            hits += self._block_tokens
+        return hits
+
+    def add(self, tokens: Sequence[str]) -> None:
+        """These tokens have been computed, from the first one on."""
+        parent = _ROOT
+        for block in self._full_blocks(tokens):
+            parent = self._touch(parent, block)
+        while len(self._blocks) > self._max_blocks:
+            del self._blocks[next(iter(self._blocks))]
+
+    def _touch(self, parent: int, block: tuple[str, ...]) -> int:
+        known = self._blocks.pop((parent, block), None)
+        if known is None:
+            self._newest += 1
+            known = self._newest
+        self._blocks[parent, block] = known
+        return known
+
+    def _full_blocks(self, tokens: Sequence[str]) -> list[tuple[str, ...]]:
+        size = self._block_tokens
+        return [tuple(tokens[at : at + size]) for at in range(0, len(tokens) - size + 1, size)]

@@ -1,0 +1,77 @@
+"""Calls to models that we do not run (`Foreign`): side by side, on threads or on the caller's own event loop.
+
+A call runs in an empty context: no session, and none of the callbacks, tags and traces that frameworks
+carry in context variables, because the framework's own run will report the call in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextvars import Context
+from typing import Any
+
+from teola_plugin.engines import Batch, Capabilities, Done, Emit, Failed, Foreign, Item
+from teola_plugin.errors import Cancelled, EngineClosed
+from teola_plugin.runtime.engines.worker import Worker
+
+MAX_ITEMS = 16
+"""As many calls run side by side; a bound on threads, not on what the other side can take."""
+
+
+class PythonEngine:
+    """Runs `Foreign` payloads of any operation, up to `max_items` at once. `abort` cancels what it can."""
+
+    def __init__(self, *, name: str = "python", max_items: int = MAX_ITEMS) -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_items=max_items, concurrent=True, abort=True)
+        self._worker = Worker(name, threads=max_items)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        tasks = []
+        for position, item in enumerate(batch.items):
+            task = asyncio.create_task(_finish(self._worker, position, item, emit))
+            self._tasks[item.id] = task
+            tasks.append(task)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for item in batch.items:
+                self._tasks.pop(item.id, None)
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Cancel these calls. One that a thread has begun runs on, but nobody waits for it."""
+        for item_id in ids:
+            if task := self._tasks.get(item_id):
+                task.cancel()
+
+    async def close(self) -> None:
+        """End the threads; a later batch starts them again."""
+        self._worker.stop()
+
+
+async def _finish(worker: Worker, position: int, item: Item, emit: Emit) -> None:
+    try:
+        emit(position, Done(await _value(worker, item.payload)))
+    except asyncio.CancelledError:
+        emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
+    except Exception as e:  # around an engine's run: the error of the foreign model belongs to its item
+        emit(position, Failed(e))
+
+
+async def _value(worker: Worker, payload: Any) -> Any:
+    if not isinstance(payload, Foreign):
+        return await worker.call(payload)
+    if not payload.is_async:
+        return await worker.call(payload.call)
+    if payload.loop is None:
+        return await worker.call(lambda: asyncio.run(_awaited(payload)))
+    if not payload.loop.is_running():
+        raise EngineClosed("the event loop of the caller is not running")
+    return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(payload), payload.loop))
+
+
+async def _awaited(payload: Foreign) -> Any:
+    return await payload.call()

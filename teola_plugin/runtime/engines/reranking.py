@@ -1,0 +1,47 @@
+"""Reranking on a CrossEncoder of the user's: one `predict` for the pairs of a whole batch, whosever they are.
+
+Payload: `(query, passage)`. Value: what `predict` gives for the pair, a float32 (or a row of them where the
+model has several labels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.resources import held, lock_for
+from teola_plugin.runtime.engines.embedding import prompted
+from teola_plugin.runtime.engines.worker import Worker, run_batch
+
+MAX_ITEMS = 32
+"""The batch size of `predict` itself."""
+
+
+class RerankingEngine:
+    """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
+
+    def __init__(self, model: Any, *, name: str = "reranker", max_items: int = MAX_ITEMS, keep: bool = True) -> None:
+        self.name = name
+        self.capabilities = Capabilities(max_items=max_items)
+        self._worker = Worker(name)
+        self._model = held(model, keep)
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        await run_batch(self._worker, batch, emit, "reranking", lambda pairs: self._score(pairs, batch.settings))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """End the thread; a later batch starts it again."""
+        self._worker.stop()
+
+    def _score(self, pairs: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> list[Any]:
+        model = self._model()
+        texts = [[str(query), str(passage)] for query, passage in pairs]
+        arguments = prompted(model, settings)
+        with lock_for(model):
+            scores = type(model).predict(model, texts, show_progress_bar=False, **arguments)
+        return list(scores)

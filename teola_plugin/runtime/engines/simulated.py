@@ -1,0 +1,295 @@
+"""Profile engines: they really wait, by a latency profile, and answer from simulated_text.py.
+
+For benchmarks and for tests of scheduling: all else is the same as on real engines.
+
+An LLM is one loop that batches continuously, as vLLM does without chunked prefill:
+
+    while there is work:
+        free slots and waiting prompts?   prefill as many as fit: all wait prefill_s(uncached tokens),
+                                          then each decoding says its first token
+        else                              decode: all wait step_s(running), then each says its next
+
+So a prefill delays the tokens of everything that runs. A prompt is in the prefix cache as soon as its prefill
+begins, hence two prompts of one prefill share their prefix; an answer is once it is complete.
+
+Embedding and reranking engines run one batch at a time, which takes `profile.predict_s(items, tokens)`.
+
+`fail_on(payload)` injects faults: an exception it returns fails that item alone, one it raises the whole
+batch. `sleep` may be replaced by a coroutine that passes virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Item, Outcome
+from teola_plugin.errors import Cancelled, EngineClosed, EngineError
+from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.runtime.engines.prefix_cache import PrefixCache
+from teola_plugin.runtime.engines.simulated_text import Writer, complete, embed, score, tokenize
+
+FailOn = Callable[[Any], BaseException | None]
+Sleep = Callable[[float], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class Stats:
+    """What an engine has done so far. A batch is one prefill of an LLM, one call of any other."""
+
+    batches: int = 0
+    items: int = 0
+    tokens: int = 0
+    """Those that were computed."""
+    cached_tokens: int = 0
+    steps: int = 0
+    busy_s: float = 0.0
+    sizes: list[int] = field(default_factory=list)
+    """The number of items of each batch."""
+
+    def count(self, items: int, tokens: int) -> None:
+        """One batch more."""
+        self.batches += 1
+        self.items += items
+        self.tokens += tokens
+        self.sizes.append(items)
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """One prompt. `answer`: what will be said, None for a prefill alone; `error`: how it fails instead."""
+
+    item: Item
+    tokens: list[str]
+    answer: Completion | None
+    error: BaseException | None
+    tell: Callable[[Outcome], None]
+    ended: asyncio.Future[None]
+    said: int = 0
+    is_aborted: bool = False
+
+    def end(self, outcome: Outcome) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+            self.tell(outcome)
+
+
+class ProfileLLM:
+    """Operations `partial_prefilling` and `decoding` (settings as for `complete`).
+
+    `reply` writes the answers if given. One prefill takes at most `max_prefill_tokens` (but at least one
+    prompt).
+    """
+
+    def __init__(
+        self, name: str, profile: LlmProfile, *, max_items: int = 32, max_prefill_tokens: int | None = None,
+        reply: Writer | None = None, cache: PrefixCache | None = None, fail_on: FailOn = lambda payload: None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.profile = profile
+        self.capabilities = Capabilities(max_items=max_items, concurrent=True, prefix=True, abort=True)
+        self.stats = Stats()
+        self._max_prefill_tokens = max_prefill_tokens
+        self._reply = reply
+        self._cache = PrefixCache() if cache is None else cache
+        self._fail_on = fail_on
+        self._sleep = sleep
+        self._waiting: list[_Sequence] = []
+        self._running: list[_Sequence] = []
+        self._server: asyncio.Task[None] | None = None
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        if batch.op not in ("decoding", "partial_prefilling"):
+            raise EngineError(f"{self.name!r} decodes and prefills; it does not understand {batch.op!r}")
+        sequences = [self._sequence(batch, n, emit) for n in range(len(batch.items))]
+        self._waiting += sequences
+        if self._server is None or self._server.done():
+            self._server = asyncio.get_running_loop().create_task(self._serve())
+        try:
+            await asyncio.gather(*(s.ended for s in sequences))
+        finally:  # cancelled: nobody waits for the rest
+            for sequence in sequences:
+                sequence.is_aborted = True
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """They end with `Cancelled` when the step under way is over."""
+        for sequence in [*self._waiting, *self._running]:
+            sequence.is_aborted |= sequence.item.id in ids
+
+    async def close(self) -> None:
+        """End what runs with `EngineClosed`; a later batch starts afresh."""
+        if self._server is not None and not self._server.done():
+            self._server.cancel()
+            await asyncio.wait({self._server})
+
+    def _sequence(self, batch: Batch, position: int, emit: Emit) -> _Sequence:
+        item = batch.items[position]
+        prompt = str(item.payload)
+        answer = complete(prompt, batch.settings, self._reply) if batch.op == "decoding" else None
+        ended = asyncio.get_running_loop().create_future()
+        return _Sequence(item, tokenize(prompt), answer, self._fail_on(item.payload), partial(emit, position), ended)
+
+    async def _serve(self) -> None:
+        failure: BaseException = EngineClosed(f"engine {self.name!r} was closed")
+        try:
+            while self._drop_aborted():
+                if admitted := self._admit():
+                    await self._prefill(admitted)
+                else:
+                    await self._step()
+        except Exception as e:  # of `sleep`: it belongs to all who wait, or they would wait for ever
+            failure = e
+        finally:
+            for sequence in [*self._waiting, *self._running]:
+                sequence.end(Failed(failure))
+            self._waiting, self._running = [], []
+
+    def _drop_aborted(self) -> bool:
+        """End what was aborted. Whether there is work left."""
+        for sequence in [*self._waiting, *self._running]:
+            if sequence.is_aborted:
+                sequence.end(Failed(Cancelled("the item was aborted")))
+        self._waiting = [s for s in self._waiting if not s.ended.done()]
+        self._running = [s for s in self._running if not s.ended.done()]
+        return bool(self._waiting or self._running)
+
+    def _admit(self) -> list[_Sequence]:
+        """What the next prefill takes, most urgent first."""
+        free = self.capabilities.max_items - len(self._running)
+        admitted: list[_Sequence] = []
+        tokens = 0
+        for sequence in sorted(self._waiting, key=lambda s: s.item.priority)[: max(0, free)]:
+            tokens += len(sequence.tokens) - self._cache.hit_tokens(sequence.tokens)
+            if admitted and self._max_prefill_tokens is not None and tokens > self._max_prefill_tokens:
+                break
+            admitted.append(sequence)
+        self._waiting = [s for s in self._waiting if s not in admitted]
+        self._running += admitted
+        return admitted
+
+    async def _prefill(self, admitted: list[_Sequence]) -> None:
+        computed, attended_s = 0, 0.0
+        for sequence in admitted:
+            cached = self._cache.hit_tokens(sequence.tokens)
+            new = len(sequence.tokens) - cached
+            self._cache.add(sequence.tokens)
+            self.stats.cached_tokens += cached
+            computed += new
+            attended_s += self.profile.pair_s * new * cached
+        self.stats.count(len(admitted), computed)
+        await self._pass(self.profile.prefill_s(computed, items=len(admitted)) + attended_s)
+        for sequence in admitted:
+            if sequence.error is not None:
+                sequence.end(Failed(sequence.error))
+            elif sequence.answer is None:
+                sequence.end(Done(None))
+            else:
+                self._say(sequence, sequence.answer)
+
+    async def _step(self) -> None:
+        running = list(self._running)
+        self.stats.steps += 1
+        await self._pass(self.profile.step_s(len(running)))
+        for sequence in running:
+            assert sequence.answer is not None
+            self._say(sequence, sequence.answer)
+
+    def _say(self, sequence: _Sequence, answer: Completion) -> None:
+        """The next token; with the last one (or none) the end."""
+        if sequence.ended.done() or sequence.is_aborted:
+            return
+        if sequence.said < len(answer.pieces):
+            sequence.tell(Delta(answer.pieces[sequence.said]))
+            sequence.said += 1
+        if sequence.said == len(answer.pieces):
+            self._cache.add([*sequence.tokens, *answer.pieces])
+            sequence.end(Done(answer))
+
+    async def _pass(self, seconds: float) -> None:
+        self.stats.busy_s += seconds
+        await self._sleep(seconds)
+
+
+class ProfileEmbedding:
+    """Operation `embedding`: float32, shape (dim,), length one. A setting `prompt` goes before the text."""
+
+    def __init__(
+        self, dim: int, profile: Profile, *, name: str = "embedder", max_items: int = 64,
+        fail_on: FailOn = lambda payload: None, sleep: Sleep = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.profile = profile
+        self.capabilities = Capabilities(max_items=max_items)
+        self.stats = Stats()
+        self._dim = dim
+        self._calls = _Calls(self.stats, profile, fail_on, sleep)
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        _check_op(batch, "embedding", self.name)
+        prompt = str(batch.settings.get("prompt") or "")
+        await self._calls.run(batch, emit, lambda text: [f"{prompt}{text}"], lambda text: embed(text, self._dim))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class ProfileReranker:
+    """Operation `reranking`: payload `(query, passage)`, value as for `score`."""
+
+    def __init__(
+        self, profile: Profile, *, name: str = "reranker", max_items: int = 64,
+        fail_on: FailOn = lambda payload: None, sleep: Sleep = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.profile = profile
+        self.capabilities = Capabilities(max_items=max_items)
+        self.stats = Stats()
+        self._calls = _Calls(self.stats, profile, fail_on, sleep)
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        _check_op(batch, "reranking", self.name)
+        await self._calls.run(batch, emit, lambda pair: [str(text) for text in pair], score)
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class _Calls:
+    """Batches one after the other, each as long as the profile says."""
+
+    def __init__(self, stats: Stats, profile: Profile, fail_on: FailOn, sleep: Sleep) -> None:
+        self._stats = stats
+        self._profile = profile
+        self._fail_on = fail_on
+        self._sleep = sleep
+        self._busy = asyncio.Lock()
+
+    async def run(self, batch: Batch, emit: Emit, texts: Callable[[Any], list[str]], value: Callable[..., Any]) -> None:
+        async with self._busy:
+            errors = [self._fail_on(item.payload) for item in batch.items]
+            inputs = [texts(item.payload) for item in batch.items]
+            tokens = sum(len(tokenize(text)) for group in inputs for text in group)
+            seconds = self._profile.predict_s(len(inputs), tokens)
+            self._stats.count(len(inputs), tokens)
+            self._stats.busy_s += seconds
+            await self._sleep(seconds)
+            for position, (error, group) in enumerate(zip(errors, inputs, strict=True)):
+                emit(position, Failed(error) if error is not None else Done(value(*group)))
+
+
+def _check_op(batch: Batch, op: str, name: str) -> None:
+    if batch.op != op:
+        raise EngineError(f"{name!r} understands {op!r}, not {batch.op!r}")

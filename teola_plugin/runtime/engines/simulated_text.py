@@ -1,0 +1,118 @@
+"""What the profile engines say: texts, vectors and scores that are pure functions of what they are asked.
+
+Equal questions have equal answers in every process, and nothing else of a batch plays a part, so results may
+be compared bit by bit. Meaning is words: texts with words in common are near, passages with the question's
+words rank high.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from teola_plugin.engines import Completion
+from teola_plugin.errors import EngineError
+
+Vector = npt.NDArray[np.float32]
+Writer = Callable[[str, Mapping[str, Any]], str]
+"""Writes the answer to a prompt under the given settings."""
+
+DEFAULT_TOKENS = 64
+ITEM_WORDS = 6
+
+_TOKEN = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
+_WORD = re.compile(r"\w+")
+_VOCABULARY = _WORD.findall(
+    "amber birch cedar delta ember fjord grove harbor island juniper kelp lagoon meadow north ocean pebble "
+    "quartz river slate timber upland valley willow yarrow zephyr atlas basin comet dune eagle forest glade"
+)
+_LAYOUTS: dict[str, Callable[[list[str]], str]] = {
+    "lines": "\n".join,
+    "numbered": lambda items: "\n".join(f"{n}. {item}" for n, item in enumerate(items, 1)),
+    "markdown": lambda items: "\n".join(f"- {item}" for item in items),
+    "csv": ", ".join,
+    "json": json.dumps,
+}
+
+
+def tokenize(text: str) -> list[str]:
+    """Words and signs, each with the blanks before it; joined they are the text.
+
+    >>> tokenize("Who, me?\\n")
+    ['Who', ',', ' me', '?', '\\n']
+    """
+    return _TOKEN.findall(text)
+
+
+def complete(prompt: str, settings: Mapping[str, Any], reply: Writer | None = None) -> Completion:
+    """The answer, cut at `stop` strings and after `max_tokens`, with one piece per token.
+
+    Without `reply` it is `max_tokens` words that depend on the prompt and all settings but `max_tokens` and
+    `stop`; with `shape` (such as `"lines:3"`, `"json:5"`; a grammar and a number) it is a list of so many
+    items.
+
+    >>> str(complete("Who?", {"max_tokens": 2})) == str(complete("Who?", {"max_tokens": 4}).rsplit(" ", 2)[0])
+    True
+    """
+    limit = settings.get("max_tokens")
+    text = reply(prompt, settings) if reply else _written(prompt, settings)
+    stops = [settings["stop"]] if isinstance(settings.get("stop"), str) else settings.get("stop") or ()
+    end = min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))
+    tokens = tokenize(text[:end])
+    is_cut = limit is not None and len(tokens) > limit
+    pieces = tokens if limit is None else tokens[:limit]
+    return Completion(
+        "".join(pieces),
+        token_ids=[_number(piece) % 2**31 for piece in pieces],
+        pieces=pieces,
+        finish_reason="length" if is_cut else "stop",
+        prompt_tokens=len(tokenize(prompt)),
+    )
+
+
+def _written(prompt: str, settings: Mapping[str, Any]) -> str:
+    seen = {key: value for key, value in settings.items() if key not in ("max_tokens", "stop")}
+    words = random.Random(_number(f"{prompt}\0{sorted(seen.items())!r}"))
+    if shape := settings.get("shape"):
+        layout, _, count = str(shape).partition(":")
+        if layout not in _LAYOUTS or not count.isdigit():
+            raise EngineError(f"shape={shape!r}: expected one of {', '.join(_LAYOUTS)}, a colon and a number")
+        return _LAYOUTS[layout]([" ".join(words.choices(_VOCABULARY, k=ITEM_WORDS)) for _ in range(int(count))])
+    limit = settings.get("max_tokens")
+    return " ".join(words.choices(_VOCABULARY, k=DEFAULT_TOKENS if limit is None else limit + 1))
+
+
+def embed(text: str, dim: int) -> Vector:
+    """A vector of length one, the nearer to another the more words the texts have in common."""
+    vector = np.zeros(dim, dtype=np.float32)
+    for word in _words(text) or [""]:
+        vector += _direction(word, dim)
+    return vector / np.float32(np.linalg.norm(vector))
+
+
+def score(query: str, passage: str) -> float:
+    """The share of the query's words that the passage has, a float32; a hash decides between equal shares."""
+    asked, said = set(_words(query)), set(_words(passage))
+    share = len(asked & said) / max(1, len(asked))
+    return float(np.float32(share + _number(f"{query}\0{passage}") % 10_000 / 1e7))
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+@functools.lru_cache(maxsize=20_000)
+def _direction(word: str, dim: int) -> Vector:
+    return np.random.default_rng(_number(word)).standard_normal(dim, dtype=np.float32)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

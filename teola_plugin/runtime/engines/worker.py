@@ -1,0 +1,103 @@
+"""The threads of an engine's own, and how a batch runs on one of them.
+
+    run_batch: host loop --batch--> worker thread: compute(payloads) --outcomes--> host loop: emit
+
+One thread per engine means that nothing else uses the model meanwhile; a tokenizer of Hugging Face, for
+one, raises "Already borrowed" when two threads do. What runs there runs in an empty context: no session, no
+callbacks.
+
+A batch that fails is halved until the items that fail are alone with their own error:
+
+    [a b X c] fails -> [a b] ok, [X c] fails -> [X] failed, [c] ok
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import Context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from teola_plugin.engines import Batch, Done, Emit, Failed
+from teola_plugin.errors import EngineError
+
+T = TypeVar("T")
+_Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
+
+Compute = Callable[[Sequence[Any]], Sequence[Any]]
+"""Takes all payloads of a batch and returns as many values."""
+
+
+class Worker:
+    """Up to `threads` daemon threads, started when needed. They end with the worker, and with `stop`."""
+
+    def __init__(self, name: str, threads: int = 1) -> None:
+        self._name = name
+        self._limit = threads
+        self._starting = threading.Lock()
+        self._jobs: _Jobs = SimpleQueue()
+        self._started = 0
+        self._end = weakref.finalize(self, self._jobs.put, None)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """What `function` returns or raises on a thread of ours. A call not begun yet can be cancelled."""
+        future: Future[T] = Future()
+        with self._starting:
+            self._jobs.put((future, function))
+            if self._started < self._limit:
+                self._started += 1
+                name = f"teola-{self._name}-{self._started}"
+                threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True).start()
+        return await asyncio.wrap_future(future)
+
+    def stop(self) -> None:
+        """End the threads after what is queued. The next call starts new ones."""
+        with self._starting:
+            self._end()
+            self._jobs, self._started = SimpleQueue(), 0
+            self._end = weakref.finalize(self, self._jobs.put, None)
+
+
+def _serve(jobs: _Jobs) -> None:
+    while job := jobs.get():
+        future, function = job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(Context().run(function))
+            except BaseException as e:  # around an engine's run: it belongs to whoever waits for the call
+                future.set_exception(e)
+        del job, future, function  # an idle thread must not keep a model alive
+    jobs.put(None)  # for the next thread
+
+
+async def run_batch(worker: Worker, batch: Batch, emit: Emit, op: str, compute: Compute) -> None:
+    """`Engine.run` for an engine with one operation `op`."""
+    payloads = [item.payload for item in batch.items]
+    for position, outcome in enumerate(await worker.call(lambda: _outcomes(batch.op, payloads, op, compute))):
+        emit(position, outcome)
+
+
+def _outcomes(asked: str, payloads: Sequence[Any], op: str, compute: Compute) -> list[Done | Failed]:
+    if asked == op:
+        return isolate(compute, payloads)
+    if asked == "thunk":
+        return [outcome for thunk in payloads for outcome in isolate(lambda thunks: [thunks[0]()], [thunk])]
+    return [Failed(EngineError(f"this engine understands {op!r} and 'thunk', not {asked!r}"))] * len(payloads)
+
+
+def isolate(compute: Compute, payloads: Sequence[Any]) -> list[Done | Failed]:
+    """One outcome per payload; what fails in company but not alone succeeds."""
+    try:
+        values = compute(payloads)
+        if len(values) != len(payloads):
+            raise EngineError(f"the engine's model gave {len(values)} values for {len(payloads)} items")
+        return [Done(value) for value in values]
+    except Exception as e:  # around an engine's run: each item gets its own error
+        if len(payloads) == 1:
+            return [Failed(e)]
+    half = len(payloads) // 2
+    return isolate(compute, payloads[:half]) + isolate(compute, payloads[half:])

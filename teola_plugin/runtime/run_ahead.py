@@ -1,0 +1,236 @@
+"""The run-ahead of one query: it takes what the graph scheduler says is ready to the engines.
+
+It lives on the host's loop thread. Text is joined and cheap glue is called right there; functions of the user's go to
+a worker thread; everything else becomes a request, through the session's slots. It never raises: a function that
+fails, like an item that fails, ends its primitive as lost, and the framework's own run will meet the same error in its
+own place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
+from teola_plugin.events import PrimitiveRan
+from teola_plugin.graph import DECODES, PIPELINE, Primitive
+from teola_plugin.items import parse_items, parser_for
+from teola_plugin.plan import Plan
+from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready, Tag
+from teola_plugin.seams import Reply
+from teola_plugin.trace import Function
+
+log = logging.getLogger(__name__)
+_workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
+
+
+class Ahead(Protocol):
+    """What a run-ahead asks of its session."""
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
+    ) -> list[Reply]:
+        """One reply per payload, in its slot; work the framework's run began already is shared."""
+        ...
+
+    def prefill(self, spec: EngineSpec, text: str, settings: Mapping[str, Any], depth: int) -> None:
+        """Ask the engine to prefill a prefix; nobody waits for it."""
+        ...
+
+    def fell_back(self, error: BaseException) -> None:
+        """The run-ahead ends here for a reason of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A pipeline made ready to run, once: its plan, and what the plan's names stand for."""
+
+    plan: Plan
+    functions: Mapping[str, Function]
+    engines: Mapping[str, EngineSpec]
+
+
+class RunAhead:
+    """One query running ahead. All methods are for the loop thread only."""
+
+    def __init__(
+        self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None]
+    ) -> None:
+        self._plan = prepared.plan
+        self._functions = prepared.functions
+        self._engines = prepared.engines
+        self._session = session
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = GraphScheduler(prepared.plan, inputs)
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin with what the inputs allow."""
+        self._go(self._scheduler.start)
+
+    def observe(self, name: str, value: Any) -> None:
+        """The framework's own run has computed the primitive `name` @ pipeline."""
+        depth = self._plan.depths[name]
+        if depth == 0:
+            self._go(lambda: self._scheduler.apply([Fragment(name, (), value)]))
+        elif depth == 1 and isinstance(value, Sequence):
+            items: list[Event] = [Fragment(name, (i,), item) for i, item in enumerate(value)]
+            self._go(lambda: self._scheduler.apply([*items, Closed(name, (), len(items))]))
+
+    def stop(self) -> None:
+        """Nothing more will be asked of it."""
+        self._is_over = True
+
+    def _go(self, step: Callable[[], list[Ready]]) -> None:
+        if self._is_over:
+            return
+        try:
+            pending = step()
+            while pending:
+                events: list[Event] = []
+                for ready in pending:
+                    events += self._begin(ready)
+                pending = self._scheduler.apply(events) if events else []
+        except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
+            self._is_over = True
+            self._session.fell_back(e)
+
+    def _begin(self, ready: Ready) -> list[Event]:
+        """Start the request; the events of what could be done at once."""
+        p = ready.primitive
+        if p.engine == PIPELINE:
+            return []
+        match p.kind:
+            case "prefilling" | "full_prefilling":
+                return _each(ready, _joined)
+            case "partial_prefilling":
+                for args in ready.args:
+                    self._session.prefill(self._engines[p.engine], _joined(*args), {}, self._plan.remaining[p.name])
+                return _each(ready, _joined)
+            case "aggregate" if p.setting("fn") is None:
+                return _each(ready, lambda *args: args[0])
+            case "call" | "condition" | "chunking" | "aggregate":
+                return self._call(ready, self._functions[p.setting("fn")])
+            case _:
+                self._request(ready)
+                return []
+
+    def _call(self, ready: Ready, function: Function) -> list[Event]:
+        def call() -> list[Event]:
+            called = (self._called(ready.primitive, tag, function, args) for tag, args in ready.instances)
+            return list(itertools.chain.from_iterable(called))
+
+        def work() -> None:
+            events = Context().run(call)
+            self._soon(lambda: self._scheduler.apply(events))
+
+        if function.is_glue:
+            return call()
+        _workers.submit(work)
+        return []
+
+    def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
+        try:
+            value = function.call(*args)
+            return _spread(p.name, tag, value) if self._plan.yields[p.name] else [Fragment(p.name, tag, value)]
+        except Exception as e:  # the user's function; the framework's run will meet the same error in its own place
+            log.debug("%s was lost in the run-ahead: %r", p.name, e)
+            return [Lost(p.name, tag)]
+
+    def _request(self, ready: Ready) -> None:
+        p = ready.primitive
+        started_s = time.perf_counter()
+        payloads = [args[0] if len(args) == 1 else args for args in ready.args]
+        spec, op, depth = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
+        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, depth)
+        if p.kind == "partial_decoding":
+            self._follow_items(p, ready.tags[0], replies[0])
+        open_items = len(replies)
+        failed = False
+
+        def ended(outcome: Outcome) -> None:
+            nonlocal open_items, failed
+            if not isinstance(outcome, Done | Failed):
+                return
+            failed |= isinstance(outcome, Failed)
+            open_items -= 1
+            if open_items == 0:
+                self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
+                if p.kind != "partial_decoding":
+                    self._soon(lambda: self._scheduler.apply(self._outcomes(p, ready.tags, replies)))
+
+        for reply in replies:
+            reply.listen(ended)
+
+    def _outcomes(self, p: Primitive, tags: Sequence[Tag], replies: Sequence[Reply]) -> list[Event]:
+        events: list[Event] = []
+        for tag, reply in zip(tags, replies, strict=True):
+            if not isinstance(reply.outcome, Done):
+                events.append(Lost(p.name, tag))
+            elif self._plan.yields[p.name] and p.kind in DECODES:
+                items = parse_items(p.setting("items"), reply.outcome.value)
+                events += _spread(p.name, tag, items[: p.setting("wanted")])
+            elif self._plan.yields[p.name]:
+                events += _spread(p.name, tag, reply.outcome.value)
+            else:
+                events.append(Fragment(p.name, tag, reply.outcome.value))
+        return events
+
+    def _follow_items(self, p: Primitive, tag: Tag, reply: Reply) -> None:
+        """Hand out each item of a decoding as soon as its text is complete."""
+        parser, wanted = parser_for(p.setting("items")), p.setting("wanted")
+        count = 0
+        is_closed = is_streamed = False
+
+        def whole(text: Any) -> list[Any]:  # a foreign model says all of it at once
+            return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
+
+        def hear(outcome: Outcome) -> None:
+            nonlocal count, is_closed, is_streamed
+            if is_closed:
+                return
+            events: list[Event] = []
+            if isinstance(outcome, Failed):
+                events.append(Lost(p.name, tag))
+                is_closed = True
+            else:
+                items = parser.feed(outcome.text) if isinstance(outcome, Delta) else whole(outcome.value)
+                is_streamed = True
+                if wanted is not None:
+                    items = items[: wanted - count]
+                events += [Fragment(p.name, (*tag, count + i), item) for i, item in enumerate(items)]
+                count += len(items)
+                if isinstance(outcome, Done) or count == wanted:
+                    events.append(Closed(p.name, tag, count))
+                    is_closed = True
+            if events:
+                self._soon(lambda: self._scheduler.apply(events))
+
+        reply.listen(hear)
+
+    def _soon(self, step: Callable[[], list[Ready]]) -> None:
+        self._loop.call_soon_threadsafe(self._go, step)
+
+
+def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:
+    return [Fragment(ready.primitive.name, tag, function(*args)) for tag, args in ready.instances]
+
+
+def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:
+    return [*(Fragment(name, (*tag, i), item) for i, item in enumerate(items)), Closed(name, tag, len(items))]
+
+
+def _joined(*pieces: Any) -> Any:
+    """The prompt of its pieces; one piece that is no text (the payload of a foreign model) passes through."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return "".join(map(str, pieces))

@@ -1,0 +1,234 @@
+"""A session: one call of an optimized pipeline, where the run-ahead and the framework's own run meet in slots.
+
+A *slot* is the reply of one item, under the key (engine, operation, settings, payload). The n-th time the framework's
+run asks for a key it gets the n-th slot, and so does the run-ahead: whoever comes first has it computed, the other
+shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
+counted as wasted.
+
+A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
+the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from teola_plugin.engines import Engine, EngineSpec, Foreign, freeze
+from teola_plugin.events import Event, Retired
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.run_ahead import Prepared, RunAhead
+from teola_plugin.seams import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one call came to. `hits` + `shared` + `misses` + `stale` = items the framework's run asked for.
+
+    `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
+    result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
+    `wasted`: items that ran ahead and nobody took. `fallbacks`: why a run-ahead ended early, if it did.
+    """
+
+    hits: int = 0
+    shared: int = 0
+    misses: int = 0
+    stale: int = 0
+    wasted: int = 0
+    prefills: int = 0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    fallbacks: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(slots=True)
+class _Slot:
+    reply: Reply
+    stamp: Hashable = None
+    is_ours: bool = False
+    """The framework's run opened it, not the run-ahead."""
+
+
+@dataclass(slots=True)
+class _Slots:
+    """All slots of one key; `taken` by the framework's run, `ahead` by the run-ahead."""
+
+    slots: list[_Slot] = field(default_factory=list)
+    taken: int = 0
+    ahead: int = 0
+
+
+class Session:
+    """Implements `seams.Session` for one call. Safe to use from any thread."""
+
+    def __init__(self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._host = host
+        self._owner = host.new_id()
+        self._loop = loop
+        self._retiring_depth = depth + 1  # the framework is waiting for it: before anything that runs ahead
+        self._lock = threading.Lock()
+        self._table: dict[Hashable, _Slots] = {}
+        self._runs: list[RunAhead] = []
+        self._observed: Mapping[int, str] = {}
+        self._events: list[Event] = []
+        self._fallbacks: list[str] = []
+        self._prefills = 0
+        self._is_closed = False
+        self._started_s = time.perf_counter()
+
+    # --- the run-ahead -----------------------------------------------------------------------------------------------
+
+    def run_ahead(self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str]) -> None:
+        """Start one run-ahead for each input; it goes on while the caller does."""
+        self._observed = observed
+        self._host.subscribe(self._owner, self._events.append)
+
+        def start() -> None:
+            self._runs = [RunAhead(prepared, values, self, self._events.append) for values in inputs]
+            for run in self._runs:
+                if not self._is_closed:
+                    run.start()
+
+        self._host.soon(start)
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
+    ) -> list[Reply]:
+        """See `run_ahead.Ahead`."""
+        engine = engine_for(spec)
+        stamp = _stamp(engine)
+        replies: list[Reply] = []
+        fresh: list[tuple[Any, Reply]] = []
+        with self._lock:
+            for payload in payloads:
+                entry = self._entry(spec, op, payload, settings)
+                if entry.ahead == len(entry.slots):
+                    entry.slots.append(_Slot(Reply(), stamp))
+                    fresh.append((self._bound(payload), entry.slots[-1].reply))
+                replies.append(entry.slots[entry.ahead].reply)
+                entry.ahead += 1
+        self._submit(engine, op, fresh, settings, depth)
+        return replies
+
+    def prefill(self, spec: EngineSpec, text: str, settings: Mapping[str, Any], depth: int) -> None:
+        """See `run_ahead.Ahead`."""
+        engine = engine_for(spec)
+        if engine.capabilities.prefix and isinstance(text, str):
+            self._prefills += 1
+            self._submit(engine, "partial_prefilling", [(text, Reply())], settings, depth)
+
+    def fell_back(self, error: BaseException) -> None:
+        """See `run_ahead.Ahead`."""
+        self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
+
+    # --- the framework's run (seams.Session) -------------------------------------------------------------------------
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        """See `seams.Session.ask`."""
+        engine = engine_for(spec)
+        stamp = _stamp(engine)
+        replies: list[Reply] = []
+        fresh: list[tuple[Any, Reply]] = []
+        with self._lock:
+            for payload in payloads:
+                reply, outcome = self._retire(self._entry(spec, op, payload, settings), stamp)
+                replies.append(reply)
+                if outcome != "hit":
+                    fresh.append((self._bound(payload), reply))
+                self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
+        self._submit(engine, op, fresh, settings, self._retiring_depth)
+        return replies
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        """See `seams.Session.claim`."""
+        with self._lock:
+            reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
+            self._events.append(Retired(spec.name or spec.kind, op, outcome, time.perf_counter()))
+        return reply, outcome != "hit"
+
+    def observe(self, component: object, value: Any) -> None:
+        """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said."""
+        name = self._observed.get(id(component))
+        if name is None:
+            return
+
+        def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun
+            if len(self._runs) == 1:
+                self._runs[0].observe(name, value)
+
+        self._host.soon(tell)
+
+    def close(self) -> Report:
+        """End the run-ahead, cancel what nobody took, and say what the call came to."""
+        self._is_closed = True
+        wasted = shared = 0
+        with self._lock:
+            for entry in self._table.values():
+                shared += sum(slot.is_ours for slot in entry.slots[: entry.ahead])
+                for slot in entry.slots[entry.taken :]:
+                    wasted += 1
+                    slot.reply.cancel_unless_ended()
+        runs = self._runs
+
+        def stop() -> None:
+            for run in runs:
+                run.stop()
+
+        self._host.soon(stop)
+        self._host.release(self._owner)
+        events = tuple(self._events)
+        outcomes = [e.outcome for e in events if isinstance(e, Retired)]
+        return Report(
+            outcomes.count("hit"),
+            shared,
+            outcomes.count("miss") - shared,
+            outcomes.count("stale"),
+            wasted,
+            self._prefills,
+            self._started_s,
+            time.perf_counter(),
+            tuple(self._fallbacks),
+            events,
+        )
+
+    # --- slots -------------------------------------------------------------------------------------------------------
+
+    def _entry(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> _Slots:
+        key = (spec.key, op, freeze(settings), freeze(payload))
+        return self._table.setdefault(key, _Slots())
+
+    def _retire(self, entry: _Slots, stamp: Hashable) -> tuple[Reply, str]:
+        """The next slot for the framework's run, and whether it was a hit, a miss or stale."""
+        at, entry.taken = entry.taken, entry.taken + 1
+        if at == len(entry.slots):
+            entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
+            return entry.slots[at].reply, "miss"
+        slot = entry.slots[at]
+        if slot.stamp == stamp:
+            return slot.reply, "hit"
+        slot.reply.cancel_unless_ended()
+        entry.slots[at] = _Slot(Reply(), stamp)
+        return entry.slots[at].reply, "stale"
+
+    def _bound(self, payload: Any) -> Any:
+        """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
+        return replace(payload, loop=self._loop) if isinstance(payload, Foreign) and payload.is_async else payload
+
+    def _submit(
+        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int
+    ) -> None:
+        if work:
+            payloads, replies = zip(*work, strict=True)
+            self._host.submit(engine, op, payloads, settings, replies, owner=self._owner, depth=depth)
+
+
+def _stamp(engine: Engine) -> Hashable:
+    """The version of what the engine reads, for engines that have one."""
+    stamp: Callable[[], Hashable] | None = getattr(engine, "stamp", None)
+    return stamp() if stamp else None

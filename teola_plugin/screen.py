@@ -1,0 +1,97 @@
+"""A terminal to ourselves: what libraries print goes to a log file, and our console to the real screen.
+
+vLLM logs from several processes, transformers draws progress bars, chromadb warns. All of it is worth keeping and none
+of it is for a user who looks at a table. The file descriptors themselves are redirected, so that child processes and C
+code are caught too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+
+QUIET = {
+    "ANONYMIZED_TELEMETRY": "False",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Environment variables for the libraries, unless the user has set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where to write, and where the libraries write."""
+
+    console: Console
+    log: Path
+
+
+@contextmanager
+def own_screen() -> Iterator[Screen]:
+    """Inside, only the yielded console reaches the terminal."""
+    added = {name: value for name, value in QUIET.items() if name not in os.environ}
+    os.environ.update(added)
+    descriptor, name = tempfile.mkstemp(prefix="teola-", suffix=".log")
+    log = Path(name)
+    try:
+        with _redirected(descriptor, log) as screen:
+            yield screen
+    except KeyboardInterrupt:
+        log.unlink(missing_ok=True)
+        raise
+    except BaseException:  # it stays if something went wrong and it may help
+        if not log.stat().st_size:
+            log.unlink()
+        raise
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+    log.unlink(missing_ok=True)
+
+
+@contextmanager
+def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with os.fdopen(descriptor, "w") as sink, warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        if not _is_real(sys.stdout):  # a test, or a caller that has put something else in its place
+            yield Screen(Console(file=sys.stdout), log)
+            return
+        out, err = os.dup(1), os.dup(2)
+        terminal = os.fdopen(os.dup(out), "w", encoding=sys.stdout.encoding, errors="replace")
+        try:
+            os.dup2(sink.fileno(), 1)
+            os.dup2(sink.fileno(), 2)
+            yield Screen(Console(file=terminal), log)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            terminal.flush()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            for fd in (out, err):
+                os.close(fd)
+            terminal.close()
+
+
+def _is_real(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except (OSError, ValueError):
+        return False

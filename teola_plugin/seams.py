@@ -1,0 +1,204 @@
+"""Where the frameworks' own code meets a running session.
+
+A *leaf* is a call that the framework's code makes to a model or a store. Leaves are intercepted on the class that
+defines them (`instrument`), below callbacks, caches and limiters. The wrapper first asks for `current()`: without a
+session, or inside an engine, the original runs and nothing else happens. With one, it hands the call over:
+
+    session = current()
+    if session is None: return original(self, texts, ...)
+    replies = session.ask(spec, "embedding", texts, settings)      # one reply per item: a hit, or computed now
+    return np.stack([r.result() for r in replies])
+
+Classes are instrumented, never the user's objects; a session exists only inside a call of an optimized pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
+from teola_plugin.errors import Cancelled
+
+
+class Reply:
+    """The outcome of one item, readable from any thread and any event loop; it may still be on its way.
+
+    It keeps all deltas, so a reader that comes late sees the same stream.
+    """
+
+    __slots__ = ("_changed", "_deltas", "_listeners", "_outcome", "cancel")
+
+    def __init__(self, cancel: Callable[[], None] | None = None) -> None:
+        self._changed = threading.Condition()
+        self._deltas: list[str] = []
+        self._outcome: Done | Failed | None = None
+        self._listeners: list[Callable[[Outcome], None]] = []
+        self.cancel: Callable[[], None] = cancel or (lambda: None)
+
+    @property
+    def outcome(self) -> Done | Failed | None:
+        """How it ended, or None while it has not."""
+        return self._outcome
+
+    def put(self, outcome: Outcome) -> None:
+        """Record what the engine says; anything after the end is ignored."""
+        with self._changed:
+            if self._outcome is not None:
+                return
+            if isinstance(outcome, Delta):
+                self._deltas.append(outcome.text)
+            else:
+                self._outcome = outcome
+            listeners = list(self._listeners)
+            self._changed.notify_all()
+        for listener in listeners:
+            listener(outcome)
+
+    def listen(self, listener: Callable[[Outcome], None]) -> None:
+        """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
+        with self._changed:
+            for text in self._deltas:
+                listener(Delta(text))
+            if self._outcome is not None:
+                listener(self._outcome)
+            else:
+                self._listeners.append(listener)
+
+    def result(self) -> Any:
+        """The value, waiting for it. Raises the engine's own error."""
+        with self._changed:
+            while self._outcome is None:
+                self._changed.wait()
+        return _value(self._outcome)
+
+    async def aresult(self) -> Any:
+        """`result` for a coroutine; cancelling it leaves the reply alone."""
+        await self._await(lambda: self._outcome is not None)
+        assert self._outcome is not None
+        return _value(self._outcome)
+
+    def stream(self) -> Iterator[str]:
+        """The deltas, then the end of the iterator or the engine's own error. Closing it early cancels the work."""
+        seen = 0
+        try:
+            while True:
+                with self._changed:
+                    while len(self._deltas) == seen and self._outcome is None:
+                        self._changed.wait()
+                    fresh, ended = self._deltas[seen:], self._outcome
+                seen += len(fresh)
+                yield from fresh
+                if ended is not None and seen == len(self._deltas):
+                    _value(ended)
+                    return
+        finally:
+            self.cancel_unless_ended()
+
+    async def astream(self) -> AsyncIterator[str]:
+        """`stream` for a coroutine."""
+        seen = 0
+        try:
+            while True:
+                at = seen
+                await self._await(lambda: len(self._deltas) > at or self._outcome is not None)  # noqa: B023
+                with self._changed:
+                    fresh, ended = self._deltas[seen:], self._outcome
+                seen += len(fresh)
+                for text in fresh:
+                    yield text
+                if ended is not None and seen == len(self._deltas):
+                    _value(ended)
+                    return
+        finally:
+            self.cancel_unless_ended()
+
+    def cancel_unless_ended(self) -> None:
+        """Tell the engine that nobody will read this."""
+        if self._outcome is None:
+            self.cancel()
+            self.put(Failed(Cancelled("nobody waits for this item any more")))
+
+    async def _await(self, ready: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            woken = loop.create_future()
+
+            def wake(_: Outcome, woken: asyncio.Future[None] = woken) -> None:
+                with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody is left to wake
+                    loop.call_soon_threadsafe(_wake, woken)
+
+            with self._changed:
+                if ready():
+                    return
+                self._listeners.append(wake)
+            try:
+                await woken
+            finally:
+                with self._changed, contextlib.suppress(ValueError):
+                    self._listeners.remove(wake)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _value(outcome: Done | Failed) -> Any:
+    if isinstance(outcome, Failed):
+        raise outcome.error
+    return outcome.value
+
+
+class Session(Protocol):
+    """One call of an optimized pipeline, as the framework's code sees it."""
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        """One reply per payload: what ran ahead, or the same work submitted now as one request."""
+        ...
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        """The reply of a leaf that only the caller can compute (a foreign model), and whether the caller must.
+
+        True: nothing ran ahead; the caller computes in its own thread and must `put` a `Done` or `Failed`, which a
+        run-ahead that wants the same will then share.
+        """
+        ...
+
+    def observe(self, component: object, value: Any) -> None:
+        """Tell the run-ahead the value of a component that only the framework's run may compute."""
+
+
+_session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
+current = _session.get
+
+
+@contextlib.contextmanager
+def active(session: Session | None) -> Iterator[None]:
+    """Leaves reached inside ask `session`; `None` makes them plain again (inside an engine)."""
+    token = _session.set(session)
+    try:
+        yield
+    finally:
+        _session.reset(token)
+
+
+def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
+
+    The wrapper keeps name, signature and docstring. Nothing happens if the method does not exist or was instrumented.
+    """
+    owner = next((c for c in cls.__mro__ if method in c.__dict__), None)
+    if owner is None:
+        return
+    original = owner.__dict__[method]
+    if getattr(original, "__teola_original__", None) is not None:
+        return
+    replacement = functools.wraps(original)(wrapper(original))
+    replacement.__teola_original__ = original  # type: ignore[attr-defined]
+    setattr(owner, method, replacement)

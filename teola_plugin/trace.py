@@ -1,0 +1,49 @@
+"""What an adapter makes of a pipeline: the p-graph, and the Python objects its names stand for.
+
+    trace(pipeline) -> Traced        never calls the user's code; what it cannot read becomes a primitive @ pipeline
+
+A primitive `@ pipeline` is not run ahead. The framework's own run computes it in program order, the adapter reports
+its value with `session.observe(component, value)`, and what depends on it goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A pure function behind `fn=`. `is_glue`: ours and cheap, so it may run on the scheduler's own thread."""
+
+    call: Callable[..., Any]
+    is_glue: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Something that is left to the framework, why, and what the user may do about it."""
+
+    code: str
+    what: str
+    origin: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """`bind` turns the user's input into values for the graph's inputs; a name it leaves out is not known ahead.
+
+    `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is.
+    """
+
+    graph: Graph
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    engines: Mapping[str, EngineSpec] = field(default_factory=dict)
+    bind: Callable[[Any], Mapping[str, Any]] = lambda value: {"input": value}
+    observed: Mapping[int, str] = field(default_factory=dict)
+    breaks: tuple[Break, ...] = ()

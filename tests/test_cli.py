@@ -1,0 +1,145 @@
+"""The `teola` command, as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from teola_plugin import __version__
+from teola_plugin.cli import app
+
+PIPELINE = """
+from langchain_core.runnables import RunnableLambda
+chain = RunnableLambda(lambda x: x.upper()).with_config(run_name="shout")
+count = 0
+def changing(x):
+    global count
+    count += 1
+    return count
+unstable = RunnableLambda(changing)
+number = 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "app_under_test.py").write_text(PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "app_under_test", raising=False)
+    return tmp_path
+
+
+def teola(*args: str) -> Result:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(app, args)
+
+
+def test_version() -> None:
+    assert teola("--version").output.strip() == f"teola-plugin {__version__}"
+
+
+def test_without_arguments_it_helps() -> None:
+    assert "demo" in teola().output
+
+
+@pytest.mark.usefixtures("folder")
+def test_compare() -> None:
+    done = teola("compare", "app_under_test:chain", "-i", '"a"', "-i", "b", "--repeats", "1")
+    assert done.exit_code == 0, done.output
+    assert "equal" in done.output
+    assert "nothing to optimize" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_compare_ends_with_1_if_something_differs() -> None:
+    done = teola("compare", "app_under_test:unstable", "-i", "a", "--repeats", "1")
+    assert done.exit_code == 1
+    assert "DIFFERENCES" in done.output
+
+
+def test_compare_reads_a_file_and_writes_a_page(folder: Path) -> None:
+    (folder / "inputs.jsonl").write_text('"a"\n\nplain text\n', encoding="utf-8")
+    done = teola("compare", "app_under_test:chain", "--inputs", "inputs.jsonl", "--repeats", "1", "--html", "page.html")
+    assert done.exit_code == 0, done.output
+    assert "<!doctype html>" in (folder / "page.html").read_text()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere:chain", "there is no module 'nowhere'"),
+        ("app_under_test:nothing", "has no 'nothing'"),
+        ("app_under_test", "is not MODULE:OBJECT"),
+        ("app_under_test:number", "int has none of the methods"),
+    ],
+)
+def test_compare_says_what_is_wrong(target: str, said: str) -> None:
+    done = teola("compare", target, "-i", "a")
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_compare_needs_an_input() -> None:
+    assert teola("compare", "app_under_test:chain").exit_code == 2
+    assert teola("compare", "app_under_test:chain", "--inputs", "missing.jsonl").exit_code == 2
+
+
+@pytest.mark.usefixtures("folder")
+def test_explain_says_why_not() -> None:
+    done = teola("explain", "app_under_test:chain")
+    assert done.exit_code == 1
+    assert "nothing to gain" in done.output
+
+
+def test_demo_refuses_what_makes_no_sense() -> None:
+    assert teola("demo", "--engines", "profile", "--model", "m").exit_code == 2
+    assert teola("demo", "--repeats", "0").exit_code == 2
+    assert teola("demo", "--framework", "haystack").exit_code == 2
+
+
+def test_doctor_says_what_is_installed() -> None:
+    done = teola("doctor")
+    assert done.exit_code == 0, done.output
+    assert "langchain_core" in done.output
+
+
+def test_libraries_do_not_spoil_the_screen_and_ctrl_c_is_one_line(tmp_path: Path) -> None:
+    """In a process of its own: descriptors and signals are real."""
+    (tmp_path / "noisy.py").write_text(
+        textwrap.dedent("""
+        import os, sys
+        print("noise of a library")
+        os.system("echo noise of a child")
+        from langchain_core.runnables import RunnableLambda
+        def wait(x):
+            os.write(ready, b"x")
+            import time
+            time.sleep(60)
+        ready = int(os.environ["READY_FD"])
+        chain = RunnableLambda(wait)
+    """)
+    )
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "teola_plugin.cli", "compare", "noisy:chain", "-i", "a"],
+        cwd=tmp_path, pass_fds=[write], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "READY_FD": str(write), "PYTHONPATH": str(Path(__file__).parent.parent)},
+    )  # fmt: skip
+    os.read(read, 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    os.close(read)
+    os.close(write)
+    assert process.returncode == 130
+    assert out.split() == ["stopped"]
+    assert err == ""

@@ -1,0 +1,212 @@
+"""`compare`: what counts as equal, what counts as a difference, and the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+
+from teola_plugin import optimize
+from teola_plugin.comparison import Comparison, Node, canonical_tree, compare, differences, plain, tree_differences
+from teola_plugin.comparison.result import interval
+from teola_plugin.errors import TeolaError
+from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.profile import TINY_CPU_LLM
+from teola_plugin.runtime.engines.simulated import ProfileLLM
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Scored:
+    text: str
+    score: float
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (AIMessage("a", id="1"), AIMessage("a", id="2")),
+        (0.5, 0.5000004),
+        ([Scored("a", 1.0)], [Scored("a", 1.0 + 1e-7)]),
+        (float("nan"), float("nan")),
+        ({"a": 1, "b": None}, {"b": None, "a": 1}),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.0])),
+        (1, 1.0),
+    ],
+)
+def test_same(first: object, second: object) -> None:
+    assert list(differences(plain(first), plain(second))) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "where"),
+    [
+        (AIMessage("a"), AIMessage("b"), ".content"),
+        (Document("a", metadata={"k": 1}), Document("a", metadata={"k": 2}), ".metadata.k"),
+        ([1, 2], [1], "2 items != 1 items"),
+        ({"a": 1}, {}, "only in the original"),
+        (0.5, 0.51, "0.5 != 0.51"),
+        (None, "", "None != ''"),
+        (True, 1, "True != 1"),
+        ([Scored("a", 1.0)], [Scored("a", 2.0)], "[0].score"),
+    ],
+)
+def test_different(first: object, second: object, where: str) -> None:
+    assert any(where in line for line in differences(plain(first), plain(second)))
+
+
+def test_lone_surrogates_are_shown() -> None:
+    assert list(differences("\ud800", "a")) == ["answer: '\\ud800' != 'a'"]
+
+
+# --- trees ----------------------------------------------------------------------------------------------------
+
+
+def test_trees_ignore_order_of_siblings_and_ids() -> None:
+    first = {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "1")}
+    second = {"x": Node("llm", "c", "z"), "y": Node("llm", "b", "z"), "z": Node("chain", "a")}
+    assert canonical_tree(first) == canonical_tree(second)
+    assert tree_differences(canonical_tree(first), canonical_tree(second)) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"1": Node("chain", "a"), "2": Node("llm", "b", "1")},
+        {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "2")},
+        {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "1", {"tags": ["t"]})},
+        {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("chain", "c", "1")},
+    ],
+)
+def test_trees_tell_a_missing_moved_tagged_or_other_node(changed: dict[str, Node]) -> None:
+    tree = {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "1")}
+    assert tree_differences(canonical_tree(tree), canonical_tree(changed))
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------
+
+
+def chain_of(text: str, name: str = "step") -> RunnableLambda[str, str]:
+    return RunnableLambda(lambda value: f"{text}{value}").with_config(run_name=name, tags=["mine"])
+
+
+def test_equal_pipelines() -> None:
+    chain = chain_of("a") | chain_of("b")
+    found = compare(chain, ["x", "y"], optimized=copy.copy(chain), repeats=3)
+    assert found.equal, str(found)
+    assert len(found.original_s) == len(found.optimized_s) == 6
+    assert found.form == "invoke"
+    assert found.tree_nodes == 2 * 3
+
+
+@pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
+def test_forms_that_give_the_same(mode: str) -> None:
+    chain = RunnableParallel(a=chain_of("a"), b=chain_of("b"))
+    found = compare(chain, ["x"], optimized=copy.copy(chain), repeats=1, mode=mode)
+    assert found.equal, str(found)
+    assert bool(found.original_first_s) == (mode in ("stream", "astream"))
+
+
+def test_another_answer_is_found() -> None:
+    found = compare(chain_of("a"), ["x"], optimized=chain_of("b"), repeats=1)
+    assert not found.equal
+    assert "'ax' != 'bx'" in str(found)
+
+
+def test_another_tree_is_found() -> None:
+    found = compare(chain_of("a"), ["x"], optimized=chain_of("a", "other"), repeats=1)
+    assert not found.differences
+    assert any("other" in line for line in found.tree_differences)
+    assert "DIFFERENCES" in str(found)
+
+
+def test_a_stream_cut_elsewhere_is_found() -> None:
+    def model(*pieces: str) -> GenericFakeChatModel:
+        def messages() -> Iterator[AIMessage]:
+            while True:
+                yield from map(AIMessage, pieces)
+
+        return GenericFakeChatModel(messages=messages())
+
+    found = compare(model("a b"), ["x"], optimized=model("a b c"), repeats=1, mode="stream")
+    assert not found.equal
+
+
+def test_errors_are_answers() -> None:
+    def fail(value: str) -> str:
+        raise ValueError(f"no {value}")
+
+    def fail_otherwise(value: str) -> str:
+        raise KeyError(value)
+
+    same = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail), repeats=2)
+    assert same.equal
+    assert same.errors == 2
+    other = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail_otherwise), repeats=1)
+    assert any("raised" in line for line in other.differences)
+
+
+def test_nothing_to_optimize_is_said() -> None:
+    found = compare(chain_of("a"), ["x"], repeats=1)
+    assert not found.is_optimized
+    assert "nothing to optimize" in str(found)
+
+
+def test_an_optimized_pipeline_is_compared_with_its_original() -> None:
+    llm = EngineChatModel(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=2)
+    found = compare(optimize(llm), ["x"], repeats=1)
+    assert found.equal
+    assert found.is_optimized
+    assert found.hits + found.shared + found.misses == 1
+
+
+def test_inside_a_running_loop() -> None:
+    async def main() -> Comparison:
+        chain = chain_of("a")
+        return compare(chain, ["x"], optimized=copy.copy(chain), repeats=1, mode="ainvoke")
+
+    assert asyncio.run(main()).equal
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    compare(chain_of("a"), ["x", "y"], repeats=2, progress=lambda done, total: told.append((done, total)))
+    assert told == [(i, 6) for i in range(1, 7)]
+
+
+@pytest.mark.parametrize(("inputs", "repeats"), [([], 1), (["x"], 0)])
+def test_wrong_usage(inputs: list[str], repeats: int) -> None:
+    with pytest.raises(TeolaError, match="compare needs"):
+        compare(chain_of("a"), inputs, repeats=repeats)
+
+
+def test_a_form_that_does_not_exist() -> None:
+    with pytest.raises(TeolaError, match="no method 'query'"):
+        compare(chain_of("a"), ["x"], repeats=1, mode="query")
+
+
+# --- figures --------------------------------------------------------------------------------------------------
+
+
+def test_interval_is_the_same_each_time_and_holds_the_median() -> None:
+    values = [1.0, 1.2, 1.1, 1.5, 0.9]
+    assert interval(values) == interval(values)
+    assert interval(values).low <= interval(values).median == 1.1 <= interval(values).high
+
+
+def test_html_holds_the_figures_and_escapes() -> None:
+    found = Comparison("<Chain>", "invoke", (0.2, 0.4), (0.1, 0.2), differences=("<script>alert(1)</script>",))
+    page = found.to_html()
+    assert "2.00 [2.00, 2.00]" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "http" not in page

@@ -1,0 +1,108 @@
+"""The demo's pipelines: original and optimized give the same answers and callback trees, on real engines too."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from teola_plugin.calling import Caller
+from teola_plugin.cli import app
+from teola_plugin.comparison import Comparison, compare
+from teola_plugin.demo.corpus import MODULES, document, passages, split
+from teola_plugin.demo.parts import Parts, Sizes, llm_parts, real_parts
+from teola_plugin.demo.run import FORMS, Kit, cases_of, kit_for
+from teola_plugin.runtime.engines.vllm import VllmEngine
+
+APPS = ("advanced", "naive")
+ROWS = [(framework, app, form) for framework in FORMS for app, form in itertools.product(APPS, FORMS[framework])]
+SIZES = Sizes(passages(48), document_passages=4)
+
+
+@pytest.fixture(autouse=True)
+def main_loop() -> Iterator[None]:
+    """LlamaIndex makes an event loop for a main thread that has none, and leaves it open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def profile_kits() -> dict[str, Kit]:
+    return kits(llm_parts("profile", tokens=4))
+
+
+@pytest.fixture(scope="module")
+def real_kits(vllm_engine: VllmEngine) -> dict[str, Kit]:
+    return kits(real_parts(vllm_engine))
+
+
+def kits(parts: Parts) -> dict[str, Kit]:
+    return {framework: kit_for(framework, parts, SIZES, collection=f"{parts.kind}_stdlib") for framework in FORMS}
+
+
+def compared(found: dict[str, Kit], framework: str, app: str, form: str) -> Comparison:
+    cases = cases_of(framework, [app], found[framework], SIZES)
+    case = next(c for c in cases if c.name == f"{framework} {app} {form}")
+    return compare(case.pipeline, case.inputs, repeats=1, mode=case.form)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("framework", "app", "form"), ROWS)
+def test_real(framework: str, app: str, form: str, real_kits: dict[str, Kit]) -> None:
+    found = compared(real_kits, framework, app, form)
+    assert found.equal, str(found)
+    assert found.is_optimized
+    assert found.hits + found.shared > 0
+    assert not found.fallbacks
+    if app == "naive":
+        assert (found.misses, found.wasted) == (0, 0)
+
+
+@pytest.mark.parametrize(("framework", "app"), list(itertools.product(FORMS, APPS)))
+def test_profile(framework: str, app: str, profile_kits: dict[str, Kit]) -> None:
+    found = compared(profile_kits, framework, app, FORMS[framework][0])
+    assert found.equal, str(found)
+    assert found.hits + found.shared > 0
+    assert not found.fallbacks
+    if app == "naive":
+        assert (found.misses, found.wasted) == (0, 0)
+
+
+@pytest.mark.parametrize(("framework", "app"), list(itertools.product(FORMS, APPS)))
+def test_the_pipelines_do_what_they_say(framework: str, app: str, profile_kits: dict[str, Kit]) -> None:
+    """Four calls of the LLM each: queries, an answer and two refinements; or three notes and the answer."""
+    kit = profile_kits[framework]
+    (case, *_) = cases_of(framework, [app], kit, SIZES)
+    stats = kit.parts.llm.stats  # type: ignore[attr-defined]
+    before = stats.items
+    with Caller() as caller:
+        answer = caller.call(case.pipeline, case.form, case.inputs[0])
+    assert answer.error is None, answer.error
+    assert stats.items - before == 4
+
+
+def test_the_corpus_is_real_text_of_many_modules() -> None:
+    found = passages(100)
+    assert len(found) == 100
+    assert len({p.source.split(".")[0] for p in found}) >= len(MODULES) - 2
+    assert all(260 <= len(p.text) <= 400 for p in found)
+    assert passages(100) == found
+    assert len(split(document(4))) == 4
+
+
+def test_the_table_fits_a_narrow_terminal(tmp_path: Path) -> None:
+    arguments = ["demo", "--engines", "profile", "--quick", "--framework", "langchain", "--app", "naive"]
+    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*arguments, "--html", str(tmp_path / "pages")])
+    assert done.exit_code == 0, done.output
+    assert "langchain naive invoke" in done.output
+    assert "All answers and all callback trees are equal." in done.output
+    assert max(map(len, done.output.splitlines())) <= max(80, len(str(tmp_path)) + 20)
+    assert len(list((tmp_path / "pages").glob("*.html"))) == 3

@@ -1,0 +1,195 @@
+"""The graph scheduler against the reference interpreter: any order of completion gives the same values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from teola_plugin.errors import GraphError
+from teola_plugin.graph import Graph, parse
+from teola_plugin.interpret import interpret
+from teola_plugin.plan import make_plan
+from teola_plugin.runtime.graph_scheduler import LOST, Closed, Event, Fragment, GraphScheduler, Lost, Ready
+
+RAG = """
+inputs(question, docs)
+chunks: [] = call(docs, fn='split') @ python
+vecs: [] = embedding(*chunks, stage_items=2) @ embedder
+load = ingestion(*vecs, *chunks) @ chroma, writes(kb)
+kv = prefilling('rewrite: ', question) @ llm
+rewrites: [] = partial_decoding(kv, items='lines') @ llm
+q: [] = embedding(*rewrites) @ embedder
+hits: [] = searching(*q, top_k=2) @ chroma, reads(kb), after(load)
+outputs(hits)
+"""
+
+
+def names(ready: list[Ready]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    return [(r.primitive.name, r.tags) for r in ready]
+
+
+def scheduler(text: str, **inputs: Any) -> GraphScheduler:
+    return GraphScheduler(make_plan(parse(text)), inputs)
+
+
+def test_items_flow_on_before_their_list_is_closed() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    assert names(s.start()) == [("kv", ((),)), ("chunks", ((),))]
+    s.apply([Fragment("kv", (), "P")])
+    assert names(s.apply([Fragment("rewrites", (0,), "r0")])) == [("q", ((0,),))]
+
+
+def test_requests_are_cut_into_stages() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    s.start()
+    ready = s.apply([*(Fragment("chunks", (i,), f"c{i}") for i in range(3)), Closed("chunks", (), 3)])
+    assert names(ready) == [("vecs", ((0,), (1,))), ("vecs", ((2,),))]
+    assert ready[0].args == (("c0",), ("c1",))
+
+
+def test_an_order_edge_waits_for_the_whole_ingestion() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    s.start()
+    s.apply([Fragment("chunks", (0,), "a"), Fragment("chunks", (1,), "b"), Closed("chunks", (), 2)])
+    s.apply([Fragment("kv", (), "P")])
+    s.apply([Fragment("rewrites", (0,), "r"), Closed("rewrites", (), 1)])
+    s.apply([Fragment("vecs", (0,), 1), Fragment("vecs", (1,), 2)])
+    assert names(s.apply([Fragment("q", (0,), 3)])) == []
+    assert names(s.apply([Fragment("load", (0,), None)])) == []
+    assert names(s.apply([Fragment("load", (1,), None)])) == [("hits", ((0,),))]
+
+
+def test_an_empty_list_ends_everything_that_maps_over_it() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    s.start()
+    s.apply([Closed("chunks", (), 0), Fragment("kv", (), "P"), Closed("rewrites", (), 0)])
+    assert s.is_done
+    assert s.value("hits") == []
+    assert s.value("load") is None
+
+
+def test_none_is_a_value() -> None:
+    s = scheduler("inputs(x); y = call(x, fn='f') @ python; z = call(y, fn='g') @ python; outputs(z)", x=None)
+    assert names(s.start()) == [("y", ((),))]
+    assert s.apply([Fragment("y", (), None)])[0].args == ((None,),)
+
+
+def test_a_lost_item_loses_its_own_descendants_only() -> None:
+    s = scheduler(
+        "inputs(xs=[]); y: [] = embedding(*xs) @ e; z: [] = searching(*y) @ c; w = call(z, fn='f') @ p; outputs(w)",
+        xs=["a", "b"],
+    )
+    s.start()
+    assert names(s.apply([Fragment("y", (1,), 1), Lost("y", (0,))])) == [("z", ((1,),))]
+    assert names(s.apply([Fragment("z", (1,), 2)])) == []
+    assert s.value("z") == [LOST, 2]
+    assert s.value("w") is LOST
+
+
+def test_a_decoding_lost_in_the_middle_keeps_the_items_it_handed_out() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    s.start()
+    s.apply([Fragment("kv", (), "P"), Fragment("rewrites", (0,), "r0"), Lost("rewrites", ())])
+    assert s.value("rewrites") == ["r0", LOST]
+
+
+BRANCH = """
+inputs(x)
+c = condition(x, fn='is_math') @ python
+a = call(x, fn='f') @ python, when(c)
+b = call(x, fn='g') @ python, when(c, False)
+out = aggregate(a, b)
+outputs(out)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "branch"), [(True, "a"), (False, "b")])
+def test_only_the_chosen_branch_runs(chosen: bool, branch: str) -> None:
+    s = scheduler(BRANCH, x=1)
+    assert names(s.start()) == [("c", ((),))]
+    assert names(s.apply([Fragment("c", (), chosen)])) == [(branch, ((),))]
+    assert names(s.apply([Fragment(branch, (), 7)])) == [("out", ((),))]
+
+
+NESTED = """
+inputs(style, topics=[])
+claims: [[]] = call(*topics, fn='claims') @ python
+proof: [[]] = call(*claims, *topics, style, fn='proof') @ python
+verdict: [] = call(*topics, *proof, fn='verdict') @ python
+report = call(verdict, fn='report') @ python
+outputs(report)
+"""
+
+
+def test_nested_lists_join_at_their_own_ancestor() -> None:
+    s = scheduler(NESTED, topics=["t0", "t1"], style="s")
+    s.start()
+    ready = s.apply([*(Fragment("claims", (0, i), f"c{i}") for i in range(2)), Closed("claims", (0,), 2)])
+    assert names(ready) == [("proof", ((0, 0),)), ("proof", ((0, 1),))]
+    assert ready[1].args == (("c1", "t0", "s"),)
+    ready = s.apply([Fragment("proof", (0, i), f"p{i}") for i in range(2)])
+    assert ready[0].args == (("t0", ["p0", "p1"]),)
+    assert names(s.apply([Closed("claims", (1,), 0)])) == [("verdict", ((1,),))]
+
+
+def test_starred_inputs_of_different_length_are_an_error() -> None:
+    s = scheduler("inputs(a=[], b=[]); c: [] = call(*a, *b, fn='f') @ python; outputs(c)", a=[1], b=[1, 2])
+    with pytest.raises(GraphError, match="1, 2"):
+        s.start()
+
+
+def test_an_item_may_not_arrive_twice() -> None:
+    s = scheduler("inputs(x); y = call(x, fn='f') @ python; outputs(y)", x=1)
+    s.start()
+    s.apply([Fragment("y", (), 1)])
+    with pytest.raises(GraphError, match="y"):
+        s.apply([Fragment("y", (), 2)])
+
+
+def run(
+    graph: Graph, inputs: Mapping[str, Any], function: Callable[..., Any], rng: random.Random
+) -> tuple[GraphScheduler, list[tuple[str, tuple[int, ...]]]]:
+    """Play the runtime: complete what is ready in any order, list producers item by item."""
+    plan = make_plan(graph)
+    s = GraphScheduler(plan, inputs)
+    events: list[Event] = []
+    started: list[tuple[str, tuple[int, ...]]] = []
+
+    def begin(ready: list[Ready]) -> None:
+        for r in ready:
+            for tag, args in r.instances:
+                started.append((r.primitive.name, tag))
+                value = function(r.primitive.name, *args)
+                if plan.yields[r.primitive.name]:
+                    events.extend(Fragment(r.primitive.name, (*tag, i), v) for i, v in enumerate(value))
+                    events.append(Closed(r.primitive.name, tag, len(value)))
+                else:
+                    events.append(Fragment(r.primitive.name, tag, value))
+
+    begin(s.start())
+    while events:
+        some = [events.pop(rng.randrange(len(events))) for _ in range(rng.randint(1, len(events)))]
+        begin(s.apply(some))
+    return s, started
+
+
+def of_nested(name: str, *args: Any) -> Any:
+    if name == "claims":
+        return [f"{args[0]}.{i}" for i in range(int(args[0][-1]))]
+    return (name, args)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 3), max_size=4), st.randoms(use_true_random=False))
+def test_any_order_of_completion_gives_what_the_interpreter_gives(sizes: list[int], rng: random.Random) -> None:
+    graph = parse(NESTED)
+    inputs = {"topics": [f"t{n}" for n in sizes], "style": "s"}
+    s, started = run(graph, inputs, of_nested, rng)
+    functions = {n: (lambda *a, n=n: of_nested(n, *a)) for n in ("claims", "proof", "verdict", "report")}
+    assert s.value("report") == interpret(graph, inputs, {}, functions)["report"]
+    assert len(started) == len(set(started)), "an instance ran twice"

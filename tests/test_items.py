@@ -1,0 +1,244 @@
+"""Item grammars against the parsers of the frameworks, on random texts cut at random places."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from langchain_classic.retrievers.multi_query import LineListOutputParser
+from langchain_core.exceptions import OutputParserException
+from langchain_core.output_parsers import (
+    CommaSeparatedListOutputParser,
+    JsonOutputParser,
+    MarkdownListOutputParser,
+    NumberedListOutputParser,
+)
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever
+
+from teola_plugin.errors import GraphError, ItemsError
+from teola_plugin.items import GRAMMARS, parse_items, parser_for
+
+_RETRIEVER = QueryFusionRetriever([object()], llm=MockLLM(), num_queries=10_000, mode="simple")  # type: ignore[list-item]
+
+
+def _fusion_queries(text: str) -> list[str]:
+    _RETRIEVER._llm = SimpleNamespace(complete=lambda prompt: SimpleNamespace(text=text))
+    return [query.query_str for query in _RETRIEVER._get_queries("q")]
+
+
+FRAMEWORK: dict[str, Callable[[str], Any]] = {
+    "lines": LineListOutputParser().parse,
+    "fusion_lines": _fusion_queries,
+    "numbered": NumberedListOutputParser().parse,
+    "markdown": MarkdownListOutputParser().parse,
+    "csv": CommaSeparatedListOutputParser().parse,
+    "json": JsonOutputParser().parse,
+}
+TEXT_GRAMMARS = [g for g in GRAMMARS if g != "json"]
+
+BLANKS = ["\n", "\r", "\r\n", " ", "\t", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\xa0"]
+MARKS = [
+    ",",
+    '"',
+    '""',
+    "`",
+    "```",
+    "```json",
+    "- ",
+    "* ",
+    "-",
+    "1.",
+    "12. ",
+    "2.\n",
+    "\u0663. ",
+    "\\",
+    "\\n",
+    "\0",
+]
+WORDS = ["red", "light green", "é", "日本", "😀", "5"]
+TEXTS = st.lists(st.sampled_from([*BLANKS, *MARKS, *WORDS, "\n", ", "]) | st.text(max_size=3), max_size=24).map("".join)
+
+
+@st.composite
+def _cuts(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> tuple[str, list[str]]:
+    """A text, and the same text in pieces (some of them empty)."""
+    text = draw(texts)
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return text, [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+def _parse_pieces(grammar: str, pieces: list[str]) -> list[Any]:
+    parser = parser_for(grammar)
+    return [item for piece in pieces for item in parser.feed(piece)] + parser.close()
+
+
+def _outcome(parse: Callable[[], Any]) -> Any:
+    """The items as text that tells 1 from True and NaN from NaN not; 'no array' for whatever is none."""
+    try:
+        value = parse()
+    except (ItemsError, OutputParserException):
+        return "no array"
+    return json.dumps(value) if isinstance(value, list) else "no array"
+
+
+@pytest.mark.parametrize("grammar", TEXT_GRAMMARS)
+@given(case=_cuts(TEXTS))
+@settings(deadline=None, max_examples=400)
+@example(case=("", [""]))
+@example(case=(" \n", [" ", "\n"]))
+@example(case=("a \n\n b\n ", ["a ", "\n", "\n b", "\n "]))
+@example(case=("1.\n2. x\n3", ["1.", "\n2", ". x", "\n3"]))
+@example(case=("x- a\n-\nb\n \n* c", ["x", "- a\n", "-", "\nb", "\n \n", "* c"]))
+@example(case=("```\nred\ngreen``\nblue```", ["``", "`\nred", "\ngreen``", "\nblue`", "``"]))
+@example(case=("a, b,c\rd", ["a,", " b,", "c\r", "d"]))
+@example(case=('a,"b, c",d', ["a,", '"b,', ' c",d']))
+def test_items_equal_the_frameworks_whatever_the_cut(grammar: str, case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    expected = FRAMEWORK[grammar](text)
+    assert _parse_pieces(grammar, pieces) == expected
+    assert parse_items(grammar, text) == expected
+
+
+@pytest.mark.parametrize("grammar", TEXT_GRAMMARS)
+@given(begin=TEXTS, end=TEXTS)
+@settings(deadline=None, max_examples=400)
+@example(begin="a,b,", end="c\rd")
+@example(begin="a ,", end="c\rd")
+@example(begin="a \n", end="")
+@example(begin="a\n \n", end="b")
+def test_an_item_handed_out_survives_any_continuation(grammar: str, begin: str, end: str) -> None:
+    given_early = parser_for(grammar).feed(begin)
+    assert FRAMEWORK[grammar](begin + end)[: len(given_early)] == given_early
+
+
+@pytest.mark.parametrize(
+    ("grammar", "pieces", "early"),
+    [
+        ("lines", ["  red", "\n", "green\n"], [[], ["red"], ["green"]]),
+        ("lines", ["red ", "\n", "\ngreen"], [[], [], ["red "]]),
+        ("fusion_lines", ["```\nred", " \ngre", "en\n"], [[], ["red"], ["green"]]),
+        ("numbered", ["1. red", "\n2. gre", "en\n"], [[], ["red"], ["green"]]),
+        ("markdown", ["- red", "\n* gre", "en\n"], [[], ["red"], ["green"]]),
+        ("csv", ["red, gre", "en,", " blue"], [["red"], ["green"], []]),
+        ("csv", ['red, "green", blue,', " black,"], [["red"], []]),
+        ("csv", ["red\n", "green, blue,"], [[], []]),
+        ("json", ["[1", ', "a]', '", {"b": [2]} ', ", 3]"], [[], [1], ["a]"], [{"b": [2]}, 3]]),
+        ("json", ["```json\n", '["red"', ', "gre', 'en"]\n```'], [[], [], ["red"], ["green"]]),
+        ("json", ["Here you are:\n``", "`js", 'on\n["red",', ' "green"]'], [[], [], ["red"], ["green"]]),
+        ("json", ["[1.", "5", "e1", ", 2"], [[], [], [], [15.0]]),
+        ("json", ['{"a": [1, 2', "]}"], [[], []]),
+        ("json", ["[1] and ", "[2, 3]"], [[1], []]),
+        ("json", ["[1] ", "2, 3", ", 4"], [[1], [], []]),
+    ],
+)
+def test_items_come_as_soon_as_they_are_certain(grammar: str, pieces: list[str], early: Any) -> None:
+    parser = parser_for(grammar)
+    assert [parser.feed(piece) for piece in pieces] == early
+
+
+# --- json ---------------------------------------------------------------------------------------------------
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=6)
+    | st.sampled_from(["]", '"', "\\", "`"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+_LAYOUTS = st.sampled_from([{}, {"indent": 1}, {"ensure_ascii": False}, {"separators": (" , ", " :\n")}])
+_WRAPPERS = st.sampled_from(
+    [
+        "{}",
+        " \n{}\n ",
+        "```json\n{}\n```",
+        "```\n{}```",
+        "Sure, here it is:\n```json\n{}\n```\nAnything else?",
+        "`{}`",
+        "{} Done.",
+    ]
+)
+
+
+@st.composite
+def _arrays(draw: st.DrawFn) -> str:
+    values = draw(st.lists(_VALUES, max_size=5))
+    return draw(_WRAPPERS).replace("{}", json.dumps(values, **draw(_LAYOUTS)))
+
+
+_SCRAPS = [
+    *'[]{},:"\\',
+    "[",
+    '"',
+    "1",
+    "-",
+    "1.5",
+    "tru",
+    "true",
+    "NaN",
+    '"a"',
+    " ",
+    "\n",
+    "```",
+    "json",
+    "x",
+]
+_SCRAP_TEXTS = st.builds(
+    lambda begin, rest: begin + "".join(rest),
+    st.sampled_from(["", "[", "[1, ", "```json [1, ", '["a", ']),
+    st.lists(st.sampled_from(_SCRAPS), max_size=16),
+)
+
+
+@given(case=_cuts(_arrays()))
+@settings(deadline=None, max_examples=300)
+def test_json_elements_equal_the_frameworks_whatever_the_cut(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    expected = _outcome(lambda: FRAMEWORK["json"](text))
+    assert expected != "no array"
+    assert _outcome(lambda: _parse_pieces("json", pieces)) == expected
+
+
+@given(case=_cuts(st.tuples(_arrays(), st.integers(0, 40)).map(lambda t: t[0][: t[1]])))
+@settings(deadline=None, max_examples=300)
+def test_json_that_stops_half_way_is_mended_as_the_framework_does(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    assert _outcome(lambda: _parse_pieces("json", pieces)) == _outcome(lambda: FRAMEWORK["json"](text))
+
+
+@given(case=_cuts(_SCRAP_TEXTS))
+@settings(deadline=None, max_examples=1500)
+@example(case=("[1, 2]]", ["[1, 2", "]]"]))
+@example(case=("[[1, 2, 3], 5, {x} [", ["[[1, 2, 3], 5, ", "{x} ["]))
+@example(case=("x ] ```[1]", ["x ] ```[1]"]))
+@example(case=('3 ```["a"]', ['3 ```["a"]']))
+def test_json_gone_wrong_gives_the_frameworks_array_or_raises(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    got, expected = _outcome(lambda: _parse_pieces("json", pieces)), _outcome(lambda: FRAMEWORK["json"](text))
+    assert got == _outcome(lambda: parse_items("json", text))
+    assert got in (expected, "no array")
+    if expected != "no array" and got == "no array":  # the documented exception: elements had been handed out
+        assert parser_for("json").feed(text)
+
+
+@pytest.mark.parametrize("text", ["", "no list", '{"a": 1}', '"a"', "[1, 2]]", "[" * 100_000, "[" + "9" * 5000 + "]"])
+def test_json_without_an_array_raises(text: str) -> None:
+    with pytest.raises(ItemsError, match="items='json'"):
+        parse_items("json", text)
+
+
+# --- the registry -------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_grammar_is_refused_by_name() -> None:
+    with pytest.raises(GraphError, match=re.escape("items='haiku'")):
+        parser_for("haiku")

@@ -1,0 +1,183 @@
+"""The p-graphs of real LangChain pipelines, as text.
+
+A file in `pipelines/` holds a graph and, below a line of dashes, what was left to the framework. Update with
+`pytest --update-golden`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.rate_limiters import InMemoryRateLimiter
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_openai import ChatOpenAI
+
+from teola_plugin import pure, reads
+from teola_plugin.adapters.langchain import adapter
+from teola_plugin.graph import parse
+from teola_plugin.trace import Traced
+from tests.langchain_world import PIPELINES, Engines, ask
+
+FOLDER = Path(__file__).parent / "pipelines"
+
+
+def shown(traced: Traced) -> str:
+    breaks = [re.sub(r" \(line \d+\)", "", f"{b.code} {b.what} at {b.origin.split(' (')[0]}") for b in traced.breaks]
+    return "\n".join([str(traced.graph), "-----", *breaks]) + "\n"
+
+
+def hosted(**fields: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="gpt-4o", base_url="http://127.0.0.1:1/v1", api_key="none", **fields)  # type: ignore[arg-type]
+
+
+def foreign(e: Engines) -> Runnable[Any, Any]:
+    model = hosted()
+    return (
+        RunnableParallel(
+            pro=ask("For {claim}") | model | StrOutputParser(), con=ask("Against {claim}") | model | StrOutputParser()
+        )
+        | ask("Judge {pro} {con}")
+        | model
+    )
+
+
+@pytest.mark.parametrize("name", [*PIPELINES, "foreign"])
+def test_pipeline(name: str, update_golden: bool) -> None:
+    build = {**PIPELINES, "foreign": foreign}[name]
+    traced = adapter.trace(build(Engines()))
+    path = FOLDER / f"langchain_{name}.txt"
+    if update_golden:
+        path.write_text(shown(traced))
+    assert shown(traced) == path.read_text()
+    assert parse(str(traced.graph)) == traced.graph
+    assert set(traced.observed.values()) <= {p.name for p in traced.graph}
+    assert {p.setting("fn") for p in traced.graph} - {None} == set(traced.functions)
+
+
+def traced_lines(chain: Runnable[Any, Any]) -> list[str]:
+    return str(adapter.trace(chain).graph).splitlines()
+
+
+def codes(chain: Runnable[Any, Any]) -> list[str]:
+    return [b.code for b in adapter.trace(chain).breaks]
+
+
+def test_templates_that_cannot_be_cut_are_one_piece() -> None:
+    e = Engines()
+    for template in (
+        PromptTemplate.from_template("{x!r}"),
+        PromptTemplate.from_template("{x:>10}"),
+        PromptTemplate.from_template("{{ x }}", template_format="jinja2"),
+        ChatPromptTemplate.from_messages([MessagesPlaceholder("x")]),
+    ):
+        lines = traced_lines(template | e.chat)
+        assert lines[1:3] == ["prompt = call(x, fn='prompt') @ python", "kv = prefilling(prompt) @ llm"]
+
+
+def test_partial_variables_are_part_of_the_text() -> None:
+    template = PromptTemplate.from_template("{a} and {b}").partial(a="first")
+    assert "kv = prefilling('first and ', b) @ llm" in traced_lines(template | Engines().completion)
+
+
+def test_partial_functions_with_effects_are_left_to_the_framework() -> None:
+    seen: list[int] = []
+    template = PromptTemplate.from_template("{a} {b}").partial(a=lambda: str(seen.append(1)))
+    assert codes(template | Engines().chat) == ["TB109"]
+
+
+def test_a_template_that_strips_its_messages() -> None:
+    e = Engines()
+    e.llm.render_chat = lambda messages: "".join(f"[{m['content'].strip()}]" for m in messages)  # type: ignore[attr-defined]
+    assert traced_lines(ask("{a} or {b}") | e.chat)[1:4] == [
+        "a_stripped = call(a, fn='lstrip') @ python",
+        "b_stripped = call(b, fn='rstrip') @ python",
+        "kv = prefilling('[', a_stripped, ' or ', b_stripped, ']') @ llm",
+    ]
+
+
+def test_bound_arguments_are_settings() -> None:
+    model = Engines().chat.bind(stop=["\n"], temperature=0.5)
+    assert "answer = decoding(kv, temperature=0.5, stop=['\\n']) @ llm" in traced_lines(ask("{a}") | model)
+
+
+def test_models_behind_a_cache_or_a_limiter() -> None:
+    e = Engines()
+    limited = e.chat.model_copy(update={"rate_limiter": InMemoryRateLimiter()})
+    assert codes(ask("{a}") | limited) == ["TB103"]
+    assert codes(ask("{a}") | e.chat.model_copy(update={"cache": InMemoryCache()})) == ["TB103"]
+    set_llm_cache(InMemoryCache())
+    try:
+        assert codes(ask("{a}") | e.chat) == ["TB103"]
+        assert codes(ask("{a}") | e.chat.model_copy(update={"cache": False})) == []
+    finally:
+        set_llm_cache(None)
+
+
+def test_foreign_models() -> None:
+    fake = FakeListChatModel(responses=["a", "b"])
+    assert codes(ask("{a}") | fake) == ["TB104"]
+
+    @pure
+    class Stateless(FakeListChatModel):
+        pass
+
+    class Mine(ChatOpenAI):
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super()._generate(*args, **kwargs)
+
+    assert codes(ask("{a}") | Stateless(responses=["a"])) == []
+    assert codes(ask("{a}") | Mine(model="gpt-4o", api_key="none")) == ["TB104"]  # type: ignore[arg-type]
+    assert codes(ask("{a}") | hosted(streaming=True)) == ["TB103"]
+
+
+def test_reads_wait_for_writes_of_other_names() -> None:
+    @reads("notes")
+    def lookup(x: str) -> str:
+        return x
+
+    def unknown(x: str) -> str:
+        print(x)
+        return x
+
+    chain = RunnableLambda(unknown) | RunnableLambda(lookup) | ask("{a}") | Engines().chat
+    assert traced_lines(chain)[1:3] == [
+        "unknown = call(input, fn='unknown') @ pipeline, writes(notes)",
+        "lookup = call(unknown, fn='lookup') @ python, reads(notes), after(unknown)",
+    ]
+
+
+def test_values_for_the_inputs() -> None:
+    e = Engines()
+    single = adapter.trace(ask("Tell {topic}") | e.chat)
+    assert single.bind({"topic": "bees", "more": 1}) == {"topic": "bees"} == single.bind("bees")
+    assert single.bind({}) == {}
+    both = adapter.trace(ask("{a} {b}") | e.chat)
+    assert both.bind({"a": 1}) == {"a": 1}
+    mapped = adapter.trace((ask("{a}") | e.chat).map())
+    assert mapped.bind(["x", "y"]) == {"input": ["x", "y"]}
+    whole = adapter.trace(RunnablePassthrough() | e.chat)
+    assert whole.bind([HumanMessage("hi")]) == {"input": [HumanMessage("hi")]}
+
+
+def test_nothing_of_the_users_runs_while_a_pipeline_is_read() -> None:
+    def explode(x: Any) -> Any:
+        raise AssertionError
+
+    chain = RunnableLambda(explode) | RunnablePassthrough(explode) | {"a": explode} | ask("{a}") | Engines().chat
+    assert adapter.trace(chain).graph.outputs
+
+
+def test_messages_are_what_a_function_sees() -> None:
+    chain = ask("{a}") | Engines().chat | (lambda m: m.content)
+    traced = adapter.trace(chain)
+    assert "message = call(text, fn='message') @ python" in str(traced.graph)
+    assert traced.functions["message"].call("text") == AIMessage("text")

@@ -1,0 +1,279 @@
+"""What `optimize` returns for a runnable is, to whoever looks, the same runnable."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.load import dumps
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBinding,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSequence,
+)
+
+from teola_plugin.adapters.langchain import adapter
+from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.seams import current
+from tests.langchain_world import Engines, ask
+
+
+class Said:
+    """A session that only listens."""
+
+    def __init__(self) -> None:
+        self.observed: list[Any] = []
+        self.is_closed = False
+
+    def ask(self, *args: Any) -> Any:
+        raise AssertionError
+
+    claim = ask
+
+    def observe(self, component: object, value: Any) -> None:
+        self.observed.append(value)
+
+
+class OneCall:
+    def __init__(self) -> None:
+        self.session = Said()
+
+    def close(self) -> None:
+        self.session.is_closed = True
+
+
+class Noted:
+    """Calls that are only noted down."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[list[Entered], bool]] = []
+        self.calls: list[OneCall] = []
+
+    def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OneCall:
+        self.opened.append((list(inputs), loop is not None))
+        self.calls.append(OneCall())
+        return self.calls[-1]
+
+    def again(self, pipeline: Any) -> Any:
+        return adapter.twin(pipeline, self)
+
+    def explain(self, format: str = "text", analyze: Any = None) -> str:
+        return f"explained as {format}"
+
+    @property
+    def modes(self) -> list[str]:
+        return [entered.mode for inputs, _ in self.opened for entered in inputs]
+
+
+def inside(x: Any) -> str:
+    """Whether it runs in a call."""
+    return f"{x}{'!' if current() else '?'}"
+
+
+def is_twin(runnable: Any) -> bool:
+    return hasattr(type(runnable), "__teola__")
+
+
+SEQUENCE = RunnableLambda(inside) | StrOutputParser()
+TEMPLATED = ask("Tell {topic}") | StrOutputParser()
+
+
+def exclaims(x: Iterator[str]) -> Iterator[str]:
+    for part in x:
+        yield inside(part)
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        SEQUENCE, RunnableLambda(inside), RunnableParallel(a=inside), RunnablePassthrough.assign(a=inside),
+        RunnableLambda(inside).with_retry(), RunnableLambda(inside).bind(), RunnableLambda(inside).map(),
+        RunnableLambda(inside).with_fallbacks([SEQUENCE]), RunnableGenerator(exclaims), TEMPLATED, Engines().chat,
+        RunnableLambda(inside).with_config(run_name="named", tags=["t"]),
+    ],
+)  # fmt: skip
+def test_looks_the_same(original: Runnable[Any, Any]) -> None:
+    twin = adapter.twin(original, Noted())
+    assert isinstance(twin, type(original))
+    assert type(twin).__name__ == type(original).__name__
+    assert type(twin).__qualname__ == type(original).__qualname__
+    assert repr(twin) == repr(original)
+    assert (twin == original, original == twin, twin == copy.copy(twin)) == (True, True, True)
+    assert twin != SEQUENCE or original == SEQUENCE
+    assert twin.get_name() == original.get_name()
+    assert dumps(twin) == dumps(original)
+    assert twin.get_input_jsonschema() == original.get_input_jsonschema()
+    assert twin.get_output_jsonschema() == original.get_output_jsonschema()
+    assert twin.config_specs == original.config_specs
+    assert twin.get_graph().draw_mermaid() == original.get_graph().draw_mermaid()
+    assert not any("teola" in name for name in vars(original))
+    assert not is_twin(original)
+
+
+def test_pickles_are_plain() -> None:
+    restored = pickle.loads(pickle.dumps(adapter.twin(TEMPLATED, Noted())))
+    assert type(restored) is RunnableSequence
+    assert restored == TEMPLATED
+
+
+def test_each_sync_entry_opens_one_call() -> None:
+    calls = Noted()
+    twin = adapter.twin(SEQUENCE, calls)
+    assert twin.invoke("a") == "a!"
+    assert twin.batch(["a", "b"]) == ["a!", "b!"]
+    assert list(twin.stream("a")) == ["a!"]
+    assert sorted(twin.batch_as_completed(["a", "b"])) == [(0, "a!"), (1, "b!")]
+    assert calls.modes == ["invoke", "batch", "batch", "stream", "invoke", "invoke"]
+    assert [(len(inputs), has_loop) for inputs, has_loop in calls.opened] == [
+        (1, False),
+        (2, False),
+        (1, False),
+        (2, False),
+    ]
+    assert all(call.session.is_closed for call in calls.calls)
+    assert current() is None
+
+
+async def test_each_async_entry_opens_one_call() -> None:
+    calls = Noted()
+    twin = adapter.twin(SEQUENCE, calls)
+    assert await twin.ainvoke("a") == "a!"
+    assert await twin.abatch(["a", "b"]) == ["a!", "b!"]
+    assert [c async for c in twin.astream("a")] == ["a!"]
+    assert [c async for c in twin.abatch_as_completed(["a"])] == [(0, "a!")]
+    events = [e async for e in twin.astream_events("a", version="v2")]
+    assert events[-1]["data"]["output"] == "a!"
+    assert calls.modes == ["ainvoke", "abatch", "abatch", "astream", "ainvoke", "events"]
+    assert all(has_loop for _, has_loop in calls.opened)
+    assert all(call.session.is_closed for call in calls.calls)
+    assert current() is None
+
+
+def test_a_stream_keeps_its_call_open_and_the_context_to_itself() -> None:
+    calls = Noted()
+    chunks = adapter.twin(RunnableLambda(letters) | StrOutputParser(), calls).stream("ab")
+    assert calls.calls == []
+    assert next(chunks) == "a!"
+    assert current() is None
+    assert not calls.calls[0].session.is_closed
+    chunks.close()
+    assert calls.calls[0].session.is_closed
+
+
+def letters(text: str) -> Iterator[str]:
+    for letter in text:
+        yield inside(letter)
+
+
+async def aletters(text: str) -> AsyncIterator[str]:
+    for letter in text:
+        yield inside(letter)
+
+
+async def test_an_abandoned_async_stream_closes_its_call() -> None:
+    calls = Noted()
+    chunks = adapter.twin(RunnableLambda(aletters) | StrOutputParser(), calls).astream("ab")
+    async for _ in chunks:
+        break
+    await asyncio.create_task(chunks.aclose())  # in another task, and so in another context
+    assert calls.calls[0].session.is_closed
+
+
+def test_errors_pass_and_close_the_call() -> None:
+    calls = Noted()
+    error = KeyError("mine")
+
+    def fail(x: Any) -> Any:
+        raise error
+
+    twin = adapter.twin(RunnableLambda(fail), calls)
+    for act in (lambda: twin.invoke(1), lambda: list(twin.stream(1)), lambda: twin.batch([1, 2])):
+        with pytest.raises(KeyError) as caught:
+            act()
+        assert caught.value is error
+    assert all(call.session.is_closed for call in calls.calls)
+
+
+def test_raising_stays_eager() -> None:
+    async def only_async(x: Any) -> Any:
+        yield 1
+
+    with pytest.raises(NotImplementedError):
+        RunnableGenerator(only_async).stream(1)
+    with pytest.raises(NotImplementedError):
+        adapter.twin(RunnableGenerator(only_async), Noted()).stream(1)
+
+
+def test_a_twin_in_a_call_is_plain() -> None:
+    outer, inner = Noted(), Noted()
+    chain = RunnableLambda(inside) | adapter.twin(RunnableParallel(a=inside), inner)
+    assert adapter.twin(chain, outer).invoke("x") == {"a": "x!!"}
+    assert inner.opened == []
+    assert chain.invoke("x") == {"a": "x?!"}
+    assert len(inner.opened) == 1
+
+
+def test_what_is_made_of_a_twin_is_one() -> None:
+    twin = adapter.twin(SEQUENCE, Noted())
+    made = [
+        twin | str.upper, (lambda x: x) | twin, twin.pipe(str.upper), twin.bind(), twin.with_config(run_name="r"),
+        twin.with_retry(), twin.with_fallbacks([SEQUENCE]), twin.with_types(input_type=str), twin.map(),
+        twin.with_listeners(on_start=print), copy.copy(twin), copy.deepcopy(twin), twin.model_copy(),
+        adapter.twin(RunnableParallel(a=inside), Noted()).assign(b=inside),
+        adapter.twin(RunnableParallel(a=inside), Noted()).pick("a"),
+    ]  # fmt: skip
+    assert all(map(is_twin, made))
+    assert (twin | str.upper) == (SEQUENCE | str.upper)
+    assert type((twin | str.upper).first) is RunnableLambda
+    assert not is_twin(twin.bind().bound)
+
+
+def test_calls_that_run_something_else_do_not_run_ahead() -> None:
+    calls = Noted()
+    twin = adapter.twin(SEQUENCE, calls)
+    twin.invoke("a", {"max_concurrency": 1})
+    assert calls.opened == [([], False)]
+
+
+def test_calls_and_explain() -> None:
+    calls = Noted()
+    twin = adapter.twin(SEQUENCE, calls)
+    assert adapter.calls_of(twin) is calls
+    assert adapter.calls_of(SEQUENCE) is None
+    assert adapter.knows(twin)
+    assert not adapter.knows("text")
+    assert twin.explain() == "explained as text"
+
+
+def test_components_that_only_the_framework_runs_are_observed() -> None:
+    printed: list[str] = []
+
+    def unknown(x: str) -> str:
+        printed.append(x)
+        return x.upper()
+
+    chain = RunnableLambda(unknown) | ask("{x}") | Engines().chat.with_config(run_name="m")
+    assert len(adapter.trace(chain).observed) == 1
+    for run in (lambda t: t.invoke("a"), lambda t: list(t.stream("a")), lambda t: asyncio.run(t.ainvoke("a"))):
+        calls = Noted()
+        with pytest.raises(AssertionError):  # the model asks a session that only listens
+            run(adapter.twin(chain, calls))
+        assert calls.calls[0].session.observed[0] == "A"
+    assert printed == ["a"] * 3
+
+
+def test_binding_keeps_its_delegation() -> None:
+    twin = adapter.twin(Engines().chat.bind(stop=["a"]), Noted())
+    assert isinstance(twin, RunnableBinding)
+    assert twin._llm_type == "teola-engine-chat"
+    assert ChatPromptTemplate.from_template("{a}") | twin

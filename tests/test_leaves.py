@@ -1,0 +1,278 @@
+"""What a tracer foresees of a leaf is what the seam asks for, and its value becomes what the framework makes of it.
+
+Each framework component runs once for real, in a session that writes down what it is asked.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from teola_plugin.adapters.leaf import Leaf, outcome, rehearse
+from teola_plugin.engines import freeze
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.seams import active
+from tests.real_models import InlineSession, cross_encoder, minilm, minilm_path, same, values
+
+pytestmark = pytest.mark.real
+
+TEXTS = ["a cat\nsat", "on a mat", "in order"]
+
+
+def equals(leaf: Leaf | None, asked: tuple[Any, ...], *given: Any) -> bool:
+    """The seam asked for exactly what the leaf foresees of what the component was given."""
+    assert leaf is not None
+    spec, op, payload, settings = asked
+    assert (leaf.spec.key, leaf.op, leaf.settings) == (spec.key, op, settings)
+    return bool(freeze(leaf.payload(*given)) == freeze(payload))
+
+
+def value_of(leaf: Leaf, *given: Any) -> Any:
+    return values(engine_for(leaf.spec), leaf.op, [leaf.payload(*given)], **leaf.settings)[0]
+
+
+# --- LangChain -----------------------------------------------------------------------------------------------
+
+
+@cache
+def embeddings() -> Any:
+    from langchain_huggingface import HuggingFaceEmbeddings
+
+    return HuggingFaceEmbeddings(model_name=str(minilm_path()), model_kwargs={"device": "cpu"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"encode_kwargs": {"normalize_embeddings": True, "batch_size": 2}},
+        {"encode_kwargs": {"prompt": "p: "}, "query_encode_kwargs": {"prompt": "q: ", "truncate_dim": 8}},
+    ],
+)
+def test_langchain_embeddings(changes: dict[str, Any]) -> None:
+    from teola_plugin.adapters.langchain import leaves
+
+    model = embeddings().model_copy(update=changes)
+    query, document, session = leaves.query_embedding(model), leaves.document_embedding(model), InlineSession()
+    plain = model.embed_query(TEXTS[0]), model.embed_documents(TEXTS)
+    with active(session):
+        asked = model.embed_query(TEXTS[0]), model.embed_documents(TEXTS)
+    assert np.allclose(asked[0], plain[0], atol=1e-5)
+    assert np.allclose(asked[1], plain[1], atol=1e-5)
+    assert type(asked[0][0]) is float
+    assert equals(query, session.asked[0], TEXTS[0])
+    assert all(equals(document, item, text) for item, text in zip(session.asked[1:], TEXTS, strict=True))
+
+
+def test_langchain_embeddings_that_are_not_stock() -> None:
+    from langchain_huggingface import HuggingFaceEmbeddings
+
+    from teola_plugin.adapters.langchain import leaves
+
+    class Upper(HuggingFaceEmbeddings):
+        def embed_query(self, text: str) -> list[float]:
+            return super().embed_query(text.upper())
+
+    assert leaves.query_embedding(Upper(model_name=str(minilm_path()))) is None
+    assert leaves.query_embedding(embeddings().model_copy(update={"multi_process": True})) is None
+    assert leaves.query_embedding(embeddings().model_copy(update={"encode_kwargs": {"precision": "int8"}})) is None
+    assert leaves.document_embedding(object()) is None
+
+
+def langchain_store() -> Any:
+    import chromadb
+    from langchain_chroma import Chroma
+
+    name = f"langchain-{id(object())}"
+    client = chromadb.EphemeralClient()
+    if name in [c.name for c in client.list_collections()]:
+        client.delete_collection(name)
+    store = Chroma(collection_name=name, embedding_function=embeddings(), client=client)
+    store.add_texts(["a cat", "a dog", "a mat", "an order"], metadatas=[{"n": i} for i in range(4)], ids=list("wxyz"))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("search", "arguments"),
+    [
+        ("similarity_search", {}),
+        ("similarity_search", {"k": 2, "filter": {"n": {"$gt": 0}}, "where_document": {"$contains": "a"}}),
+        ("similarity_search_with_score", {"k": 3}),
+        ("similarity_search_with_relevance_scores", {"k": 3, "score_threshold": 0.1}),
+        ("max_marginal_relevance_search", {"k": 2, "fetch_k": 4, "lambda_mult": 0.3}),
+    ],
+)
+def test_langchain_searches(search: str, arguments: dict[str, Any]) -> None:
+    from teola_plugin.adapters.langchain import leaves
+
+    store, session = langchain_store(), InlineSession()
+    leaf = leaves.search(store, search, **arguments)
+    assert leaf is not None
+    plain = getattr(store, search)("the cat", **arguments)
+    with active(session):
+        asked = getattr(store, search)("the cat", **arguments)
+    vector = value_of(leaves.query_embedding(store.embeddings), "the cat")  # type: ignore[arg-type]
+    assert [op for _, op, _, _ in session.asked] == ["embedding", "searching"]
+    assert equals(leaf, session.asked[1], vector)
+    ahead = leaves.documents_of(store, value_of(leaf, vector), search, vector, **arguments)
+    assert _documents(ahead) == _documents(asked) == _documents(plain)
+
+
+def _documents(found: Any) -> Any:
+    return [(d[0], round(float(d[1]), 4)) if isinstance(d, tuple) else d for d in found]
+
+
+def test_langchain_stores_that_are_not_stock() -> None:
+    from langchain_chroma import Chroma
+
+    from teola_plugin.adapters.langchain import leaves
+
+    class Reversed(Chroma):
+        def similarity_search(self, *args: Any, **kwargs: Any) -> Any:
+            return super().similarity_search(*args, **kwargs)[::-1]
+
+    assert leaves.search(Reversed("reversed", embedding_function=embeddings())) is None
+    assert leaves.search(Chroma("texts-only")) is None
+    assert leaves.search(object()) is None
+    assert leaves.search(langchain_store(), "similarity_search_by_image", uri="x") is None
+
+
+def test_langchain_reranker() -> None:
+    from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+    from langchain_community.cross_encoders import HuggingFaceCrossEncoder
+    from langchain_core.documents import Document
+
+    from teola_plugin.adapters.langchain import leaves
+
+    encoder = HuggingFaceCrossEncoder.model_construct(client=cross_encoder())
+    compressor = CrossEncoderReranker(model=encoder, top_n=2)
+    documents = [Document(page_content=text, metadata={"n": i}) for i, text in enumerate(TEXTS)]
+    leaf, session = leaves.reranking(compressor), InlineSession()
+    assert leaf is not None
+    plain = compressor.compress_documents(documents, "who sat?")
+    with active(session):
+        asked = compressor.compress_documents(documents, "who sat?")
+    assert all(equals(leaf, item, "who sat?", d) for item, d in zip(session.asked, documents, strict=True))
+    scores = [value_of(leaf, "who sat?", document) for document in documents]
+    assert leaves.reranked(compressor, "who sat?", documents, scores) == asked == plain
+    assert leaves.reranked(compressor, "who sat?", [], []) == []
+    assert leaves.reranking(object()) is None
+
+
+# --- LlamaIndex ----------------------------------------------------------------------------------------------
+
+
+@cache
+def embedding(instruction: str | None = None) -> Any:
+    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+    return HuggingFaceEmbedding(str(minilm_path()), device="cpu", query_instruction=instruction)
+
+
+@pytest.mark.parametrize("instruction", [None, "Find: "])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_llamaindex_embeddings(instruction: str | None, normalize: bool) -> None:
+    from teola_plugin.adapters.llamaindex import leaves
+
+    model = embedding(instruction).model_copy(update={"normalize": normalize})
+    query, text, session = leaves.query_embedding(model), leaves.text_embedding(model), InlineSession()
+    plain = model.get_query_embedding(TEXTS[0]), model.get_text_embedding_batch(TEXTS)
+    with active(session):
+        asked = model.get_query_embedding(TEXTS[0]), model.get_text_embedding_batch(TEXTS)
+    assert np.allclose(asked[0], plain[0], atol=1e-5)
+    assert np.allclose(asked[1], plain[1], atol=1e-5)
+    assert equals(query, session.asked[0], TEXTS[0])
+    assert all(equals(text, item, given) for item, given in zip(session.asked[1:], TEXTS, strict=True))
+    assert leaves.query_embedding(object()) is None
+
+
+def llamaindex_store() -> Any:
+    from llama_index.core.schema import TextNode
+    from llama_index.vector_stores.chroma import ChromaVectorStore
+
+    from tests.real_models import collection
+
+    store = ChromaVectorStore(chroma_collection=collection(rows=0))
+    nodes = [TextNode(id_=f"n{i}", text=text, metadata={"n": i}) for i, text in enumerate(TEXTS)]
+    for node in nodes:
+        node.embedding = minilm().encode(node.text).tolist()
+    store.add(nodes)
+    return store
+
+
+@pytest.mark.parametrize("mode", ["default", "mmr"])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_llamaindex_searches(mode: str, filtered: bool) -> None:
+    from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
+    from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
+
+    from teola_plugin.adapters.llamaindex import leaves
+
+    vector = minilm().encode("the cat")
+    filters = MetadataFilters(filters=[MetadataFilter(key="n", value=0, operator="!=")]) if filtered else None  # type: ignore[arg-type]
+    query = VectorStoreQuery(similarity_top_k=1, filters=filters, mode=VectorStoreQueryMode(mode))
+    store, session = llamaindex_store(), InlineSession()
+    leaf = leaves.search(store, query)
+    assert leaf is not None
+    query.query_embedding = vector.tolist()
+    plain = store.query(query)
+    with active(session):
+        asked = store.query(query)
+    assert equals(leaf, session.asked[0], vector)
+    ahead = leaves.nodes_of(store, value_of(leaf, vector), query)
+    assert ahead.ids == asked.ids == plain.ids
+    assert [n.text for n in ahead.nodes] == [n.text for n in plain.nodes]
+    assert np.allclose(ahead.similarities, plain.similarities)
+    assert leaves.search(object(), query) is None
+
+
+def test_llamaindex_reranker() -> None:
+    from llama_index.core.postprocessor import SentenceTransformerRerank
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+    from teola_plugin.adapters.llamaindex import leaves
+    from teola_plugin.runtime.engines.tiny_model import tiny_cross_encoder
+
+    reranker = SentenceTransformerRerank(2, str(tiny_cross_encoder()), "cpu", keep_retrieval_score=True)
+
+    def nodes() -> list[NodeWithScore]:
+        made = [TextNode(id_=str(i), text=text, metadata={"title": "T"}) for i, text in enumerate(TEXTS)]
+        return [NodeWithScore(node=node, score=0.5) for node in made]
+
+    leaf, session, query = leaves.reranking(reranker), InlineSession(), QueryBundle("who sat?")
+    assert leaf is not None
+    plain = reranker.postprocess_nodes(nodes(), query)
+    with active(session):
+        asked = reranker.postprocess_nodes(nodes(), query)
+    given = nodes()
+    assert all(equals(leaf, item, query, node) for item, node in zip(session.asked, given, strict=True))
+    ahead = leaves.reranked(reranker, "who sat?", given, [value_of(leaf, query, node) for node in given])
+    assert [n.node.node_id for n in ahead] == [n.node.node_id for n in asked] == [n.node.node_id for n in plain]
+    assert same([n.score for n in asked], [n.score for n in plain])
+    assert [n.node.metadata for n in ahead] == [n.node.metadata for n in plain]
+    assert [n.score for n in given] == [0.5] * 3
+    assert leaves.reranking(object()) is None
+
+
+# --- rehearsals ----------------------------------------------------------------------------------------------
+
+
+def test_a_rehearsal_ends_at_what_has_no_answer_and_runs_no_engine() -> None:
+    from teola_plugin.adapters import sentence_transformers
+
+    assert sentence_transformers.spec_of(cross_encoder())
+
+    def act() -> Any:
+        vector = minilm().encode("a")
+        return cross_encoder().predict(("a", str(vector)))
+
+    assert sentence_transformers.spec_of(minilm())
+    vector = np.ones(3, dtype=np.float32)
+    asked = rehearse(act, embedding=[vector])
+    assert [(a.op, a.payload) for a in asked] == [("embedding", "a"), ("reranking", ("a", str(vector)))]
+    assert outcome(act, embedding=[vector], reranking=[np.float32(0.5)]) == np.float32(0.5)
+    with pytest.raises(LookupError):
+        outcome(act, embedding=[vector])

@@ -1,0 +1,214 @@
+"""What a function may do: proven from its source by a white-list, or declared."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import os
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
+from langchain_core.prompts import PromptTemplate, format_document
+
+from teola_plugin import pure, reads, writes
+from teola_plugin.adapters.purity import effects_of
+
+SEEN: list[Any] = []
+TABLE = {"a": 1}
+PATTERN = re.compile("a+")
+TEMPLATE = PromptTemplate.from_template("{page_content}")
+
+
+@dataclass(frozen=True)
+class Row:
+    text: str
+
+
+def format_docs(docs: list[Document]) -> str:
+    return "\n\n".join(doc.page_content for doc in docs)
+
+
+def with_helper(x: Any) -> str:
+    return format_docs(x["docs"]).upper()
+
+
+def builds(x: Any) -> Any:
+    rows: list[str] = []
+    seen = set()
+    total = 0
+    for i, doc in enumerate(x["docs"]):
+        if doc.metadata.get("source") in seen:
+            continue
+        seen.add(doc.metadata["source"])
+        rows.append(f"{i}: {doc.page_content}")
+        total += 1
+    rows[0] = "first"
+    rows += ["last"]
+    return sorted(rows, key=lambda row: row[0]), total
+
+
+def nested(x: Any) -> Any:
+    def short(text: str) -> str:
+        return text[:10]
+
+    best = lambda rows: rows[0]  # noqa: E731
+    try:
+        return best([short(t) for t in x])
+    except IndexError as e:
+        raise ValueError(f"nothing: {e}") from e
+
+
+def recursive(x: Any) -> Any:
+    return x if not x else recursive(x[1:])
+
+
+def from_library(docs: Any) -> str:
+    return "".join(format_document(doc, TEMPLATE) for doc in docs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        format_docs, with_helper, builds, nested, recursive, from_library,
+        lambda x: x["question"].strip().lower(),
+        lambda x: json.loads(re.sub("`", "", x)),
+        lambda x: PATTERN.sub("b", x) + PATTERN.findall(x)[0],
+        lambda x: [HumanMessage(content=x), Document(page_content=x), Row(x)],
+        lambda x: Counter(x).most_common(1),
+        lambda x: max(x, key=operator.itemgetter("score")),
+        lambda x: TABLE[x] + TABLE.get(x, 0),
+        lambda x: next((d for d in x if d), None),
+        lambda x: defaultdict(list, x),
+        functools.partial(lambda k, x: x + k, 1),
+    ],
+)  # fmt: skip
+def test_pure(function: Callable[..., Any]) -> None:
+    effects = effects_of(function)
+    assert effects.pure, effects.why
+
+
+def prints(x: Any) -> Any:
+    print(x)
+    return x
+
+
+def calls_prints(x: Any) -> Any:
+    return prints(x)
+
+
+def appends(x: Any) -> Any:
+    SEEN.append(x)
+
+
+def appends_to_alias(x: Any) -> Any:
+    seen = SEEN
+    seen.append(x)
+
+
+def extends_argument(x: Any) -> Any:
+    rows = x["rows"]
+    rows += [1]
+    return rows
+
+
+def stores_item(x: Any) -> Any:
+    x["k"] = 1
+    return x
+
+
+def deletes(x: Any) -> Any:
+    del x["k"]
+    return x
+
+
+def stores_attribute(x: Any) -> Any:
+    x.k = 1
+    return x
+
+
+def counts(x: Any) -> Any:
+    global TABLE
+    TABLE = {}
+
+
+def opens(x: Any) -> Any:
+    with open(x) as f:
+        return f.read()
+
+
+def imports(x: Any) -> Any:
+    import shutil
+
+    shutil.rmtree(x)
+
+
+async def awaits(x: Any) -> Any:
+    return x
+
+
+def yields(x: Any) -> Any:
+    yield x
+
+
+def calls_value(x: Any) -> Any:
+    f = x["f"]
+    return f(1)
+
+
+def mixed(x: Any) -> Any:
+    rows: list[Any] = []
+    if x:
+        rows = x["rows"]
+    rows.append(1)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        prints, calls_prints, appends, appends_to_alias, extends_argument, stores_item, deletes, stores_attribute,
+        counts, opens, imports, awaits, yields, calls_value, mixed, print,
+        lambda x: random.random(), lambda x: time.time(), lambda x: os.remove(x), lambda x: x.invoke(1),
+        lambda x: [v for v in x if SEEN.append(v)], lambda x: setattr(x, "a", 1), lambda x: json.dump(x, x),
+        lambda x: (lambda y: y.write(x))(x), lambda x: unknown_name(x), lambda x: x.sort(),  # noqa: F821
+    ],
+)  # fmt: skip
+def test_impure(function: Callable[..., Any]) -> None:
+    effects = effects_of(function)
+    assert not effects.pure
+    assert effects.why
+
+
+def test_declared() -> None:
+    assert effects_of(pure(prints.__class__(prints.__code__, globals()))).pure
+
+    @reads("kb")
+    def lookup(x: Any) -> Any:
+        return os.stat(x)
+
+    @writes("kb")
+    @reads("notes")
+    def ingest(x: Any) -> Any:
+        return x
+
+    assert (effects_of(lookup).pure, effects_of(lookup).reads) == (True, ("kb",))
+    assert (effects_of(ingest).pure, effects_of(ingest).reads, effects_of(ingest).writes) == (
+        False,
+        ("notes",),
+        ("kb",),
+    )
+    assert effects_of(lambda x: lookup(x)).pure
+    assert not effects_of(lambda x: ingest(x)).pure
+
+
+def test_why_names_the_line() -> None:
+    assert "it uses print (line" in effects_of(prints).why

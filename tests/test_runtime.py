@@ -1,0 +1,317 @@
+"""Host, session and run-ahead together, on fake engines: slots, faults, cancellation, and what a call leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import textwrap
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from teola_plugin.engines import Batch, Done, Emit, EngineSpec
+from teola_plugin.errors import Cancelled, EngineClosed
+from teola_plugin.graph import parse
+from teola_plugin.plan import make_plan
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.session import Session
+from teola_plugin.seams import Reply
+from teola_plugin.trace import Function
+from tests.fakes import FakeEngine, says
+
+TEXT = """
+inputs(question)
+kv = prefilling('rewrite: ', question) @ llm
+rewrites: [] = partial_decoding(kv, items='lines') @ llm
+q: [] = embedding(*rewrites, normalize=True) @ embedder
+q0 = embedding(question, normalize=True) @ embedder
+hits: [] = searching(*q, top_k=2) @ store, reads(kb)
+out = call(q0, hits, fn='join') @ python
+outputs(out)
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    host = LocalHost()
+    yield host
+    host.close()
+
+
+def engines() -> dict[str, FakeEngine]:
+    return {
+        "llm": FakeEngine(lambda prompt: says("one\ntwo"), name="llm", concurrent=True),
+        "embedder": FakeEngine(lambda text: f"v({text})", name="embedder"),
+        "store": FakeEngine(lambda vector: [f"doc of {vector}"], name="store"),
+    }
+
+
+def prepared(fakes: dict[str, FakeEngine], text: str = TEXT) -> Prepared:
+    functions = {"join": Function(lambda *a: a), "boom": Function(_boom)}
+    return Prepared(make_plan(parse(text)), functions, {n: e.spec for n, e in fakes.items()})
+
+
+def _boom(*_: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+def gated(host: LocalHost) -> asyncio.Event:
+    """An event of the host's loop that holds an engine back until it is set."""
+
+    async def gate() -> asyncio.Event:
+        return asyncio.Event()
+
+    return asyncio.run_coroutine_threadsafe(gate(), host.loop).result()
+
+
+def barrier(host: LocalHost) -> None:
+    """Everything the loop can do without anybody's help has been done."""
+    for _ in range(40):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), host.loop).result()
+
+
+def test_what_ran_ahead_is_taken_and_nothing_runs_twice(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    text = session.ask(fakes["llm"].spec, "decoding", ["rewrite: why"], {})[0]
+    assert "".join(text.stream()) == "one\ntwo" == text.result()
+    vectors = session.ask(fakes["embedder"].spec, "embedding", ["why", "one", "two"], {"normalize": True})
+    assert [v.result() for v in vectors] == ["v(why)", "v(one)", "v(two)"]
+    hits = session.ask(fakes["store"].spec, "searching", ["v(one)", "v(two)"], {"top_k": 2})
+    assert [h.result() for h in hits] == [["doc of v(one)"], ["doc of v(two)"]]
+    report = session.close()
+    assert (report.hits, report.misses, report.shared, report.stale, report.wasted) == (6, 0, 0, 0, 0)
+    assert sorted(fakes["embedder"].seen) == ["one", "two", "why"]
+    assert report.fallbacks == ()
+
+
+def test_a_leaf_that_came_first_is_shared_with_the_run_ahead(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    first = session.ask(fakes["llm"].spec, "decoding", ["rewrite: why"], {})[0]
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    first.result()
+    barrier(host)
+    assert session.ask(fakes["embedder"].spec, "embedding", ["one"], {"normalize": True})[0].result() == "v(one)"
+    report = session.close()
+    assert fakes["llm"].seen == ["rewrite: why"]
+    assert (report.shared, report.hits, report.misses) == (1, 1, 0)
+
+
+def test_each_slot_is_handed_out_once(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    spec = fakes["embedder"].spec
+    replies = session.ask(spec, "embedding", ["why", "why"], {"normalize": True})
+    assert [r.result() for r in replies] == ["v(why)", "v(why)"]
+    assert fakes["embedder"].seen.count("why") == 2
+    assert session.close().misses == 1
+
+
+def test_a_different_setting_is_a_miss_not_a_wrong_answer(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    session.ask(fakes["embedder"].spec, "embedding", ["why"], {"normalize": False})[0].result()
+    report = session.close()
+    assert (report.hits, report.misses) == (0, 1)
+    assert report.wasted > 0
+
+
+def test_a_search_that_ran_ahead_of_a_write_is_computed_anew(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    fakes["store"].version += 1
+    fakes["store"].answer = lambda vector: ["new"]
+    hits = session.ask(fakes["store"].spec, "searching", ["v(one)"], {"top_k": 2})
+    assert hits[0].result() == ["new"]
+    assert session.close().stale == 1
+
+
+def test_an_engine_error_reaches_the_leaf_as_the_same_object(host: LocalHost) -> None:
+    fakes = engines()
+    error = ValueError("too long")
+
+    def answer(prompt: str) -> Any:
+        raise error
+
+    fakes["llm"].answer = answer
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    with pytest.raises(ValueError, match="too long") as caught:
+        session.ask(fakes["llm"].spec, "decoding", ["rewrite: why"], {})[0].result()
+    assert caught.value is error
+    assert session.close().hits == 1
+
+
+def test_an_engine_that_raises_fails_its_batch_and_lives_on(host: LocalHost) -> None:
+    class Dying(FakeEngine):
+        async def run(self, batch: Batch, emit: Emit) -> None:
+            if batch.items[0].payload == "bad":
+                raise OSError("gone")
+            await super().run(batch, emit)
+
+    engine = Dying()
+    bad, good = Reply(), Reply()
+    host.submit(engine, "x", ["bad"], {}, [bad])
+    host.submit(engine, "y", ["good"], {}, [good])
+    with pytest.raises(OSError, match="gone"):
+        bad.result()
+    assert good.result() == "good"
+
+
+def test_an_engine_that_forgets_an_item_does_not_hang_it(host: LocalHost) -> None:
+    class Forgetful(FakeEngine):
+        async def run(self, batch: Batch, emit: Emit) -> None:
+            emit(0, Done("first"))
+            emit(0, Done("again"))
+
+    engine = Forgetful()
+    replies = [Reply(), Reply()]
+    host.submit(engine, "x", ["a", "b"], {}, replies)
+    assert replies[0].result() == "first"
+    with pytest.raises(EngineClosed, match="without an answer"):
+        replies[1].result()
+
+
+def test_a_function_that_fails_in_the_run_ahead_harms_nothing(host: LocalHost) -> None:
+    fakes = engines()
+    text = TEXT.replace("q0 = embedding(question", "x = call(question, fn='boom') @ python\nq0 = embedding(x")
+    session = Session(host)
+    session.run_ahead(prepared(fakes, text), [{"question": "why"}], {})
+    assert session.ask(fakes["llm"].spec, "decoding", ["rewrite: why"], {})[0].result() == "one\ntwo"
+    barrier(host)
+    assert session.ask(fakes["embedder"].spec, "embedding", ["one"], {"normalize": True})[0].result() == "v(one)"
+    assert session.close().fallbacks == ()
+
+
+def test_a_fault_of_the_run_ahead_is_counted_and_the_framework_goes_on(host: LocalHost) -> None:
+    fakes = engines()
+    broken = Prepared(prepared(fakes).plan, {}, {"llm": fakes["llm"].spec, "embedder": fakes["embedder"].spec})
+    session = Session(host)
+    session.run_ahead(broken, [{"question": "why"}], {})
+    barrier(host)
+    assert session.ask(fakes["store"].spec, "searching", ["v"], {"top_k": 2})[0].result() == ["doc of v"]
+    assert any("TF001" in f for f in session.close().fallbacks)
+
+
+def test_the_value_of_a_barrier_lets_the_run_ahead_go_on(host: LocalHost) -> None:
+    fakes = engines()
+    text = """
+    inputs(question)
+    load = call(question, fn='ingest') @ pipeline, writes(kb)
+    v = embedding(load) @ embedder
+    hit = searching(v, top_k=1) @ store, reads(kb), after(load)
+    outputs(hit)
+    """
+    session = Session(host)
+    component = object()
+    session.run_ahead(prepared(fakes, textwrap.dedent(text)), [{"question": "why"}], {id(component): "load"})
+    barrier(host)
+    assert fakes["embedder"].seen == []
+    session.observe(component, "loaded")
+    barrier(host)
+    assert fakes["store"].seen == ["v(loaded)"]
+    session.close()
+
+
+def test_closing_the_session_cancels_what_nobody_took(host: LocalHost) -> None:
+    fakes = engines()
+    fakes["llm"].gate = gated(host)
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    report = session.close()
+    barrier(host)
+    assert len(fakes["llm"].aborted) == 1
+    assert report.wasted == 2
+    assert fakes["llm"].released
+    host.loop.call_soon_threadsafe(fakes["llm"].gate.set)
+
+
+def test_closing_a_stream_early_cancels_its_item(host: LocalHost) -> None:
+    engine = FakeEngine(lambda p: says("a b c"), concurrent=True)
+    engine.gate = gated(host)
+    reply = Reply()
+    host.submit(engine, "decoding", ["p"], {}, [reply])
+    barrier(host)
+    stream = reply.stream()
+    reply.cancel_unless_ended()
+    with pytest.raises(Cancelled):
+        list(stream)
+    barrier(host)
+    assert engine.aborted
+    host.loop.call_soon_threadsafe(engine.gate.set)
+
+
+async def test_a_reply_can_be_awaited_and_streamed_from_another_loop(host: LocalHost) -> None:
+    engine = FakeEngine(lambda p: says("a b c"), concurrent=True)
+    reply = Reply()
+    host.submit(engine, "decoding", ["p"], {}, [reply])
+    assert [d async for d in reply.astream()] == ["a ", "b ", "c"]
+    assert await reply.aresult() == "a b c"
+
+
+async def test_a_cancelled_waiter_leaves_the_reply_alone(host: LocalHost) -> None:
+    reply = Reply()
+    waiter = asyncio.ensure_future(reply.aresult())
+    await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    reply.put(Done(1))
+    assert await reply.aresult() == 1
+
+
+def test_closing_the_host_ends_all_work_and_a_new_call_starts_it_afresh() -> None:
+    host = LocalHost()
+    engine = FakeEngine()
+    engine.gate = gated(host)
+    running, queued = Reply(), Reply()
+    host.submit(engine, "x", ["a"], {}, [running])
+    host.submit(engine, "y", ["b"], {}, [queued])
+    host.close()
+    for reply in (running, queued):
+        with pytest.raises(EngineClosed):
+            reply.result()
+    assert engine.is_closed
+    engine.gate = None
+    again = Reply()
+    host.submit(engine, "x", ["a"], {}, [again])
+    assert again.result() == "a"
+    host.close()
+
+
+def test_the_host_keeps_no_engine_alive(host: LocalHost) -> None:
+    engine = FakeEngine()
+    reply = Reply()
+    host.submit(engine, "x", ["a"], {}, [reply])
+    reply.result()
+    gone = weakref.ref(engine)
+    del engine, reply
+    barrier(host)
+    gc.collect()
+    assert gone() is None
+
+
+def test_two_queries_share_a_batch(host: LocalHost) -> None:
+    engine = FakeEngine()
+    first = Reply()
+    engine.gate = gated(host)
+    host.submit(engine, "embedding", ["warm"], {}, [first])
+    sessions = [Session(host), Session(host)]
+    replies = [s.ask(EngineSpec("engine", engine), "embedding", [f"q{i}"], {})[0] for i, s in enumerate(sessions)]
+    barrier(host)
+    host.loop.call_soon_threadsafe(engine.gate.set)
+    assert [r.result() for r in replies] == ["q0", "q1"]
+    assert [len(b.items) for b in engine.batches] == [1, 2]
