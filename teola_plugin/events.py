@@ -31,7 +31,7 @@ class PrimitiveRan:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The framework's run reached a leaf. `outcome`: hit (ran ahead), miss (computed now) or stale (the store changed)."""
+    """The framework reached a leaf. `outcome`: hit (ran ahead), miss (computed now) or stale (the store changed)."""
 
     engine: str
     op: str

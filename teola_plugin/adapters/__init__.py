@@ -76,7 +76,7 @@ class Adapter(Protocol):
 
 
 _FRAMEWORKS = {"langchain_core": "langchain", "llama_index.core": "llamaindex"}
-"""Module that must be loaded for an object to be of that framework -> our subpackage, whose `adapter` is the Adapter."""
+"""Module that must be loaded for an object to be of that framework -> our package, whose `adapter` is the Adapter."""
 
 
 def adapter_for(pipeline: Any) -> Adapter | None:
