@@ -50,9 +50,16 @@ def writes(*resources: str) -> Callable[[T], T]:
 
 
 def declared_effects(function: Any) -> Effects | None:
-    """What the user declared about this function, method or object (or its class)."""
+    """What the user declared about this function, method or object (or its class).
+
+    A decorator made with `functools.wraps` carries the mark of what it wraps, but may have effects of its own: there
+    only "it writes" counts.
+    """
     found = getattr(function, MARK, None)
-    return found if isinstance(found, Effects) else None
+    if not isinstance(found, Effects):
+        return None
+    is_carried = getattr(getattr(function, "__wrapped__", None), MARK, None) is found
+    return None if is_carried and found.pure else found
 
 
 def _mark(function: T, effects: Effects) -> T:

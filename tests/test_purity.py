@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import operator
 import os
@@ -11,7 +12,8 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from json import dump
 from typing import Any
 
 import pytest
@@ -75,6 +77,29 @@ def from_library(docs: Any) -> str:
     return "".join(format_document(doc, TEMPLATE) for doc in docs)
 
 
+class Notes:
+    """An object of the user's; `get` is not the one that dicts have."""
+
+    def __init__(self) -> None:
+        self.table = {"a": 1}
+        self.asked: list[Any] = []
+
+    def get(self, key: Any) -> Any:
+        self.asked.append(key)
+
+    def calls_own_method(self, x: Any) -> Any:
+        return self.get(x)
+
+    def reads_own_table(self, x: Any) -> Any:
+        return self.table.get(x)
+
+    def hands_own_method_on(self, x: Any) -> Any:
+        return list(map(self.asked.append, x))
+
+
+NOTES = Notes()
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -88,7 +113,11 @@ def from_library(docs: Any) -> str:
         lambda x: TABLE[x] + TABLE.get(x, 0),
         lambda x: next((d for d in x if d), None),
         lambda x: defaultdict(list, x),
+        lambda x: sorted(x, key=str.lower) + list(map(len, x)) + list(dict.fromkeys(x)),
+        lambda x: max(TABLE, key=TABLE.get),
+        lambda x, table=TABLE: table.get(x),
         functools.partial(lambda k, x: x + k, 1),
+        NOTES.reads_own_table,
     ],
 )  # fmt: skip
 def test_pure(function: Callable[..., Any]) -> None:
@@ -186,6 +215,91 @@ def test_impure(function: Callable[..., Any]) -> None:
     effects = effects_of(function)
     assert not effects.pure
     assert effects.why
+
+
+@dataclass
+class Saved:
+    text: str
+
+    @classmethod
+    def save(cls, text: str) -> Saved:
+        SEEN.append(text)
+        return cls(text)
+
+
+class Announced(Row):
+    def __init__(self, text: str) -> None:
+        print(text)
+
+
+@dataclass
+class Written:
+    text: str
+
+    def __init__(self, text: str) -> None:
+        print(text)
+
+
+@dataclass
+class Numbered:
+    text: str
+    number: int = field(default_factory=itertools.count().__next__)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: list(map(SEEN.append, x)), lambda x: list(map(os.remove, x)), lambda x: list(filter(x["f"], x)),
+        lambda x: max(x, key=x["send"]), lambda x: list(map(next, x)), lambda x: next(x["rows"]),
+        lambda x: list(map(getattr(SEEN, "append"), x)),  # noqa: B009
+        lambda x: list(map(operator.methodcaller("clear"), x)),
+        lambda x: list.append(SEEN, x), lambda x: dict.update(x, a=1), lambda x: dump(x, x),
+        lambda x: operator.setitem(x, "k", 1), lambda x: operator.iadd(SEEN, x),
+    ],
+)  # fmt: skip
+def test_effects_through_functions_that_are_handed_on(function: Callable[..., Any]) -> None:
+    assert not effects_of(function).pure
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: Saved.save(x), lambda x: Announced(x), lambda x: Written(x), lambda x: Numbered(x)]
+)
+def test_effects_of_the_users_classes(function: Callable[..., Any]) -> None:
+    assert not effects_of(function).pure
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        NOTES.calls_own_method, NOTES.hands_own_method_on,
+        lambda x, notes=NOTES: notes.get(x), functools.partial(lambda notes, x: notes.get(x), NOTES),
+    ],
+)  # fmt: skip
+def test_what_the_function_holds_is_not_trusted(function: Callable[..., Any]) -> None:
+    assert not effects_of(function).pure
+
+
+def two_meanings(x: Any) -> Any:
+    def inner(y: Any) -> Any:
+        SEEN = []
+        SEEN.append(y)
+        return SEEN
+
+    SEEN.append(x)
+    return inner(x)
+
+
+def test_a_name_with_two_meanings() -> None:
+    assert not effects_of(two_meanings).pure
+
+
+def test_a_decorator_is_not_as_pure_as_what_it_wraps() -> None:
+    @functools.wraps(pure(format_docs.__class__(format_docs.__code__, globals())))
+    def announces(x: Any) -> Any:
+        print(x)
+
+    assert not effects_of(announces).pure
+    assert effects_of(pure(announces)).pure
 
 
 def test_declared() -> None:

@@ -5,21 +5,25 @@ change is no effect (the run-ahead then guesses wrong, which costs a miss). Allo
 names, containers made in the function itself, and calls of what is listed below or is pure by the same rules. Whatever
 is not listed is an effect: print, open, attribute stores, global names, item stores into an argument, random numbers.
 
-Two things are taken on trust: that reading an attribute or an item of a value has no effect, and that a method called
-`get`, `split`, `items`, ... of a value in the pipeline is the one that dicts and texts have.
+Taken on trust of the *values in the pipeline*: that reading, comparing and adding them has no effect, and that a method
+called `get`, `split`, `items`, ... is the one that dicts and texts have. Nothing is taken on trust of what the function
+holds already (globals, closures, defaults, the `self` of a bound method, arguments of a `partial`).
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import enum
+import inspect
+import operator
 import re
 import types
 from collections.abc import Iterator
 from typing import Any
 
-from teola_plugin.adapters.source import Source, outer_value, source_of
+from teola_plugin.adapters.source import MISSING, Source, outer_value, source_of
 from teola_plugin.effects import Effects, declared_effects
 
 
@@ -48,7 +52,20 @@ OWN_METHODS = _words(
 """Methods that change their container: allowed on one that the function made itself."""
 
 PURE_MODULES = _words("json re math textwrap itertools operator string statistics html collections")
-IMPURE_IN_MODULES = frozenset({("json", "dump"), ("json", "load"), ("re", "purge")})
+CLASS_METHODS = _words("fromkeys maketrans fromhex from_bytes")
+IMPURE_IN_MODULES = frozenset({
+    ("json", "dump"), ("json", "load"), ("re", "purge"),
+    *(("operator", name) for name in vars(operator) if name.strip("_") in _words("setitem delitem call methodcaller")),
+    *(("operator", name) for name in vars(operator) if name.strip("_") in _words(
+        "iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor"
+    )),
+})  # fmt: skip
+CALLED_ARGUMENT = {
+    "map": 0, "filter": 0, "defaultdict": 0, "starmap": 0, "takewhile": 0, "dropwhile": 0, "filterfalse": 0,
+    "groupby": 1, "accumulate": 1,
+}  # fmt: skip
+"""Functions that call one of their arguments, and which; so do all those with a keyword of the following."""
+CALLED_KEYWORDS = _words("key func default_factory object_hook object_pairs_hook parse_float parse_int cls")
 PURE_TYPES = _words("collections operator fractions decimal langchain_core.documents.base langchain_core.messages")
 """Modules whose classes only hold what they are given."""
 
@@ -111,6 +128,9 @@ class _Check:
         node = self.source.node
         body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
         self.nodes = [n for part in body for n in ast.walk(part)]
+        calls = [n for n in self.nodes if isinstance(n, ast.Call)]
+        self.callees = {id(call.func) for call in calls}
+        self.steps = {id(call.func) for call in calls if call.args and isinstance(call.args[0], ast.GeneratorExp)}
         inner = [n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.Lambda)]
         arguments = {a.arg for f in (node, *inner) for a in _arguments(f.args)}
         stored = [n.id for n in self.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
@@ -118,6 +138,7 @@ class _Check:
         self.local = arguments | set(stored) | self.nested
         self.local |= {n.name for n in self.nodes if isinstance(n, ast.ExceptHandler) and n.name}
         self.own = self._own_names() - arguments
+        self.bases = {id(n.value) for n in self.nodes if isinstance(n, ast.Attribute)}
         hints = [getattr(n, field, None) for n in self.nodes for field in ("annotation", "returns")]
         self.annotations = {id(n) for hint in hints if isinstance(hint, ast.AST) for n in ast.walk(hint)}
 
@@ -131,6 +152,8 @@ class _Check:
                     yield name
 
     def why(self) -> str:
+        if twofold := self.local & _names_from_outside(self.source.function.__code__):
+            return f"it uses the name {min(twofold)} for two things"
         for node in self.nodes:
             if id(node) not in self.annotations and (effect := self._effect(node)):
                 line = getattr(node, "lineno", None)
@@ -164,8 +187,14 @@ class _Check:
         match node:
             case ast.Call():
                 return self._call_effect(node)
+            case ast.Name(ctx=ast.Load(), id="next") if id(node) in self.steps:
+                return ""
+            case ast.Name(ctx=ast.Load(), id=name) if name in self.source.fixed:
+                return "" if id(node) in self.bases else self._value_effect(name, self.source.fixed[name])
             case ast.Name(ctx=ast.Load(), id=name):
-                return "" if name in self.local else self._global_effect(name)
+                return "" if name in self.local else self._value_effect(name, self._held(node))
+            case ast.Attribute(ctx=ast.Load()) if id(node) not in self.callees:
+                return self._attribute_effect(node, is_called=False)
             case ast.Name(ctx=ast.Store()):
                 return ""
             case ast.Attribute(ctx=ast.Store() | ast.Del(), attr=attr):
@@ -186,40 +215,80 @@ class _Check:
 
     def _call_effect(self, call: ast.Call) -> str:
         match call.func:
-            case ast.Name(id="next") if call.args and isinstance(call.args[0], ast.GeneratorExp):
-                return ""
+            case ast.Name(id=name) if name in self.local and name not in self.nested:
+                return f"it calls {name}, which is a value"
             case ast.Name(id=name):
-                return "" if name not in self.local or name in self.nested else f"it calls {name}, which is a value"
-            case ast.Attribute(value=value, attr=method):
-                root = value
-                while isinstance(root, (ast.Attribute, ast.Subscript)):
-                    root = root.value
-                if isinstance(root, ast.Name) and root.id not in self.local:
-                    return self._member_effect(ast.unparse(call.func), value, method)
-                if method in PURE_METHODS or (method in OWN_METHODS and self._is_own(value)):
-                    return ""
-                return f"it calls .{method}()"
+                return self._handed_effect(call, name)
+            case ast.Attribute(attr=name):
+                return self._attribute_effect(call.func, is_called=True) or self._handed_effect(call, name)
             case _:
                 return "it calls the result of an expression"
 
-    def _member_effect(self, shown: str, value: ast.expr, method: str) -> str:
-        """A call of `something_global.method(...)`."""
-        owner = self._global(value.id) if isinstance(value, ast.Name) else None
-        if isinstance(owner, types.ModuleType):
-            module = owner.__name__
-            if module in PURE_MODULES:
-                return f"it calls {shown}()" if (module, method) in IMPURE_IN_MODULES else ""
-            return self._value_effect(shown, getattr(owner, method, None))
-        if isinstance(owner, re.Pattern) or (isinstance(owner, type) and _is_pure_class(owner)):
-            return ""
-        if isinstance(owner, (*_DATA, dict, list, tuple, set, frozenset)) and method in PURE_METHODS:
-            return ""
-        return f"it calls {shown}()"
+    def _handed_effect(self, call: ast.Call, callee: str) -> str:
+        """What the callee may call that is handed to it."""
+        at = CALLED_ARGUMENT.get(callee, len(call.args))
+        keywords = CALLED_KEYWORDS | ({"default"} if callee == "dumps" else set())
+        for handed in [*call.args[at : at + 1], *(k.value for k in call.keywords if k.arg in keywords)]:
+            match handed:
+                case ast.Lambda() | ast.Constant():
+                    pass
+                case ast.Name(id=name) if name not in self.local or name in self.nested:
+                    pass  # judged as a name
+                case ast.Attribute(value=base) if self._held(base) is not MISSING:
+                    pass  # judged as an attribute
+                case ast.Call(func=func) if self._held(func) in (operator.itemgetter, operator.attrgetter):
+                    pass
+                case _:
+                    return f"it hands {ast.unparse(handed)} to {callee}(), which calls it"
+        return ""
 
-    def _global_effect(self, name: str) -> str:
-        if name == "next":
-            return ""  # judged where it is called
-        return self._value_effect(name, self._global(name))
+    def _held(self, node: ast.expr) -> Any:
+        """The object that an expression stands for, if it is known before the call; else MISSING."""
+        match node:
+            case ast.Name(id=name) if name in self.source.fixed:
+                return self.source.fixed[name]
+            case ast.Name(id=name) if name not in self.local:
+                return outer_value(self.source.function, name)
+            case ast.Attribute(value=base, attr=attr):
+                owner = self._held(base)
+                return MISSING if owner is MISSING else inspect.getattr_static(owner, attr, MISSING)
+            case _:
+                return MISSING
+
+    def _attribute_effect(self, node: ast.Attribute, is_called: bool) -> str:
+        shown, method = ast.unparse(node), node.attr
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        owner = self._held(node.value)
+        if owner is not MISSING:
+            return self._member_effect(shown, owner, method, is_called)
+        if is_called and isinstance(root, ast.Name) and (root.id in self.source.fixed or root.id not in self.local):
+            return f"it calls {shown}()"
+        if is_called:
+            is_allowed = method in PURE_METHODS or (method in OWN_METHODS and self._is_own(node.value))
+            return "" if is_allowed else f"it calls .{method}()"
+        return f"it hands on .{method}" if method in OWN_METHODS and not self._is_own(node.value) else ""
+
+    def _member_effect(self, shown: str, owner: Any, name: str, is_called: bool) -> str:
+        """`owner.name` of something that the function holds, called or handed on."""
+        does = f"it calls {shown}()" if is_called else f"it uses {shown}"
+        value = inspect.getattr_static(owner, name, MISSING)
+        value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        if isinstance(owner, types.ModuleType):
+            if owner.__name__ in PURE_MODULES:
+                return does if (owner.__name__, name) in IMPURE_IN_MODULES else ""
+            return self._value_effect(shown, value) if is_called or callable(value) else ""
+        if isinstance(owner, re.Pattern):
+            return ""
+        if isinstance(owner, type):
+            if isinstance(value, types.FunctionType):
+                return self._value_effect(shown, value)
+            is_known = owner.__module__ == "builtins" and name in PURE_METHODS | CLASS_METHODS
+            return "" if is_known or not (is_called or callable(value)) else does
+        if isinstance(owner, (*_DATA, dict, list, tuple, set, frozenset)):
+            return "" if name in PURE_METHODS or not (is_called or name in OWN_METHODS) else does
+        return "" if not is_called and _is_data(value) else does
 
     def _value_effect(self, shown: str, value: Any) -> str:
         """What using this global value can do: nothing if it is data, a module, or a pure function or class."""
@@ -227,18 +296,17 @@ class _Check:
             return ""
         if isinstance(value, types.BuiltinFunctionType):
             is_known = value.__module__ == "builtins" and value.__name__ in PURE_BUILTINS
-            return "" if is_known or value.__module__ in ("math", "_operator") else f"it uses {shown}"
+            is_operator = value.__module__ == "_operator" and ("operator", value.__name__) not in IMPURE_IN_MODULES
+            return "" if is_known or is_operator or value.__module__ == "math" else f"it uses {shown}"
         if isinstance(value, type):
             return "" if _is_pure_class(value) else f"it uses the class {shown}"
         if isinstance(value, types.FunctionType):
-            if (value.__module__, value.__name__) in PURE_FUNCTIONS or value.__module__ in PURE_MODULES:
+            place = (value.__module__, value.__name__)
+            if place in PURE_FUNCTIONS or (value.__module__ in PURE_MODULES and place not in IMPURE_IN_MODULES):
                 return ""
             why = _why_impure(value, self.callers)
             return f"{shown}: {why}" if why else ""
         return f"it uses {shown}, a {type(value).__name__}"
-
-    def _global(self, name: str) -> Any:
-        return outer_value(self.source.function, name)
 
 
 def _is_data(value: Any, depth: int = 3) -> bool:
@@ -250,18 +318,43 @@ def _is_data(value: Any, depth: int = 3) -> bool:
 
 
 def _is_pure_class(cls: type) -> bool:
+    """Making an object of it has no effect."""
     if cls.__module__ == "builtins":
         return cls.__name__ in PURE_BUILTINS or issubclass(cls, BaseException)
     if any(cls.__module__ == m or cls.__module__.startswith(m + ".") for m in PURE_TYPES):
+        return (cls.__module__, cls.__name__) not in IMPURE_IN_MODULES
+    declared = declared_effects(cls)
+    if declared is not None:
+        return declared.pure
+    if issubclass(cls, enum.Enum):
         return True
-    if issubclass(cls, enum.Enum) or declared_effects(cls) is not None:
-        return True
-    own = [c for c in cls.__mro__ if c.__module__ != "builtins"]
-    if issubclass(cls, tuple) or issubclass(cls, BaseException):
-        return not any(k in vars(c) for c in own for k in ("__init__", "__call__")) and (
-            not issubclass(cls, tuple) or hasattr(cls, "_fields")
-        )
-    return dataclasses.is_dataclass(cls) and not any("__post_init__" in vars(c) or "__new__" in vars(c) for c in own)
+    if any(_is_written(c, name) for c in cls.__mro__ if c.__module__ != "builtins" for name in _MAKING):
+        return False
+    if dataclasses.is_dataclass(cls):
+        factories = [f.default_factory for f in dataclasses.fields(cls) if f.default_factory is not dataclasses.MISSING]
+        return all(_is_pure_class(f) if isinstance(f, type) else effects_of(f).pure for f in factories)
+    return issubclass(cls, BaseException) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+_MAKING = ("__init__", "__new__", "__post_init__", "__setattr__")
+
+
+def _is_written(cls: type, method: str) -> bool:
+    """The class has this method from its author, not from `dataclass` or `NamedTuple`, which compile a text."""
+    function = vars(cls).get(method)
+    function = function.__func__ if isinstance(function, staticmethod) else function
+    return function is not None and getattr(function, "__code__", _is_written.__code__).co_filename != "<string>"
+
+
+def _names_from_outside(code: types.CodeType) -> set[str]:
+    """Globals and closure variables that a function or one inside it reads, as the compiler sees it."""
+    names = set(code.co_freevars)
+    codes = [code]
+    while codes:
+        code = codes.pop()
+        names |= {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return names
 
 
 def _arguments(args: ast.arguments) -> list[ast.arg]:

@@ -11,7 +11,7 @@ import builtins
 import functools
 import linecache
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,15 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function's node, the function, and the parameter that takes a caller's first argument (None: `*args`)."""
+    """A function's node, the function, and the parameter that takes a caller's first argument (None: `*args`).
+
+    `fixed`: what the other parameters stand for if nobody gives them: `self`, arguments of a `partial`, defaults.
+    """
 
     node: FunctionNode
     function: types.FunctionType
     parameter: str | None
+    fixed: Mapping[str, Any]
 
 
 def source_of(callable_: Any) -> Source | None:
@@ -36,9 +40,13 @@ def source_of(callable_: Any) -> Source | None:
     node = _node(function)
     if node is None:
         return None
-    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)][bound:]
-    free = [n for n in names if n not in keywords]
-    return Source(node, function, free[0] if free and free[0] == names[0] else None)
+    names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    free = names[len(bound) :]
+    parameter = free[0] if free and free[0] not in keywords else None
+    defaults = function.__defaults__ or ()
+    fixed = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
+    fixed.pop(parameter or "", None)
+    return Source(node, function, parameter, {**fixed, **dict(zip(names, bound, strict=False)), **keywords})
 
 
 MISSING = object()
@@ -66,16 +74,17 @@ def origin_of(callable_: Any) -> str:
     return f"{unwrapped[0].__name__} ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
 
 
-def _unwrap(callable_: Any) -> tuple[types.FunctionType, int, frozenset[str]] | None:
-    """The plain function, how many leading parameters are taken already, and which are taken by name."""
-    bound, keywords = 0, frozenset[str]()
+def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[str, Any]] | None:
+    """The plain function, and the arguments that are given already, by place and by name."""
+    bound: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
     while True:
         if isinstance(callable_, functools.partial):
-            bound += len(callable_.args)
-            keywords |= frozenset(callable_.keywords)
+            bound = (*callable_.args, *bound)
+            keywords = {**callable_.keywords, **keywords}
             callable_ = callable_.func
         elif isinstance(callable_, types.MethodType):
-            bound += 1
+            bound = (callable_.__self__, *bound)
             callable_ = callable_.__func__
         elif isinstance(callable_, types.FunctionType):
             return callable_, bound, keywords
@@ -83,7 +92,7 @@ def _unwrap(callable_: Any) -> tuple[types.FunctionType, int, frozenset[str]] | 
             call = next((vars(c)["__call__"] for c in type(callable_).__mro__ if "__call__" in vars(c)), None)
             if not isinstance(call, types.FunctionType):
                 return None
-            bound += 1
+            bound = (callable_, *bound)
             callable_ = call
 
 

@@ -70,7 +70,7 @@ def is_pure(parser: BaseLLMOutputParser[Any]) -> bool:
     if cls.__module__.startswith(_STOCK) or (cls.__module__, cls.__name__) in GRAMMARS:
         return cls.__name__ not in _CALLING
     own = [m for m in ("parse", "parse_result") if not getattr(cls, m).__module__.startswith("langchain_core.")]
-    return all(effects_of(getattr(cls, m)).pure for m in own)
+    return all(effects_of(getattr(parser, m)).pure for m in own)
 
 
 def _grammar(parser: Any) -> str | None:
