@@ -7,6 +7,7 @@ import gc
 import textwrap
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from teola_plugin.engines import Batch, Done, Emit, EngineSpec
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
+from teola_plugin.runtime import run_ahead
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Session
@@ -223,6 +225,40 @@ def test_the_value_of_a_barrier_lets_the_run_ahead_go_on(host: LocalHost) -> Non
     barrier(host)
     assert fakes["store"].seen == ["v(loaded)"]
     session.close()
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 1000.0])
+def test_a_rehearsal_is_put_off_while_the_framework_is_busy(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    monkeypatch.setattr(run_ahead, "PATIENCE_S", patience_s)
+    fakes = engines()
+    text = """
+    inputs(question)
+    load = call(question, fn='load') @ pipeline
+    prompt = call(load, fn='rehearse') @ python
+    kv = prefilling(prompt) @ llm
+    answer = decoding(kv) @ llm
+    outputs(answer)
+    """
+    functions = {"rehearse": Function(str.upper, is_glue=False, is_rehearsal=True)}
+    component = object()
+    session = Session(host)
+    ahead = replace(prepared(fakes, textwrap.dedent(text)), functions=functions)
+    session.run_ahead(ahead, [{"question": "why"}], {id(component): "load"})
+    session.ask(fakes["embedder"].spec, "embedding", ["x"], {})[0].result()  # from here on the framework is busy
+    session.observe(component, "loaded")
+    if patience_s:
+        barrier(host)
+        assert fakes["llm"].seen == []
+        fakes["embedder"].gate = gated(host)
+        session.ask(fakes["embedder"].spec, "embedding", ["y"], {})  # and here it waits
+    while not fakes["llm"].seen:
+        barrier(host)
+    assert fakes["llm"].seen == ["LOADED"]
+    session.close()
+    if fakes["embedder"].gate:
+        host.loop.call_soon_threadsafe(fakes["embedder"].gate.set)
 
 
 def test_closing_the_session_cancels_what_nobody_took(host: LocalHost) -> None:

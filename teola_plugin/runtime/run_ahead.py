@@ -29,6 +29,8 @@ from teola_plugin.trace import Function
 
 log = logging.getLogger(__name__)
 _workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
+PATIENCE_S = 0.05
+"""How long a rehearsal is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
 
 
 class Ahead(Protocol):
@@ -46,6 +48,11 @@ class Ahead(Protocol):
 
     def fell_back(self, error: BaseException) -> None:
         """The run-ahead ends here for a reason of its own."""
+        ...
+
+    @property
+    def is_retiring_busy(self) -> bool:
+        """The framework's run has begun and waits for no reply: it computes something itself."""
         ...
 
 
@@ -71,6 +78,7 @@ class RunAhead:
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._scheduler = GraphScheduler(prepared.plan, inputs)
+        self._put_off: list[Callable[[], None]] = []
         self._is_over = False
 
     def start(self) -> None:
@@ -86,9 +94,21 @@ class RunAhead:
             items: list[Event] = [Fragment(name, (i,), item) for i, item in enumerate(value)]
             self._go(lambda: self._scheduler.apply([*items, Closed(name, (), len(items))]))
 
+    @property
+    def has_put_off(self) -> bool:
+        """Rehearsals wait for `resume`."""
+        return bool(self._put_off)
+
+    def resume(self) -> None:
+        """The framework's run waits: begin what was put off."""
+        put_off, self._put_off = self._put_off, []
+        for work in put_off:
+            _workers.submit(work)
+
     def stop(self) -> None:
         """Nothing more will be asked of it."""
         self._is_over = True
+        self._put_off = []
 
     def _go(self, step: Callable[[], list[Ready]]) -> None:
         if self._is_over:
@@ -135,7 +155,11 @@ class RunAhead:
 
         if function.is_glue:
             return call()
-        _workers.submit(work)
+        if function.is_rehearsal and self._session.is_retiring_busy:
+            self._put_off.append(work)
+            self._loop.call_later(PATIENCE_S, self.resume)
+        else:
+            _workers.submit(work)
         return []
 
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:

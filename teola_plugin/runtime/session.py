@@ -76,6 +76,7 @@ class Session:
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
         self._observed: Mapping[int, str] = {}
+        self._awaited: Sequence[Reply] | None = None  # what the framework's run asked for last
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self._prefills = 0
@@ -127,6 +128,12 @@ class Session:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
+    @property
+    def is_retiring_busy(self) -> bool:
+        """See `run_ahead.Ahead`."""
+        awaited = self._awaited
+        return awaited is not None and all(reply.outcome for reply in awaited)
+
     # --- the framework's run (seams.Session) -------------------------------------------------------------------------
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
@@ -143,6 +150,7 @@ class Session:
                     fresh.append((self._bound(payload), reply))
                 self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
         self._submit(engine, op, fresh, settings, self._retiring_depth)
+        self._will_await(replies)
         return replies
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
@@ -150,6 +158,7 @@ class Session:
         with self._lock:
             reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
             self._events.append(Retired(spec.name or spec.kind, op, outcome, time.perf_counter()))
+        self._will_await([reply])
         return reply, outcome != "hit"
 
     def observe(self, component: object, value: Any) -> None:
@@ -198,6 +207,13 @@ class Session:
         )
 
     # --- slots -------------------------------------------------------------------------------------------------------
+
+    def _will_await(self, replies: Sequence[Reply]) -> None:
+        self._awaited = replies
+        if not self.is_retiring_busy:
+            for run in self._runs:
+                if run.has_put_off:
+                    self._host.soon(run.resume)
 
     def _entry(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> _Slots:
         key = (spec.key, op, freeze(settings), freeze(payload))

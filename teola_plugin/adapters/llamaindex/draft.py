@@ -50,11 +50,11 @@ class Draft:
         return all(_state(component) == state for component, state in self._static)
 
     def call(
-        self, name: str, fn: str, function: Callable[..., Any], *args: str, depth: int = 0, is_glue: bool = True
+        self, name: str, fn: str, function: Callable[..., Any], *args: str, depth: int = 0, is_rehearsal: bool = False
     ) -> str:
-        """A pure function of values. `is_glue=False` if it takes milliseconds and would hold up the scheduler."""
+        """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds."""
         fn = _unique(fn, self._functions)
-        self._functions[fn] = Function(function, is_glue)
+        self._functions[fn] = Function(function, is_glue=not is_rehearsal, is_rehearsal=is_rehearsal)
         return self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, "python", depth)
 
     def ask(

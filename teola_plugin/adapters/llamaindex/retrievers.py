@@ -64,10 +64,10 @@ def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
         return draft.await_run("nodes", retriever, "retrieve", "query")
     if search.asked is None:
         vector = _add_embedding(draft, search, "q", Ref("query"))
-        return draft.call("nodes", "retrieve", search.nodes, "query", vector, is_glue=False)
+        return draft.call("nodes", "retrieve", search.nodes, "query", vector, is_rehearsal=True)
     vector = _add_embedding(draft, search, "q", Ref("query"))
     hits = _add_searching(draft, search, "hits", Ref(vector))
-    return draft.call("nodes", "nodes", search.nodes, "query", hits, is_glue=False)
+    return draft.call("nodes", "nodes", search.nodes, "query", hits, is_rehearsal=True)
 
 
 def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str) -> str:
@@ -220,7 +220,7 @@ def _add_fusion(draft: Draft, fusion: Any) -> str:
         double._get_queries = lambda original: [QueryBundle(text) for text in texts[1:]]
         return outcome(lambda: _retrieved(double, QueryBundle(query)))
 
-    return draft.call("nodes", "fuse", fuse, "query", *((queries,) if queries else ()), *found, is_glue=False)
+    return draft.call("nodes", "fuse", fuse, "query", *((queries,) if queries else ()), *found, is_rehearsal=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,14 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> s
     mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
     if is_stock(synthesizer, Generation):
         return _add_generation(draft, prompts, first, mode)
-    asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_glue=False)
+    asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_rehearsal=True)
     answers = _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, asked, depth=1), first)
     if isinstance(synthesizer, Refine) and _is_context_first(synthesizer):
         prefixes = draft.call("prefixes", "prefixes", _known_prefixes, asked, depth=1)
         draft.ask("warm", "partial_prefilling", first.spec, star(prefixes), depth=1)
     if isinstance(synthesizer, TreeSummarize):
         above = draft.call(
-            "asked_above", "rehearse_above", prompts.asked_after, "question", nodes, answers, *mode, is_glue=False
+            "asked_above", "rehearse_above", prompts.asked_after, "question", nodes, answers, *mode, is_rehearsal=True
         )
         prompts_above = draft.call("prompts_above", "prompts", _payloads, above, depth=1)
         answers = _add_answers(draft, "answers_above", prompts_above, first)
