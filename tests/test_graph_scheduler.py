@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ def names(ready: list[Ready]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
 
 
 def scheduler(text: str, **inputs: Any) -> GraphScheduler:
-    return GraphScheduler(make_plan(parse(text)), inputs)
+    return GraphScheduler(make_plan(parse(textwrap.dedent(text))), inputs)
 
 
 def test_items_flow_on_before_their_list_is_closed() -> None:
@@ -98,6 +99,23 @@ def test_a_decoding_lost_in_the_middle_keeps_the_items_it_handed_out() -> None:
     assert s.value("rewrites") == ["r0", LOST]
 
 
+def test_what_the_framework_tells_is_not_lost_with_its_argument() -> None:
+    s = scheduler(
+        """
+        inputs(x)
+        y = call(x, fn='f') @ python
+        load = call(y, fn='ingest') @ pipeline, writes(kb)
+        hit = searching(x) @ chroma, reads(kb), after(load)
+        outputs(hit)
+        """,
+        x=1,
+    )
+    s.start()
+    assert names(s.apply([Lost("y", ())])) == [("load", ((),))]
+    assert not s.is_done, "the search waits for the framework's write"
+    assert names(s.apply([Fragment("load", (), None)])) == [("hit", ((),))]
+
+
 BRANCH = """
 inputs(x)
 c = condition(x, fn='is_math') @ python
@@ -116,13 +134,32 @@ def test_only_the_chosen_branch_runs(chosen: bool, branch: str) -> None:
     assert names(s.apply([Fragment(branch, (), 7)])) == [("out", ((),))]
 
 
+def test_a_lost_condition_chooses_no_branch_and_lets_no_order_edge_pass() -> None:
+    s = scheduler(
+        """
+        inputs(x)
+        c = condition(x, fn='is_new') @ python
+        load = call(x, fn='ingest') @ pipeline, writes(kb), when(c)
+        hit = searching(x) @ chroma, reads(kb), after(load)
+        told = call(x, fn='tell') @ python, when(c, False)
+        outputs(hit, told)
+        """,
+        x=1,
+    )
+    s.start()
+    assert names(s.apply([Lost("c", ())])) == [("load", ((),))]
+    assert s.value("told") is LOST
+    assert names(s.apply([Fragment("load", (), None)])) == [("hit", ((),))]
+
+
 NESTED = """
 inputs(style, topics=[])
 claims: [[]] = call(*topics, fn='claims') @ python
 proof: [[]] = call(*claims, *topics, style, fn='proof') @ python
 verdict: [] = call(*topics, *proof, fn='verdict') @ python
 report = call(verdict, fn='report') @ python
-outputs(report)
+census = call(claims, fn='census') @ python
+outputs(report, census)
 """
 
 
@@ -134,7 +171,26 @@ def test_nested_lists_join_at_their_own_ancestor() -> None:
     assert ready[1].args == (("c1", "t0", "s"),)
     ready = s.apply([Fragment("proof", (0, i), f"p{i}") for i in range(2)])
     assert ready[0].args == (("t0", ["p0", "p1"]),)
-    assert names(s.apply([Closed("claims", (1,), 0)])) == [("verdict", ((1,),))]
+    assert names(s.apply([Closed("claims", (1,), 0)])) == [("census", ((),)), ("verdict", ((1,),))]
+
+
+def test_an_inner_list_may_close_before_the_list_around_it() -> None:
+    s = scheduler(
+        """
+        inputs(x)
+        topics: [] = call(x, fn='topics') @ python
+        claims: [[]] = call(*topics, fn='claims') @ python
+        report = call(claims, fn='report') @ python
+        outputs(report)
+        """,
+        x=1,
+    )
+    s.start()
+    s.apply([Fragment("topics", (0,), "t0")])
+    assert names(s.apply([Fragment("claims", (0, 0), "c"), Closed("claims", (0,), 1)])) == []
+    s.apply([Fragment("topics", (1,), "t1"), Closed("topics", (), 2)])
+    assert names(s.apply([Closed("claims", (1,), 0)])) == [("report", ((),))]
+    assert s.value("claims") == [["c"], []]
 
 
 def test_starred_inputs_of_different_length_are_an_error() -> None:
@@ -178,18 +234,28 @@ def run(
     return s, started
 
 
+STREAMED = NESTED.replace(
+    "inputs(style, topics=[])", "inputs(style, sizes)\ntopics: [] = call(sizes, fn='topics') @ python"
+)
+
+
 def of_nested(name: str, *args: Any) -> Any:
+    if name == "topics":
+        return [f"t{n}" for n in args[0]]
     if name == "claims":
         return [f"{args[0]}.{i}" for i in range(int(args[0][-1]))]
     return (name, args)
 
 
-@settings(max_examples=200)
+@pytest.mark.parametrize("text", [NESTED, STREAMED], ids=["given", "streamed"])
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=4), st.randoms(use_true_random=False))
-def test_any_order_of_completion_gives_what_the_interpreter_gives(sizes: list[int], rng: random.Random) -> None:
-    graph = parse(NESTED)
-    inputs = {"topics": [f"t{n}" for n in sizes], "style": "s"}
+def test_any_order_of_completion_gives_what_the_interpreter_gives(
+    text: str, sizes: list[int], rng: random.Random
+) -> None:
+    graph = parse(text)
+    inputs = {"topics": of_nested("topics", sizes), "sizes": sizes, "style": "s"}
     s, started = run(graph, inputs, of_nested, rng)
-    functions = {n: (lambda *a, n=n: of_nested(n, *a)) for n in ("claims", "proof", "verdict", "report")}
-    assert s.value("report") == interpret(graph, inputs, {}, functions)["report"]
+    functions = {p.name: (lambda *a, n=p.name: of_nested(n, *a)) for p in graph}
+    assert {name: s.value(name) for name in graph.outputs} == interpret(graph, inputs, {}, functions)
     assert len(started) == len(set(started)), "an instance ran twice"

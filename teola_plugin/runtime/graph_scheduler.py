@@ -10,7 +10,7 @@ One for each query. Its whole state:
 An instance is ready when each argument exists at its place in the ancestry: an item for a starred argument, the
 whole list for an unstarred one, the list below its own ancestor for a deeper one. Order edges wait for the whole
 primitive. Instances that become ready together form one `Ready`, cut into `stage_items`. A failed instance leaves
-`LOST` in place of its value, and an instance with a lost argument is lost without being run: every instance ends.
+`LOST` in place of its value, and an instance with a lost argument or condition is lost without being run: all end.
 (Not so `@ pipeline`, whose value the framework tells.)
 
     scheduler = GraphScheduler(plan, {"question": "..."})
@@ -111,7 +111,7 @@ class _Value:
         if self.open_lists or len(self.fragments) != self.expected:
             return False
         # An inner list may close before the one around it; the counts mean nothing until both have.
-        return self.depth < 2 or all(tag[:-1] in self.counts for tag in (*self.counts, (0,)) if tag)
+        return self.depth < 2 or all(tag[:-1] in self.counts for tag in self.counts if tag)
 
     def has(self, tag: Tag) -> bool:
         """Everything at or below `tag` is there."""
@@ -234,13 +234,14 @@ class GraphScheduler:
         moved = self._pass_on_counts(p)
         if not all(name in self._skipped or self._values[name].is_whole() for name in p.after):
             return moved, []
+        is_undecided = p.when is not None and self._values[p.when.condition].has_lost
         tags: list[Tag] = []
         args: list[tuple[Any, ...]] = []
         for tag in self._known_tags(p):
             if not all(self._has(p, ref, tag) for ref in p.refs):
                 continue
             self._started[p.name].add(tag)
-            if p.engine != PIPELINE and any(self._is_lost(ref, tag) for ref in p.refs):
+            if p.engine != PIPELINE and (is_undecided or any(self._is_lost(ref, tag) for ref in p.refs)):
                 self._record(Lost(p.name, tag))
                 moved = True
             else:
@@ -257,7 +258,8 @@ class GraphScheduler:
     def _is_skipped(self, p: Primitive) -> bool:
         if p.when:
             condition = self._values[p.when.condition]
-            if p.when.condition in self._skipped or (condition.is_whole() and condition.get(()) != p.when.value):
+            is_decided = condition.is_whole() and not condition.has_lost
+            if p.when.condition in self._skipped or (is_decided and condition.get(()) != p.when.value):
                 return True
         absent = [self._is_absent(ref) for ref in p.refs]
         return bool(absent) and (all(absent) if p.kind == "aggregate" else any(absent))
