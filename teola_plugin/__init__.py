@@ -18,5 +18,10 @@ _NAMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
-        raise AttributeError(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"teola_plugin.{_NAMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What a notebook offers on Tab."""
+    return sorted({*globals(), *_NAMES})

@@ -12,7 +12,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin import runtime
 from teola_plugin.adapters import Adapter, adapter_for
@@ -21,6 +22,7 @@ from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_grap
 from teola_plugin.plan import is_request, make_plan
 from teola_plugin.profile import Profile
 from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Report, Session
 from teola_plugin.trace import Traced
@@ -30,13 +32,15 @@ P = TypeVar("P")
 STANCE = "TEOLA_STANCE"
 """Environment variable; `original` makes every optimized object run as the original, read at each call."""
 
+Speculate = Literal["certain", "off"]
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes."""
 
     passes: tuple[Pass, ...] = DEFAULT
-    policy: Literal["po", "to", "topology"] = "topology"
+    policy: PolicyName = "topology"
     profiles: Mapping[str, Profile] | None = None
     strict: bool = False
     run_ahead: bool = True
@@ -78,7 +82,7 @@ class OptimizedPipeline:
 
     def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
         """See `adapters.Calls.open`."""
-        if os.environ.get(STANCE) == "original":
+        if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         session = Session(runtime.host, depth=self._depth, loop=loop)
         if self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1):
@@ -110,9 +114,9 @@ class OptimizedPipeline:
 
 
 def optimize(
-    pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: Literal["po", "to", "topology"] = "topology",
-    profiles: Mapping[str, Profile] | None = None, strict: bool = False,
-    speculate: Literal["certain", "off"] = "certain", callbacks: Iterable[Callable[[Report], None]] = (),
+    pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: PolicyName = "topology",
+    profiles: Mapping[str, Profile] | None = None, strict: bool = False, speculate: Speculate = "certain",
+    callbacks: Iterable[Callable[[Report], None]] = (),
 ) -> P:  # fmt: skip
     """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
 
@@ -125,9 +129,11 @@ def optimize(
     - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
 
-    Raises: TypeError for an object that is no pipeline we know, if `strict`. With `strict` also PassError where a pass
-    broke the graph; otherwise that pass is left out.
+    Raises: TeolaError for a `policy` or `speculate` that does not exist. With `strict`, TypeError for what is no
+    pipeline we know, and PassError where a pass broke the graph.
     """
+    _require("policy", policy, get_args(PolicyName))
+    _require("speculate", speculate, get_args(Speculate))
     options = Options(tuple(passes), policy, profiles, strict, speculate != "off", tuple(callbacks))
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
@@ -143,6 +149,19 @@ def _optimize(pipeline: Any, options: Options) -> Any:
         return pipeline
     runtime.host.use(options.policy)
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
+
+
+def _require(option: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise TeolaError(f"optimize({option}={value!r}): it is one of {', '.join(map(repr, known))}")
+
+
+@cache
+def _is_original(stance: str) -> bool:
+    """Who misspells a kill switch should hear of it, once."""
+    if stance not in ("", "original"):
+        log.warning("%s=%r switches nothing off; the one value that does is 'original'", STANCE, stance)
+    return stance == "original"
 
 
 def _unknown(pipeline: Any, strict: bool) -> Any:

@@ -40,13 +40,26 @@ def pure(function: T) -> T:
 
 
 def reads(*resources: str) -> Callable[[T], T]:
-    """A decorator: the function has no effects, but its value depends on these resources."""
+    """A decorator: the function has no effects, but its value depends on these resources.
+
+    Raises: TypeError without a name, as for `@reads` alone.
+    """
+    _require_names("reads", resources)
     return lambda function: _mark(function, Effects(pure=True, reads=resources, why="declared"))
 
 
 def writes(*resources: str) -> Callable[[T], T]:
-    """A decorator: the function changes these resources and nothing else."""
+    """A decorator: the function changes these resources and nothing else.
+
+    Raises: TypeError without a name, as for `@writes` alone.
+    """
+    _require_names("writes", resources)
     return lambda function: _mark(function, Effects(pure=False, writes=resources, why="declared to write"))
+
+
+def _require_names(decorator: str, resources: tuple[object, ...]) -> None:
+    if not resources or not all(isinstance(name, str) for name in resources):
+        raise TypeError(f'{decorator} wants the names of resources, such as @{decorator}("kb")')
 
 
 def declared_effects(function: Any) -> Effects | None:
@@ -72,5 +85,8 @@ def _mark(function: T, effects: Effects) -> T:
             writes=tuple(dict.fromkeys(earlier.writes + effects.writes)),
             why=effects.why if effects.writes else earlier.why,
         )
-    setattr(function, MARK, effects)
+    try:
+        setattr(function, MARK, effects)
+    except (AttributeError, TypeError):  # a bound method, or something written in C
+        raise TypeError(f"{function!r} cannot carry a mark: wrap it in a function of yours and declare that") from None
     return function

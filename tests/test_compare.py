@@ -151,8 +151,15 @@ def test_errors_are_answers() -> None:
     same = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail), repeats=2)
     assert same.equal
     assert same.errors == 2
+    assert "in 2 of 2 pairs: ValueError: no x" in str(same)
     other = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail_otherwise), repeats=1)
     assert any("raised" in line for line in other.differences)
+
+
+def test_one_pair_has_no_interval() -> None:
+    found = compare(chain_of("a"), ["x"], repeats=1)
+    assert "[" not in str(found)
+    assert "interval" not in str(found)
 
 
 def test_nothing_to_optimize_is_said() -> None:
@@ -204,9 +211,9 @@ def test_interval_is_the_same_each_time_and_holds_the_median() -> None:
 
 
 def test_html_holds_the_figures_and_escapes() -> None:
-    found = Comparison("<Chain>", "invoke", (0.2, 0.4), (0.1, 0.2), differences=("<script>alert(1)</script>",))
+    found = Comparison("<Chain>", "invoke", (0.2, 0.6), (0.1, 0.2), differences=("<script>alert(1)</script>",))
     page = found.to_html()
-    assert "2.00 [2.00, 2.00]" in page
+    assert "2.50 [2.00, 3.00]" in page
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "http" not in page

@@ -41,7 +41,7 @@ def compare(
     faster = _optimize(original) if optimized is None else optimized
     if faster is original and (calls := _calls(original)):  # it was optimized before: compare it with what it was
         original = calls.pipeline
-    found = _Found()
+    found = _Found(last=_newest(faster))
     rounds = warmup + repeats
     with Caller() as caller:
         for at in range(rounds * len(values)):
@@ -50,7 +50,7 @@ def compare(
             found.note(pair, faster, is_timed=turn >= warmup)
             if progress:
                 progress(at + 1, rounds * len(values))
-    return found.comparison(type(original).__qualname__, form, faster is not original)
+    return found.comparison(type(original).__qualname__, form)
 
 
 @dataclass(slots=True)
@@ -97,8 +97,10 @@ class _Found:
     differences: list[str] = field(default_factory=list)
     trees: list[str] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    last: Report | None = None
     tree_nodes: int = 0
     errors: int = 0
+    error: str = ""
 
     def note(self, pair: tuple[_Run, _Run], faster: Any, *, is_timed: bool) -> None:
         first, second = pair[0].answer, pair[1].answer
@@ -106,22 +108,26 @@ class _Found:
         ours, theirs = canonical_tree(pair[0].nodes), canonical_tree(pair[1].nodes)
         self.trees += tree_differences(ours, theirs)
         self.tree_nodes += node_count(ours)
+        earlier, self.last = self.last, _newest(faster)
         if not is_timed:
             return
-        self.errors += first.error is not None
+        if first.error is not None:
+            self.errors += 1
+            self.error = self.error or f"{type(first.error).__name__}: {first.error}"
+        if self.last is not None and self.last is not earlier:
+            self.reports.append(self.last)
         self.original_s.append(first.seconds)
         self.optimized_s.append(second.seconds)
         if first.first_s is not None and second.first_s is not None:
             self.original_first_s.append(first.first_s)
             self.optimized_first_s.append(second.first_s)
-        self.reports += _report(faster)
 
-    def comparison(self, name: str, form: str, is_optimized: bool) -> Comparison:
+    def comparison(self, name: str, form: str) -> Comparison:
         return Comparison(
             name, form, tuple(self.original_s), tuple(self.optimized_s),
             tuple(self.original_first_s), tuple(self.optimized_first_s),
             tuple(dict.fromkeys(self.differences)), tuple(dict.fromkeys(self.trees)), self.tree_nodes, self.errors,
-            is_optimized,
+            self.error, bool(self.reports),
             sum(r.hits for r in self.reports), sum(r.shared for r in self.reports), sum(r.misses for r in self.reports),
             sum(r.stale for r in self.reports), sum(r.wasted for r in self.reports),
             tuple(dict.fromkeys(reason for r in self.reports for reason in r.fallbacks)),
@@ -136,10 +142,10 @@ def _said(answer: Answer) -> Any:
     return {"value": plain(answer.value), **({} if pieces is None else {"pieces": pieces})}
 
 
-def _report(pipeline: Any) -> list[Report]:
-    """The report of the last call, if the object was optimized."""
+def _newest(pipeline: Any) -> Report | None:
+    """The report of the last call that ran optimized."""
     calls = _calls(pipeline)
-    return list(calls.reports)[-1:] if calls else []
+    return calls.reports[-1] if calls and calls.reports else None
 
 
 def _calls(pipeline: Any) -> OptimizedPipeline | None:

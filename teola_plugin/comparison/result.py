@@ -22,14 +22,15 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        """One value has no interval."""
+        return f"{self.median:.2f}" + ("" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]")
 
 
 def interval(values: Sequence[float]) -> Interval:
     """The median of the values and the 2.5 and 97.5 percentiles of the medians of resamples.
 
-    >>> str(interval([1.0, 1.0, 1.0]))
-    '1.00 [1.00, 1.00]'
+    >>> str(interval([1.0, 1.1, 1.2, 1.3]))
+    '1.15 [1.00, 1.30]'
     """
     found = np.asarray(values, dtype=float)
     draws = np.random.default_rng(SEED).integers(0, len(found), (RESAMPLES, len(found)))
@@ -41,8 +42,9 @@ def interval(values: Sequence[float]) -> Interval:
 class Comparison:
     """One pipeline, called in one form. Times in seconds, one per pair, originals and optimized in the same order.
 
-    `differences`: of answers and exceptions. `tree_differences`: of callback trees. `hits` to `wasted` are sums over
-    the timed calls of the optimized pipeline; `fallbacks` says why a run-ahead ended early, if one did.
+    `differences`: of answers and exceptions. `tree_differences`: of callback trees. `errors`: pairs whose original
+    raised, `error` the first time. `hits` to `wasted` are sums over the timed calls of the optimized pipeline;
+    `fallbacks` says why a run-ahead ended early, if one did.
     """
 
     pipeline: str
@@ -55,6 +57,7 @@ class Comparison:
     tree_differences: tuple[str, ...] = ()
     tree_nodes: int = 0
     errors: int = 0
+    error: str = ""
     is_optimized: bool = True
     hits: int = 0
     shared: int = 0
@@ -92,19 +95,24 @@ class Comparison:
             ("pairs", str(len(self.original_s))),
             ("original", f"{_ms(self.original_median_s)} median"),
             ("optimized", f"{_ms(self.optimized_median_s)} median"),
-            ("original / optimized", f"{self.ratio} (median of pairs, 95 % interval)"),
+            (
+                "original / optimized",
+                f"{self.ratio}" + (" (median of pairs, 95 % interval)" if len(self.original_s) > 1 else ""),
+            ),
         ]
         if self.original_first_s and self.optimized_first_s:
             first = statistics.median(self.original_first_s), statistics.median(self.optimized_first_s)
             rows.append(("first piece", f"{_ms(first[0])} original, {_ms(first[1])} optimized"))
         rows += [
-            ("answers", _verdict(self.differences) + (f" ({self.errors} calls raised, alike)" if self.errors else "")),
+            ("answers", _verdict(self.differences)),
             ("callback trees", _verdict(self.tree_differences) + f" ({self.tree_nodes} nodes)"),
         ]
+        if self.errors:
+            rows.append(("raised", f"in {self.errors} of {len(self.original_s)} pairs: {self.error:.160}"))
         if self.is_optimized:
             rows.append(("items", self.items()))
         else:
-            rows.append(("note", "nothing to optimize: optimize() returned the same object"))
+            rows.append(("note", "nothing ran ahead: nothing to optimize, or TEOLA_STANCE=original is set"))
         return rows + [("run-ahead ended early", reason) for reason in self.fallbacks[:3]]
 
     def __str__(self) -> str:
@@ -129,7 +137,7 @@ class Comparison:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.{1 if seconds >= 1e-3 else 3}f} ms"
 
 
 def _verdict(found: Sequence[str]) -> str:

@@ -72,9 +72,10 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
 
 def _analyze(calls: Explainable, value: Any) -> Measured:
     twin = calls.adapter.twin(calls.pipeline, calls)
+    earlier = calls.reports[-1] if calls.reports else None
     with Caller() as caller:
         answer = caller.call(twin, first_form(twin), value)
-    if not calls.reports:
+    if not calls.reports or calls.reports[-1] is earlier:
         raise TeolaError("the run left no report; is TEOLA_STANCE=original set?")
     return measure(calls.optimized.graph, calls.reports[-1], answer.error)
 

@@ -1,0 +1,86 @@
+"""`optimize` and its neighbours, as a user calls and miscalls them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable
+
+import teola_plugin
+from teola_plugin import compare, explain, optimize, optimized, pure, reads, writes
+from teola_plugin.api import STANCE
+from teola_plugin.errors import TeolaError
+from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.profile import TINY_CPU_LLM
+from teola_plugin.runtime.engines.simulated import ProfileLLM
+
+
+def chain() -> Runnable[Any, Any]:
+    llm = EngineChatModel(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=2)
+    return ChatPromptTemplate.from_template("Name {x}.") | llm
+
+
+def test_names_are_offered_and_a_wrong_one_is_named() -> None:
+    assert {"optimize", "explain", "compare", "pure"} <= set(dir(teola_plugin))
+    with pytest.raises(AttributeError, match="module 'teola_plugin' has no attribute 'optimise'"):
+        teola_plugin.optimise  # noqa: B018
+
+
+def test_an_object_that_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    thing = object()
+    assert optimize(thing) is thing
+    assert "builtins.object is no pipeline" in caplog.text
+    with pytest.raises(TypeError, match=r"builtins\.object is no pipeline .* supported are LangChain"):
+        optimize(thing, strict=True)
+
+
+@pytest.mark.parametrize("wrong", [{"policy": "fifo"}, {"speculate": "branches"}])
+def test_an_option_that_does_not_exist(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TeolaError, match=f"{next(iter(wrong))}=.* is one of"):
+        optimize(chain(), **wrong)
+
+
+def test_the_stance_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = optimize(chain())
+    asked = []
+    for stance in ("", "original", "", "original"):
+        monkeypatch.setenv(STANCE, stance)
+        fast.invoke({"x": "it"})
+        asked.append(len(optimized(fast).reports))
+    assert asked == [1, 1, 2, 2]
+
+
+def test_a_misspelt_stance_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    fast = optimize(chain())
+    monkeypatch.setenv(STANCE, "orginal")
+    with caplog.at_level(logging.WARNING, "teola_plugin"):
+        fast.invoke({"x": "it"})
+        fast.invoke({"x": "it"})
+    assert [r.getMessage().split(" ")[0] for r in caplog.records] == ["TEOLA_STANCE='orginal'"]
+
+
+def test_under_the_stance_no_earlier_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = optimize(chain())
+    fast.invoke({"x": "it"})
+    monkeypatch.setenv(STANCE, "original")
+    with pytest.raises(TeolaError, match=STANCE):
+        explain(fast, analyze={"x": "it"})
+    found = compare(fast, [{"x": "it"}], repeats=1)
+    assert (found.hits, found.misses) == (0, 0)
+    assert STANCE in str(found)
+
+
+@pytest.mark.parametrize("decorator", [reads, writes])
+def test_a_decorator_without_names(decorator: Any) -> None:
+    with pytest.raises(TypeError, match=f'@{decorator.__name__}."kb"'):
+        decorator(len)
+    with pytest.raises(TypeError, match="names of resources"):
+        decorator()
+
+
+def test_what_cannot_carry_a_mark() -> None:
+    with pytest.raises(TypeError, match=r"append.*wrap it"):
+        pure([].append)
