@@ -40,6 +40,7 @@ CODES = {
     "TB109": "the prompt template is not a stock one, or holds functions with effects",
     "TB110": "the arguments bound to it are not understood",
     "TB111": "a branch inside a map is left to the framework",
+    "TB112": "its configuration chooses among components, or limits how much runs at once",
     "TB200": "this query engine is not read; what is inside it is only batched",
     "TB201": "this retriever is not a stock one; its own run tells its nodes",
     "TB202": "this postprocessor is not known to be pure; its own run tells its nodes",

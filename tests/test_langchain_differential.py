@@ -99,6 +99,25 @@ def test_what_runs_ahead_is_taken(name: str) -> None:
     assert not optimized(chain).prepared.plan.has_slack or any(takes() for _ in range(20))
 
 
+def test_iterators_are_left_to_the_framework() -> None:
+    """Whoever reads one first has it all."""
+
+    def unknown(x: dict[str, Any]) -> Any:
+        print(end="")
+        return iter(["c", "d"])
+
+    e = Engines()
+    chain = (
+        RunnablePassthrough.assign(a=ask("A {question}") | e.chat, rows=unknown)
+        | RunnablePassthrough.assign(b=ask("B {question}") | e.chat)
+        | RunnablePassthrough.assign(n=lambda x: ", ".join(x["given"]) + ", ".join(x["rows"]))
+        | RunnableLambda(lambda x: x["n"])
+    )
+    fast = optimize(chain)
+    for _ in range(5):
+        assert fast.invoke({"question": "x", "given": iter("ab")}) == "a, bc, d"
+
+
 # --- made up at random ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from langchain_core.load import dumps
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import (
+    ConfigurableField,
     Runnable,
     RunnableBinding,
     RunnableGenerator,
@@ -22,6 +24,7 @@ from langchain_core.runnables import (
     RunnableSequence,
 )
 
+from teola_plugin import optimize
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.seams import current
@@ -242,7 +245,45 @@ def test_calls_that_run_something_else_do_not_run_ahead() -> None:
     calls = Noted()
     twin = adapter.twin(SEQUENCE, calls)
     twin.invoke("a", {"max_concurrency": 1})
-    assert calls.opened == [([], False)]
+    twin.batch(["a", "b"], [{}, {"max_concurrency": 2}])
+    twin.batch(None)
+    RunnableLambda(lambda x: twin.invoke(x)).invoke("a", {"max_concurrency": 3})
+    adapter.twin(RunnableLambda(lambda x, **kwargs: x), calls).invoke("a", stop=["b"])
+    assert calls.opened == [([], False)] * 5
+
+
+def test_what_a_binding_configures_is_not_guessed() -> None:
+    e, other = Engines(), Engines()
+    model = e.chat.configurable_alternatives(ConfigurableField("llm"), default_key="a", b=other.chat)
+    chain = RunnableParallel(a=ask("A {q}") | model | StrOutputParser(), b=ask("B {q}") | model | StrOutputParser())
+    for bound in (chain.with_config(configurable={"llm": "b"}), chain.with_config(max_concurrency=1)):
+        assert [b.code for b in adapter.trace(bound).breaks][:1] == ["TB112"]
+    fast = optimize(chain)
+    assert optimize(chain.with_config(configurable={"llm": "b"})).invoke({"q": "x"}) == fast.invoke(
+        {"q": "x"}, {"configurable": {"llm": "b"}}
+    )
+    assert (len(e.llm.seen), len(other.llm.seen)) == (0, 4)
+
+
+def test_stream_is_a_generator_function_where_it_was() -> None:
+    twin = adapter.twin(SEQUENCE, Noted())
+    for name in ("stream", "batch_as_completed", "transform"):
+        assert inspect.isgeneratorfunction(getattr(twin, name))
+    for name in ("astream", "abatch_as_completed", "atransform"):
+        assert inspect.isasyncgenfunction(getattr(twin, name))
+    watched = RunnableLambda(print)
+    adapter.trace(watched | ask("{x}") | Engines().chat)
+    assert inspect.isgeneratorfunction(watched.transform)
+    assert inspect.isasyncgenfunction(watched.atransform)
+
+
+def test_what_the_users_functions_hold_may_raise_when_looked_at() -> None:
+    class Absent:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("outside of a request")
+
+    request = Absent()
+    assert is_twin(optimize(RunnableParallel(a=ask("A {q}") | Engines().chat, b=lambda x: request.user.name)))
 
 
 def test_calls_and_explain() -> None:

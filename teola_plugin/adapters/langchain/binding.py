@@ -2,7 +2,7 @@
 
 A graph has one input for each key that is read of the user's dict, named after the key, and one called `input` where
 the input is used whole. A prompt with a single variable takes a dict or the bare value; both are understood. What an
-input does not have is left out, and what needs it does not run ahead.
+input does not have is left out, and what needs it does not run ahead. So is an iterator: who reads it first has it all.
 """
 
 from __future__ import annotations
@@ -81,10 +81,19 @@ class Bindings:
                     bound[name] = value
                 case _:
                     pass
-        return bound
+        return {name: value for name, value in bound.items() if not runs_out(value)}
 
     def _input(self, access: Access, name: str, depth: int = 0) -> Value:
         if access not in self._names:
             self._names[access] = self._name_for(name)
         self._depths[access] = max(depth, self._depths.get(access, 0))
         return Value(self._names[access], self._depths[access])
+
+
+def runs_out(value: Any) -> bool:
+    """It is an iterator, or a container that holds one: only one of two readers would see what is in it."""
+    if isinstance(value, dict):
+        return any(map(runs_out, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(runs_out, value))
+    return hasattr(type(value), "__next__") or hasattr(type(value), "__anext__")

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
@@ -58,8 +57,6 @@ def _effects(component: RunnableLambda[Any, Any], function: Callable[..., Any]) 
         return Effects(pure=False, why="it is a generator function")
     if accepts_config(function) or accepts_run_manager(function):
         return Effects(pure=False, why="it takes the call's config")
-    if any(not isinstance(dep, BasePromptTemplate) for dep in component.deps):
-        return Effects(pure=False, why="it calls other runnables")
     return effects_of(function)
 
 

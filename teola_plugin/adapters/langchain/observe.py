@@ -1,7 +1,7 @@
 """How the run-ahead learns what only the framework's own run computes: the entry methods of such components report.
 
 A component reports once in a session, what its first run came to. A stream reports when it ends, with its chunks added
-up as LangChain adds them.
+up as LangChain adds them. A value that can be read only once is the framework's alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from teola_plugin.adapters.langchain.binding import runs_out
+from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.seams import Session, current, instrument
 
 _watched_for: dict[int, Callable[[], object]] = {}
@@ -45,7 +47,7 @@ def _listener(component: object) -> Session | None:
 
 def _report(session: Session, component: object, value: Any) -> None:
     told = _told.setdefault(session, set())
-    if id(component) not in told:
+    if id(component) not in told and not runs_out(value):
         told.add(id(component))
         session.observe(component, value)
 
@@ -75,7 +77,7 @@ def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
         chunks = original(self, *args, **kwargs)
         return chunks if (session := _listener(self)) is None else _watched(chunks, session, self)
 
-    return stream
+    return of_the_kind_of(original, stream)
 
 
 def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +85,7 @@ def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
         chunks = original(self, *args, **kwargs)
         return chunks if (session := _listener(self)) is None else _awatched(chunks, session, self)
 
-    return astream
+    return of_the_kind_of(original, astream)
 
 
 class _Sum:

@@ -59,10 +59,11 @@ def trace(pipeline: Runnable[Any, Any]) -> Traced:
 
 @dataclass
 class _Tracer:
-    """`streams`: a streamed call of the pipeline streams this component. `kwargs`: bound to the component."""
+    """`streams`: a streamed call of the pipeline streams this component. `is_configured`: so it is, by a binding."""
 
     draft: Draft = field(default_factory=Draft)
     streams: bool = True
+    is_configured: bool = False
 
     def trace(
         self, component: Runnable[Any, Any], given: Symbol, name: str = "", kwargs: Mapping[str, Any] | None = None
@@ -86,7 +87,7 @@ class _Tracer:
             case BasePromptTemplate() if _is_stock(component, BasePromptTemplate):
                 return trace_prompt(self.draft, component, given)
             case RunnableBinding() if _is_stock(component, RunnableBinding):
-                return self.trace(component.bound, given, name, {**component.kwargs, **kwargs})
+                return self._binding(component, given, name, {**component.kwargs, **kwargs})
             case RunnableRetry() if _is_stock(component, RunnableRetry):
                 return self.trace(component.bound, given, name, {**component.kwargs, **kwargs})
             case RunnableSequence() if _is_stock(component, RunnableSequence):
@@ -94,6 +95,8 @@ class _Tracer:
             case RunnableWithFallbacks() if _is_stock(component, RunnableWithFallbacks):
                 return self.trace(component.runnable, given, name, kwargs)
             case DynamicRunnable() if type(component).__module__ == "langchain_core.runnables.configurable":
+                if self.is_configured:
+                    raise Untraceable("TB112")
                 return self.trace(component.default, given, name, kwargs)
             case _ if kwargs:
                 raise Untraceable("TB110", f"bound to {', '.join(kwargs)}")
@@ -131,6 +134,16 @@ class _Tracer:
                 raise Untraceable("TB102", f"{type(component).__module__}.{type(component).__qualname__}")
 
     # --- composites --------------------------------------------------------------------------------------------------
+
+    def _binding(self, component: Any, given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
+        if component.config.get("max_concurrency") is not None:
+            raise Untraceable("TB112")
+        outer = self.is_configured
+        self.is_configured = outer or bool(component.config.get("configurable"))
+        try:
+            return self.trace(component.bound, given, name, kwargs)
+        finally:
+            self.is_configured = outer
 
     def _sequence(self, component: Any, given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
         steps = component.steps

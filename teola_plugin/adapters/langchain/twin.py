@@ -10,7 +10,8 @@ What is made from a twin (`|`, `bind`, `with_retry`, ...) is optimized again. A 
 with any shallow copy, a field set on the original afterwards does not reach the twin; a field set on the twin takes
 effect, but the run-ahead goes on guessing by the old one, until `optimize` is called again.
 
-`stream` and its kin are plain functions that return an iterator, because some runnables raise before the first step.
+`stream` and its kin are generator functions only where those of the class are: some runnables raise before the first
+step.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
+from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.seams import active, current
 
 _CALLS = "__teola_calls__"
@@ -50,12 +53,12 @@ def make_twin(pipeline: Runnable[Any, Any], calls: Calls) -> Runnable[Any, Any]:
     return twin
 
 
-def _choices(pipeline: Runnable[Any, Any]) -> frozenset[str]:
-    """Keys of `configurable` that make the pipeline another one."""
+def _choices(pipeline: Runnable[Any, Any]) -> frozenset[str] | None:
+    """Keys of `configurable` that make the pipeline another one; None if they cannot be told."""
     try:
         return frozenset(spec.id for spec in pipeline.config_specs)
-    except ValueError:  # two components differ about a key; LangChain says so where it matters
-        return frozenset()
+    except Exception:  # LangChain reads what the user's functions hold, and anything there may raise
+        return None
 
 
 def calls_of(pipeline: Any) -> Calls | None:
@@ -103,37 +106,47 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
     """The entry methods of `cls`, each inside a call."""
 
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, [input], config, "invoke"):
+        with _inside(self, _plainly([input], kwargs), config, "invoke"):
             return cls.invoke(self, input, config, **kwargs)
 
     async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, [input], config, "ainvoke"):
+        with _inside(self, _plainly([input], kwargs), config, "ainvoke"):
             return await cls.ainvoke(self, input, config, **kwargs)
 
     def batch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, inputs, config, "batch"):
+        with _inside(self, _plainly(inputs, kwargs), config, "batch"):
             return cls.batch(self, inputs, config, **kwargs)
 
     async def abatch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, inputs, config, "abatch"):
+        with _inside(self, _plainly(inputs, kwargs), config, "abatch"):
             return await cls.abatch(self, inputs, config, **kwargs)
 
     def stream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        return _steps(self, cls.stream(self, input, config, **kwargs), [input], config, "stream")
+        chunks = cls.stream(self, input, config, **kwargs)
+        return _steps(self, chunks, _plainly([input], kwargs), config, "stream")
 
     def batch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        return _steps(self, cls.batch_as_completed(self, inputs, config, **kwargs), inputs, config, "invoke")
+        chunks = cls.batch_as_completed(self, inputs, config, **kwargs)
+        return _steps(self, chunks, _plainly(inputs, kwargs), config, "invoke")
 
     def astream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        return _asteps(self, cls.astream(self, input, config, **kwargs), [input], config, "astream")
+        chunks = cls.astream(self, input, config, **kwargs)
+        return _asteps(self, chunks, _plainly([input], kwargs), config, "astream")
 
     def abatch_as_completed(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        return _asteps(self, cls.abatch_as_completed(self, inputs, config, **kwargs), inputs, config, "ainvoke")
+        chunks = cls.abatch_as_completed(self, inputs, config, **kwargs)
+        return _asteps(self, chunks, _plainly(inputs, kwargs), config, "ainvoke")
 
     entries: tuple[Callable[..., Any], ...] = (
         invoke, ainvoke, batch, abatch, stream, batch_as_completed, astream, abatch_as_completed,
     )  # fmt: skip
-    return {e.__name__: functools.wraps(getattr(cls, e.__name__))(e) for e in entries if hasattr(cls, e.__name__)}
+    stood_for = {e.__name__: (getattr(cls, e.__name__), e) for e in entries if hasattr(cls, e.__name__)}
+    return {name: functools.wraps(method)(of_the_kind_of(method, e)) for name, (method, e) in stood_for.items()}
+
+
+def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """The inputs that may run ahead: none if they come with arguments that were not read, or are no list at all."""
+    return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - {"return_exceptions"} else []
 
 
 @contextmanager
@@ -206,17 +219,23 @@ def _is_plain(twin: Any) -> bool:
 
 def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
-    config = config[0] if isinstance(config, list) and config else config
-    if isinstance(config, dict):
-        if config.get("max_concurrency") == 1 or not vars(twin)[_CHOICES].isdisjoint(config.get("configurable") or ()):
-            inputs = []  # one thing at a time, or other things than those that were read: nothing runs ahead
-        if _is_watched(config):
-            mode = "events"
+    given = [*config] if isinstance(config, list | tuple) else [config]
+    configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
+    if any(c.get("max_concurrency") is not None or _is_chosen(twin, c) for c in configs):
+        inputs = []  # only so many things at a time, or other things than those that were read: nothing runs ahead
+    if any(map(_is_watched, configs)):
+        mode = "events"
     calls: Calls = vars(twin)[_CALLS]
     return calls.open([Entered(value, mode) for value in inputs], loop=loop)
 
 
-def _is_watched(config: dict[str, Any]) -> bool:
+def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:
+    """The call makes the pipeline another one."""
+    choices, chosen = vars(twin)[_CHOICES], config.get("configurable") or ()
+    return bool(chosen) if choices is None else not choices.isdisjoint(chosen)
+
+
+def _is_watched(config: Mapping[str, Any]) -> bool:
     """A handler turns every model's reply into a stream (`astream_events`)."""
     callbacks = config.get("callbacks")
     handlers = callbacks if isinstance(callbacks, list) else getattr(callbacks, "handlers", ())
