@@ -77,13 +77,17 @@ def main(
 
 @app.command()
 def demo(
-    framework: Annotated[list[Framework] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    app_name: Annotated[list[App] | None, typer.Option("--app", help="Only this one; may be repeated.")] = None,
+    framework: Annotated[
+        list[Framework] | None, typer.Option(metavar="langchain|llamaindex", help="Only this one; may be repeated.")
+    ] = None,
+    app_name: Annotated[
+        list[App] | None, typer.Option("--app", metavar="advanced|naive", help="Only this one; may be repeated.")
+    ] = None,
     engines: Annotated[Engines, typer.Option(help="Real models, or waiting by latency profiles.")] = Engines.real,
     model: Annotated[str | None, typer.Option(help="A model for vLLM: folder or hub name.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One pair for each row, fewer passages.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Folder for a page about each row.")] = None,
+    html: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for a page about each row.")] = None,
 ) -> None:
     """Answer questions with the plain and the optimized pipeline, side by side. Exit status 1 if anything differs."""
     from teola_plugin.demo.run import Choice, run_demo
@@ -104,7 +108,7 @@ def compare(
     inputs_file: Annotated[Path | None, typer.Option("--inputs", help="A file with one input on each line.")] = None,
     mode: Annotated[str, typer.Option(help="Method to call: invoke, ainvoke, stream, query, aquery, ...")] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each input.")] = 5,
-    html: Annotated[Path | None, typer.Option(help="Also write a page.")] = None,
+    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write a page.")] = None,
 ) -> None:
     """Run your pipeline and its optimized twin in pairs. Exit status 1 if anything differs."""
     from teola_plugin.comparison import compare as run_pairs
@@ -112,13 +116,15 @@ def compare(
     values = [*map(_value, inputs or []), *_lines(inputs_file)]
     if not values:
         raise typer.BadParameter("give at least one, with --input or --inputs", param_hint="--input")
+    if html and not html.parent.is_dir():  # better now than after all the runs
+        raise typer.BadParameter(f"there is no folder {html.parent}", param_hint="--html")
 
     def work(console: Console) -> bool:
         from teola_plugin.demo.table import progress_bar
 
         pipeline = _load(target)
         with progress_bar(console) as progress:
-            task = progress.add_task(target)
+            task = progress.add_task(target, total=None)
             comparison = run_pairs(
                 pipeline, values, repeats=repeats, mode=mode,
                 progress=lambda done, total: progress.update(task, completed=done, total=total),
@@ -139,14 +145,13 @@ def explain(
     analyze: Annotated[str | None, typer.Option(help="Run it once on this input (JSON, or else a text).")] = None,
 ) -> None:
     """Show the graphs, what each pass did or refused and why, and what is left to the framework."""
-    from teola_plugin.api import optimize, optimized
+    from teola_plugin.adapters import adapter_for
+    from teola_plugin.api import optimize
     from teola_plugin.explanation import explain as say
 
     def work(console: Console) -> bool:
         pipeline = _load(target)
-        try:
-            optimized(pipeline)
-        except TeolaError:
+        if adapter_for(pipeline):  # else `say` raises, and says why
             pipeline = optimize(pipeline)
         _say(console, say(pipeline, format.value, None if analyze is None else _value(analyze)))
         return True
@@ -176,11 +181,14 @@ def _run(work: Callable[[Console], bool]) -> NoReturn:
             except KeyboardInterrupt:
                 screen.console.print("\nstopped", style="yellow")
                 raise
-            except TeolaError as e:
-                _say(screen.console, f"teola: {e}", style="red")
+            except (Exception, SystemExit) as e:
+                if isinstance(e, TeolaError):
+                    _say(screen.console, f"teola: {e}", style="red")
                 if screen.log.stat().st_size:
-                    _say(screen.console, f"what the libraries printed is in {screen.log}")
-                raise typer.Exit(1) from e
+                    _say(screen.console, f"what was printed meanwhile is in {screen.log}")
+                if isinstance(e, TeolaError):
+                    raise typer.Exit(1) from e
+                raise
             finally:
                 runtime.host.close(CLOSING_S)
     except KeyboardInterrupt:
@@ -198,7 +206,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 def _load(target: str) -> Any:
     """The object that `module:object` names; the current folder is on the path, as for `python -m`."""
     module_name, _, path = target.partition(":")
-    if not module_name or not path:
+    if not all(name.isidentifier() for name in [*module_name.split("."), *path.split(".")]):
         raise TeolaError(f"{target!r} is not MODULE:OBJECT, such as app:chain")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 PARTS = (
@@ -32,17 +31,22 @@ def examine(console: Console, *, imports: bool = True) -> bool:
     from teola_plugin import __version__
 
     table = Table(box=None, pad_edge=False)
-    for column in ("part", "module", "version", ""):
+    for column in ("part", "module", "version", "extra"):
         table.add_column(column, no_wrap=column == "version", overflow="fold")
     found = {module: _version(module, distribution) for _, module, distribution, _ in PARTS}
     broken = {module: _import_error(console, module) for module in found if imports and found[module]}
     for part, module, _, extra in PARTS:
-        version, error = found[module], broken.get(module)
-        hint = f"[red]{escape(error)}[/]" if error else "" if version else f"pip install 'teola-plugin\\[{extra}]'"
-        table.add_row(part, module, version or "[yellow]missing[/]", hint)
-    console.print(f"teola-plugin {__version__}, Python {platform.python_version()}, {platform.system()}")
+        table.add_row(part, module, found[module] or "[yellow]missing[/]", extra)
+    console.print(
+        f"teola-plugin {__version__}, Python {platform.python_version()}, {platform.system()}", highlight=False
+    )
     console.print(table)
-    console.print(_torch())
+    for module, error in broken.items():
+        if error:
+            console.print(f"{module}: {error}", style="red", markup=False, highlight=False)
+    if missing := ",".join(dict.fromkeys(extra for _, module, _, extra in PARTS if not found[module])):
+        console.print(f"to add what is missing: pip install 'teola-plugin[{missing}]'", markup=False, soft_wrap=True)
+    console.print(_torch(), highlight=False)
     has_framework = bool(found["langchain_core"] or found["llama_index.core"])
     if not has_framework:
         console.print("[red]neither LangChain nor LlamaIndex is installed: there is nothing to optimize[/]")
@@ -76,8 +80,10 @@ def _version(module: str, distribution: str) -> str | None:
 def _torch() -> str:
     if find_spec("torch") is None:
         return "torch: missing"
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as e:  # a build for another machine
+        return f"torch cannot be imported: {e}"
     if torch.cuda.is_available():
         return f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}"
     return f"torch {torch.__version__}, no GPU: the engines run on the CPU"

@@ -82,12 +82,11 @@ def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            terminal.flush()
             os.dup2(out, 1)
             os.dup2(err, 2)
             for fd in (out, err):
                 os.close(fd)
-            terminal.close()
+            terminal.close()  # last, for it raises if the disk is full
 
 
 def _is_real(stream: TextIO) -> bool:

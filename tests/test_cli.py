@@ -26,6 +26,7 @@ def changing(x):
 unstable = RunnableLambda(changing)
 number = 7
 """
+NO_ROOM = Path("/dev/full")
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def test_compare_reads_a_file_and_writes_a_page(folder: Path) -> None:
         ("nowhere:chain", "there is no module 'nowhere'"),
         ("app_under_test:nothing", "has no 'nothing'"),
         ("app_under_test", "is not MODULE:OBJECT"),
+        ("./app_under_test:chain", "is not MODULE:OBJECT"),
         ("app_under_test:number", "int has none of the methods"),
     ],
 )
@@ -94,11 +96,19 @@ def test_compare_needs_an_input() -> None:
     assert teola("compare", "app_under_test:chain", "--inputs", "missing.jsonl").exit_code == 2
 
 
+def test_a_page_that_cannot_be_written_is_told_before_the_runs(folder: Path) -> None:
+    for page in ("missing/page.html", str(folder)):
+        done = teola("compare", "app_under_test:chain", "-i", "a", "--html", page)
+        assert done.exit_code == 2, done.output
+
+
 @pytest.mark.usefixtures("folder")
-def test_explain_says_why_not() -> None:
-    done = teola("explain", "app_under_test:chain")
+@pytest.mark.parametrize(("target", "said"), [("chain", "nothing to gain"), ("number", "int is no pipeline")])
+def test_explain_says_why_not(target: str, said: str) -> None:
+    done = teola("explain", f"app_under_test:{target}")
     assert done.exit_code == 1
-    assert "nothing to gain" in done.output
+    assert said in done.output
+    assert len(done.output.splitlines()) <= 2, "and nothing else"
 
 
 def test_demo_refuses_what_makes_no_sense() -> None:
@@ -111,6 +121,28 @@ def test_doctor_says_what_is_installed() -> None:
     done = teola("doctor")
     assert done.exit_code == 0, done.output
     assert "langchain_core" in done.output
+
+
+def test_doctor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teola_plugin.doctor._version", lambda module, _: None if module == "chromadb" else "1.0")
+    assert "pip install 'teola-plugin[chroma]'" in teola("doctor").output
+
+
+def test_the_demo_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "chromadb", None)
+    monkeypatch.delitem(sys.modules, "teola_plugin.demo.langchain_kit", raising=False)
+    done = teola("demo", "--engines", "profile", "--framework", "langchain", "--quick")
+    assert done.exit_code == 1
+    assert "needs the package chromadb: install teola-plugin[langchain" in done.output
+
+
+@pytest.mark.skipif(not NO_ROOM.exists(), reason="only Linux has it")
+def test_a_full_disk_is_told(folder: Path) -> None:
+    command = [sys.executable, "-m", "teola_plugin.cli", "compare", "app_under_test:chain", "-i", "a", "--repeats", "1"]
+    with NO_ROOM.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=folder)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
 
 
 def test_libraries_do_not_spoil_the_screen_and_ctrl_c_is_one_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import QUESTIONS, document, passages
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts
 from teola_plugin.demo.table import progress_bar, results_table
+from teola_plugin.errors import EngineUnavailable
 
 NOISE = (
     "The default model is tiny and has random weights: its words are noise. What is shown is that both pipelines give"
@@ -104,13 +105,19 @@ def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Ite
 
 def kit_for(framework: str, parts: Parts, sizes: Sizes, *, collection: str = "stdlib") -> Kit:
     """The models and the store of one framework; a collection of that name is made anew."""
-    if framework == "langchain":
-        from teola_plugin.demo.langchain_kit import LangChainKit
+    try:
+        if framework == "langchain":
+            from teola_plugin.demo.langchain_kit import LangChainKit
 
-        return LangChainKit(parts, sizes, collection)
-    from teola_plugin.demo.llamaindex_kit import LlamaIndexKit
+            return LangChainKit(parts, sizes, collection)
+        from teola_plugin.demo.llamaindex_kit import LlamaIndexKit
 
-    return LlamaIndexKit(parts, sizes, f"{collection}_nodes")
+        return LlamaIndexKit(parts, sizes, f"{collection}_nodes")
+    except ModuleNotFoundError as e:
+        extras = f"{framework},chroma,embeddings,dev"
+        raise EngineUnavailable(
+            f"the demo in {framework} needs the package {e.name}: install teola-plugin[{extras}]"
+        ) from e
 
 
 def _print_details(console: Console, rows: Sequence[tuple[str, Comparison]]) -> None:
