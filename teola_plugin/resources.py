@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
+from teola_plugin import forks
 from teola_plugin.errors import EngineClosed
 
 V = TypeVar("V")
@@ -27,6 +28,10 @@ class IdentityMap(Generic[V]):
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self._creating = threading.RLock()
+        forks.in_child(self._begin_anew)
+
+    def _begin_anew(self) -> None:
         self._creating = threading.RLock()
 
     def __len__(self) -> int:
@@ -71,6 +76,15 @@ def held(resource: Any, keep: bool) -> Callable[[], Any]:
 # --- one user of a model at a time --------------------------------------------------------------------------
 
 _locks: IdentityMap[AbstractContextManager[Any]] = IdentityMap()
+
+
+def _begin_anew() -> None:
+    """In a forked child: a thread of the parent's may have held one."""
+    global _locks
+    _locks = IdentityMap()
+
+
+forks.in_child(_begin_anew)
 
 
 def lock_for(model: object) -> AbstractContextManager[Any]:

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from teola_plugin import forks
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.errors import Cancelled
 
@@ -176,6 +177,14 @@ class Session(Protocol):
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
 current = _session.get
+
+
+def _forget_session() -> None:
+    """Its replies are on their way to the parent."""
+    _session.set(None)
+
+
+forks.in_child(_forget_session)
 
 
 @contextlib.contextmanager

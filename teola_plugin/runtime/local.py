@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
+from teola_plugin import forks
 from teola_plugin.engines import Batch, Delta, Engine, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.events import BatchRan
@@ -103,17 +104,26 @@ class _Lane:
 class LocalHost:
     """Engines of this process. Threads may call `submit`, `cancel` and `release` at any time.
 
-    The loop thread starts with the first call and ends with `close` or the interpreter.
+    The loop thread starts with the first call and ends with `close` or the interpreter. A forked child starts its own.
     """
 
     def __init__(self, policy: PolicyName = "topology") -> None:
         self._policy: PolicyName = policy
+        self._ids = itertools.count(1)
+        self._begin()
+        forks.in_child(self._begin_anew)
+
+    def _begin(self) -> None:
         self._lanes: weakref.WeakKeyDictionary[Any, _Lane] = weakref.WeakKeyDictionary()
         self._sinks: dict[int, Sink] = {}
-        self._ids = itertools.count(1)
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    def _begin_anew(self) -> None:
+        """In a forked child, where the loop thread is not."""
+        forks.leave(self._loop, list(self._lanes.values()))
+        self._begin()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

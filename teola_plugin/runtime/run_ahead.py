@@ -18,6 +18,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from teola_plugin import forks
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
@@ -28,7 +29,17 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
 
 log = logging.getLogger(__name__)
-_workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
+_workers: ThreadPoolExecutor
+
+
+def _begin() -> None:
+    global _workers
+    _workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
+
+
+_begin()
+forks.in_child(_begin)
+
 PATIENCE_S = 0.05
 """How long a rehearsal is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
 

@@ -27,6 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from teola_plugin import forks
 from teola_plugin.chat import Message, render_plainly
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineError, EngineUnavailable, TeolaError
@@ -74,12 +75,9 @@ class VllmEngine:
             max_items=self._args["max_num_seqs"], concurrent=True, abort=True,
             prefix=bool(self._args["enable_prefix_caching"]),
         )  # fmt: skip
-        self._core: _Core | None = None
-        self._starting: asyncio.Task[_Core] | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._released: deque[int] = deque(maxlen=1024)
         self._numbers = itertools.count(1)
+        self._begin()
+        forks.in_child(self._begin_anew)
 
     # --- text -----------------------------------------------------------------------------------------------
 
@@ -115,6 +113,20 @@ class VllmEngine:
         return list(self.tokenizer(text, add_special_tokens=not has_bos, verbose=False)["input_ids"])
 
     # --- start and end --------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._core: _Core | None = None
+        self._starting: asyncio.Task[_Core] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._released: deque[int] = deque(maxlen=1024)
+
+    def _begin_anew(self) -> None:
+        """In a forked child; it starts a core of its own."""
+        forks.leave(self._core, self._starting, self._tasks, self._closing)
+        if self._core is not None:
+            vllm_core.leave(self._core.llm)
+        self._begin()
 
     async def start(self) -> None:
         """Load the model, if it is not loaded. Raises: EngineUnavailable."""

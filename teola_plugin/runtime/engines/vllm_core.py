@@ -23,10 +23,19 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from teola_plugin import forks
 from teola_plugin.errors import EngineUnavailable
 
 GIB_BYTES = 1 << 30
 _lock = threading.Lock()
+
+
+def _begin_anew() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+forks.in_child(_begin_anew)
 
 
 def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
@@ -48,6 +57,16 @@ def stop(llm: Any) -> None:
     with contextlib.suppress(RuntimeError):  # its event loop is closed
         llm.shutdown()
     llm.shutdown = lambda timeout=None: None
+
+
+def leave(llm: Any) -> None:
+    """In a forked child: the core is the parent's. vLLM's finalizers would stop it when the child ends."""
+    llm.shutdown = lambda timeout=None: None
+    client = llm.engine_core
+    for owner in (client, client.resources.engine_manager):
+        if finalizer := getattr(owner, "_finalizer", None):
+            finalizer.detach()
+    forks.leave(llm)
 
 
 def require(package: str, name: str, model: str) -> None:

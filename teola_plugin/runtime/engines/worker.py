@@ -22,6 +22,7 @@ from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from teola_plugin import forks
 from teola_plugin.engines import Batch, Done, Emit, Failed
 from teola_plugin.errors import EngineError
 
@@ -38,6 +39,10 @@ class Worker:
     def __init__(self, name: str, threads: int = 1) -> None:
         self._name = name
         self._limit = threads
+        self._begin()
+        forks.in_child(self._begin)
+
+    def _begin(self) -> None:
         self._starting = threading.Lock()
         self._jobs: _Jobs = SimpleQueue()
         self._started = 0
@@ -58,8 +63,7 @@ class Worker:
         """End the threads after what is queued. The next call starts new ones."""
         with self._starting:
             self._end()
-            self._jobs, self._started = SimpleQueue(), 0
-            self._end = weakref.finalize(self, self._jobs.put, None)
+            self._begin()
 
 
 def _serve(jobs: _Jobs) -> None:
