@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import chromadb
 from langchain_chroma import Chroma
 from langchain_core.documents.compressor import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
 
 from teola_plugin.demo.langchain_rag import advanced, naive
-from teola_plugin.demo.parts import Parts, Sizes
+from teola_plugin.demo.parts import Parts, Sizes, chroma_without
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, EngineReranker
 from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
 
@@ -24,9 +23,7 @@ class LangChainKit:
         self.writer = EngineChatModel(engine=parts.llm, settings=dict(parts.queries))
         self.embeddings = _embeddings(parts.kind)
         self.reranker = _reranker(parts.kind, sizes.top_n)
-        client = chromadb.EphemeralClient()
-        if collection in [c.name for c in client.list_collections()]:
-            client.delete_collection(collection)  # all ephemeral clients of a process share their collections
+        client = chroma_without(collection)
         self.store = Chroma(collection, self.embeddings, client=client)
         self.store.add_texts(
             [p.text for p in sizes.passages],

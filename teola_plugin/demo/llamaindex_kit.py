@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import chromadb
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.postprocessor import SentenceTransformerRerank
@@ -13,7 +12,7 @@ from llama_index.core.schema import TextNode
 from llama_index.vector_stores.chroma import ChromaVectorStore
 
 from teola_plugin.demo.llamaindex_rag import advanced, naive
-from teola_plugin.demo.parts import Parts, Sizes
+from teola_plugin.demo.parts import Parts, Sizes, chroma_without
 from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRerank
 from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
 
@@ -27,9 +26,7 @@ class LlamaIndexKit:
         self.writer = EngineLLM(engine=parts.llm, settings=dict(parts.queries))
         self.embedding = _embedding(parts.kind)
         self.reranker = _reranker(parts.kind, sizes.top_n)
-        client = chromadb.EphemeralClient()
-        if collection in [c.name for c in client.list_collections()]:
-            client.delete_collection(collection)  # all ephemeral clients of a process share their collections
+        client = chroma_without(collection)
         self.store = ChromaVectorStore(chroma_collection=client.create_collection(collection))
         nodes = [TextNode(text=p.text, metadata={"source": p.source}, id_=str(i)) for i, p in enumerate(sizes.passages)]
         storage = StorageContext.from_defaults(vector_store=self.store)

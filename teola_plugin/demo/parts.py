@@ -44,6 +44,16 @@ class Parts:
     queries: Mapping[str, Any] = field(default_factory=dict)
 
 
+def chroma_without(collection: str) -> Any:
+    """A client in memory that does not have that collection: all such clients of a process share their collections."""
+    import chromadb
+
+    client = chromadb.EphemeralClient()
+    if collection in [c.name for c in client.list_collections()]:
+        client.delete_collection(collection)
+    return client
+
+
 def llm_parts(kind: str, model: str | None = None, *, tokens: int | None = None, profile: str = "7b") -> Parts:
     """The LLM engine of that kind, started."""
     if kind == "profile":
