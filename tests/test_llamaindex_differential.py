@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -422,3 +423,20 @@ def test_a_search_sees_the_notes_of_its_moment() -> None:
     assert len(apart(twin.query, QUESTION).source_nodes) == 12
     index.insert_nodes([TextNode(text="a new note")])
     assert len(apart(twin.query, QUESTION).source_nodes) == 13
+
+
+# --- what is heard beside the callbacks -------------------------------------------------------------------------------
+
+
+def test_the_log_says_everything_once(caplog: pytest.LogCaptureFixture) -> None:
+    logs = []
+    for is_optimized in (False, True):
+        engine: Any = engine_of(Engines(context_window=420), mode="tree_summarize")
+        if is_optimized:
+            engine, _ = optimized(engine, Patient)
+        with caplog.at_level(logging.DEBUG):
+            caplog.clear()
+            call(engine, "query")
+            logs.append([r.getMessage() for r in caplog.records if r.name.startswith("llama_index")])
+    assert logs[0]
+    assert logs[1] == logs[0]

@@ -9,15 +9,16 @@ release. A *rehearsal* runs the stock method itself, inside a session of its own
 An answer that is not known yet is a *mark*. A prompt without a mark is final; one with a mark is known up to it. Where
 no answer makes sense, the rehearsal ends there (`rehearse` returns what was asked so far).
 
-Nobody may hear a rehearsal: while one runs, LlamaIndex's dispatchers and callback managers are mute in its context
-(splitting a text is enough to open a span). It works on copies: `stand_in` has its own templates, because
-`PromptTemplate.partial_format` is not thread-safe.
+Nobody may hear a rehearsal: while one runs, LlamaIndex's dispatchers and callback managers and all loggers are mute in
+its context (splitting a text is enough to open a span, and a chunk too long for it to log a warning). It works on
+copies: `stand_in` has its own templates, because `PromptTemplate.partial_format` is not thread-safe.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ _is_quiet: ContextVar[bool] = ContextVar("teola_llamaindex_is_quiet", default=Fa
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No span, event or callback leaves this context."""
+    """No span, event, callback or log record leaves this context."""
     token = _is_quiet.set(True)
     try:
         yield
@@ -169,11 +170,12 @@ def _mutable(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def install() -> None:
-    """Make dispatchers and callback managers heed `quiet`. Idempotent."""
+    """Make dispatchers, callback managers and loggers heed `quiet`. Idempotent."""
     for method in ("event", "span_enter", "span_exit", "span_drop"):
         instrument(Dispatcher, method, _mutable(None))
     for method, answer in {"on_event_start": "", "on_event_end": None, "start_trace": None, "end_trace": None}.items():
         instrument(CallbackManager, method, _mutable(answer))
+    instrument(logging.Logger, "handle", _mutable(None))
 
 
 # --- copies and pieces -----------------------------------------------------------------------------------------------
