@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextvars import ContextVar
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -201,3 +203,36 @@ def test_what_comes_after_a_reply_that_did_not_run_ahead_still_does() -> None:
         chain = optimize(first | RunnableLambda(unknown) | both)
         list(getattr(chain, form)({"q": "a"}))
         assert report_of(chain).fallbacks == ()
+
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="")
+
+
+class Odd(Hosted):
+    """Says who asks, keeps something that cannot be copied, or fails in ways that are hard on event loops."""
+
+    error: Any = None
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        if self.error:
+            raise self.error("odd")
+        message = AIMessage(content=f"{TENANT.get()} {messages[0].content}", additional_kwargs={"client": Lock()})
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_a_call_has_the_context_of_the_caller(form: str) -> None:
+    chain = optimize(debate(Odd()))
+    TENANT.set("me")
+    said = chain.invoke({"claim": "x"}) if form == "invoke" else asyncio.run(chain.ainvoke({"claim": "x"}))
+    assert said.content == "me Judge me For x me Against x"
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
+def test_any_error_reaches_the_caller(error: type[BaseException]) -> None:
+    chain = debate(Odd(error=error))
+    for pipeline in (chain, optimize(chain)):
+        with pytest.raises(error):
+            pipeline.invoke({"claim": "x"})

@@ -275,6 +275,21 @@ def test_closing_the_session_cancels_what_nobody_took(host: LocalHost) -> None:
     host.loop.call_soon_threadsafe(fakes["llm"].gate.set)
 
 
+def test_who_asks_after_the_end_is_answered(host: LocalHost) -> None:
+    """A branch that failed ends the call; the others run on, and may want what ran ahead for them."""
+    fakes = engines()
+    session = Session(host)
+    gate = gated(host)
+    fakes["llm"].gate = gate
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    session.close()
+    host.loop.call_soon_threadsafe(gate.set)
+    for prompt in fakes["llm"].seen or ["anything"]:
+        (reply,) = session.ask(fakes["llm"].spec, "decoding", [prompt], {})
+        assert isinstance(reply.result(), str)
+
+
 def test_closing_a_stream_early_cancels_its_item(host: LocalHost) -> None:
     engine = FakeEngine(lambda p: says("a b c"), concurrent=True)
     engine.gate = gated(host)

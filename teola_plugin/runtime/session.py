@@ -65,7 +65,10 @@ class _Slots:
 
 
 class Session:
-    """Implements `seams.Session` for one call. Safe to use from any thread."""
+    """Implements `seams.Session` for one call. Safe to use from any thread.
+
+    A task that the user's code began may outlive the call; what it asks of the closed session is computed, no more.
+    """
 
     def __init__(self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._host = host
@@ -143,6 +146,9 @@ class Session:
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         with self._lock:
+            if self._is_closed:
+                fresh = [(self._bound(payload), Reply()) for payload in payloads]
+                replies, payloads = [reply for _, reply in fresh], ()
             for payload in payloads:
                 reply, outcome = self._retire(self._entry(spec, op, payload, settings), stamp)
                 replies.append(reply)
@@ -156,6 +162,8 @@ class Session:
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
         with self._lock:
+            if self._is_closed:
+                return Reply(), True
             reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
             self._events.append(Retired(spec.name or spec.kind, op, outcome, time.perf_counter()))
         self._will_await([reply])
@@ -175,14 +183,15 @@ class Session:
 
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
-        self._is_closed = True
         wasted = shared = 0
         with self._lock:
+            self._is_closed = True
             for entry in self._table.values():
                 shared += sum(slot.is_ours for slot in entry.slots[: entry.ahead])
                 for slot in entry.slots[entry.taken :]:
                     wasted += 1
                     slot.reply.cancel_unless_ended()
+            self._table.clear()
         runs = self._runs
 
         def stop() -> None:

@@ -8,7 +8,8 @@ input does not have is left out, and what needs it does not run ahead. So is an 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
@@ -18,15 +19,16 @@ Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "eve
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """An input as a twin hands it over, with the way in which the pipeline was called."""
+    """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context."""
 
     value: Any
     mode: Mode
+    context: Context = field(default_factory=copy_context, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a graph input is taken: `whole`, by `key`, or the call's `mode`."""
+    """How a graph input is taken: `whole`, by `key`, or with the call's `mode`."""
 
     how: Literal["whole", "key", "mode"]
     key: str = ""
@@ -55,7 +57,7 @@ class Bindings:
         return self.key(variable)
 
     def mode(self) -> Value:
-        """How the pipeline was called, for models whose streamed and whole replies differ."""
+        """How the pipeline was called (`Entered`), for models of others."""
         return self._input(Access("mode"), "mode")
 
     def inputs(self) -> dict[str, int]:
@@ -71,7 +73,7 @@ class Bindings:
         for access, name in self._names.items():
             match access.how:
                 case "mode":
-                    bound[name] = entered.mode
+                    bound[name] = entered
                 case "whole" if not self._depths[access] or isinstance(value, list | tuple):
                     bound[name] = list(value) if self._depths[access] else value
                 case "key" if isinstance(value, Mapping):

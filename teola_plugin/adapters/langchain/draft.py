@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -324,7 +325,7 @@ def to_message(completion: Any) -> Any:
     if isinstance(completion, str):
         raw = getattr(completion, "raw", None)
         generations = getattr(raw, "generations", None)
-        return generations[0].message if generations else AIMessage(content=str(completion))
+        return copy.deepcopy(generations[0].message) if generations else AIMessage(content=str(completion))
     return completion
 
 

@@ -11,17 +11,21 @@ and its reader wants the tokens as they come.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import Context
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult, LLMResult
+from langchain_core.outputs import ChatResult, LLMResult
 from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables.config import var_child_runnable_config
 
+from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft, unique
 from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.values import Symbol, Untraceable, Value
@@ -125,14 +129,15 @@ def _trace_foreign(
     make, args = maker(draft, given, model._convert_input)
     mode = draft.bindings.mode()
 
-    def payload(mode: str, *values: Any) -> Foreign:
+    def payload(entered: Entered, *values: Any) -> Foreign:
+        mode = entered.mode
         if mode == "events" or (streams and mode in ("stream", "astream")):
             raise LookupError("a streamed reply is computed by the framework's own run")
         if mode in ("batch", "abatch") and not is_chat:
             raise LookupError("the framework's own run asks for the replies to all inputs in one call")
         prompt = make(*values)
         content = prompt.to_messages() if is_chat else [prompt.to_string()]
-        return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs)
+        return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
 
     messages = draft.call("messages", "messages", payload, mode, *args)
     spec = spec_of(model)
@@ -160,24 +165,37 @@ def _owner(cls: type, method: str) -> type:
     return next(c for c in cls.__mro__ if method in vars(c))
 
 
-def _foreign(model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any]) -> Foreign:
-    """The call that the framework will make: after the model's own treatment of its input, before the model."""
+def _foreign(
+    model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any], context: Context
+) -> Foreign:
+    """The call that the framework will make: after the model's own treatment of its input, before the model.
+
+    Clients of services take credentials and the like from context variables, so the call has those of the caller.
+    """
     stop = kwargs.get("stop")
     rest = {
         k: v for k, v in kwargs.items() if k not in ("stop", "ls_structured_output_format", "structured_output_format")
     }
     if isinstance(model, BaseChatModel):
         content = _normalized(content)
+    content = copy.deepcopy(content)  # the user may change them before the call is made
     key = _key(model, content, stop, is_async, rest)
     if is_async:
 
+        async def anew() -> Any:
+            var_child_runnable_config.set(None)
+            return await _original(model, "_agenerate")(model, content, stop=stop, **rest)
+
         async def acall() -> Completion:
-            return _completion(await _original(model, "_agenerate")(model, copy.deepcopy(content), stop=stop, **rest))
+            return _completion(await asyncio.get_running_loop().create_task(anew(), context=context.copy()))
 
         return Foreign(key, acall, is_async=True)
-    return Foreign(
-        key, lambda: _completion(_original(model, "_generate")(model, copy.deepcopy(content), stop=stop, **rest))
-    )
+
+    def new() -> Any:
+        var_child_runnable_config.set(None)  # no callbacks: the framework's own run reports the call
+        return _original(model, "_generate")(model, content, stop=stop, **rest)
+
+    return Foreign(key, lambda: _completion(context.copy().run(new)))
 
 
 def _normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -200,12 +218,10 @@ def _key(model: Model, content: Sequence[Any], stop: Any, is_async: bool, kwargs
 
 
 def _completion(result: ChatResult | LLMResult) -> Completion:
-    first: Any = result.generations[0]
-    generation = first[0] if isinstance(first, list) else first  # an LLM takes several prompts
-    text = (
-        ChatGeneration(message=generation.message).text if isinstance(generation, ChatGeneration) else generation.text
-    )
-    return Completion(text, raw=copy.deepcopy(result))
+    """The text is the run-ahead's, `raw` the framework's: the same object that the model returned."""
+    first: Any = next(iter(result.generations), [])
+    generations = first if isinstance(first, list) else [first]  # an LLM takes several prompts
+    return Completion(generations[0].text if generations else "", raw=result)
 
 
 def instrument_model(cls: type) -> None:
@@ -236,7 +252,7 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, content, *args, **kwargs)
         reply, is_mine = claimed
         if not is_mine:
-            return copy.deepcopy(reply.result().raw)
+            return reply.result().raw
         with _answering(reply):
             result = original(self, content, *args, **kwargs)
             reply.put(Done(_completion(result)))
@@ -252,7 +268,7 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self, content, *args, **kwargs)
         reply, is_mine = claimed
         if not is_mine:
-            return copy.deepcopy((await reply.aresult()).raw)
+            return (await reply.aresult()).raw
         with _answering(reply):
             result = await original(self, content, *args, **kwargs)
             reply.put(Done(_completion(result)))

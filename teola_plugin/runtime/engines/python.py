@@ -1,13 +1,14 @@
 """Calls to models that we do not run (`Foreign`): side by side, on threads or on the caller's own event loop.
 
 A call runs in an empty context: no session, and none of the callbacks, tags and traces that frameworks
-carry in context variables, because the framework's own run will report the call in its place.
+carry in context variables, because the framework's own run will report the call in its place. (An adapter may have the
+call enter a context of its own.)
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -54,18 +55,18 @@ class PythonEngine:
 
 async def _finish(worker: Worker, position: int, item: Item, emit: Emit) -> None:
     try:
-        emit(position, Done(await _value(worker, item.payload)))
+        emit(position, await _outcome(worker, item.payload))
     except asyncio.CancelledError:
         emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
-    except Exception as e:  # around an engine's run: the error of the foreign model belongs to its item
+    except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
         emit(position, Failed(e))
 
 
-async def _value(worker: Worker, payload: Any) -> Any:
+async def _outcome(worker: Worker, payload: Any) -> Done | Failed:
     if not isinstance(payload, Foreign):
-        return await worker.call(payload)
+        return await worker.call(lambda: _called(payload))
     if not payload.is_async:
-        return await worker.call(payload.call)
+        return await worker.call(lambda: _called(payload.call))
     if payload.loop is None:
         return await worker.call(lambda: asyncio.run(_awaited(payload)))
     if not payload.loop.is_running():
@@ -73,5 +74,18 @@ async def _value(worker: Worker, payload: Any) -> Any:
     return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(payload), payload.loop))
 
 
-async def _awaited(payload: Foreign) -> Any:
-    return await payload.call()
+def _called(call: Callable[[], Any]) -> Done | Failed:
+    """The model's error is a value here: a future takes no StopIteration, and an exit would end the host."""
+    try:
+        return Done(call())
+    except BaseException as e:  # around an engine's run: it is raised again where the framework asks for the reply
+        return Failed(e)
+
+
+async def _awaited(payload: Foreign) -> Done | Failed:
+    try:
+        return Done(await payload.call())
+    except asyncio.CancelledError:
+        raise
+    except BaseException as e:  # see `_called`
+        return Failed(e)
