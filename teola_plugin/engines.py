@@ -23,7 +23,7 @@ Settings = tuple[tuple[str, Hashable], ...]
 
 
 def freeze(value: Any) -> Any:
-    """A hashable stand-in for nested dicts, lists and arrays; equal values freeze equal.
+    """A hashable stand-in for nested dicts, lists, sets and arrays; equal values freeze equal.
 
     >>> freeze({"b": [1, 2], "a": None})
     (('a', None), ('b', (1, 2)))
@@ -35,6 +35,8 @@ def freeze(value: Any) -> Any:
             return np.ascontiguousarray(value, dtype=np.float32).tobytes()
         case list() | tuple():
             return tuple(freeze(v) for v in value)
+        case set() | frozenset():
+            return frozenset(map(freeze, value))
         case bool() | float():  # True == 1 == 1.0, but a metadata filter tells them apart
             return (type(value).__name__, value)
         case _:
