@@ -30,6 +30,11 @@ export RAY_ENABLE_UV_RUN_RUNTIME_ENV ?= 0
 ifeq ($(GPU),)
 # GiB; without it a CPU engine claims nine tenths of the memory, and refuses to start when others use some.
 export VLLM_CPU_KVCACHE_SPACE ?= 1
+# A forked engine inherits what is imported and starts in half the time. Where torch has computed on several threads it
+# would hang, so only with one; nothing else here runs threads that import or compute when an engine starts.
+ifeq ($(OMP_NUM_THREADS),1)
+export VLLM_WORKER_MULTIPROC_METHOD ?= fork
+endif
 endif
 
 .PHONY: help demo test check bench soak lock install clean

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from teola_plugin.calling import Caller
@@ -16,6 +19,7 @@ from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import MODULES, document, passages, split
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts, real_parts
 from teola_plugin.demo.run import FORMS, Kit, cases_of, kit_for
+from teola_plugin.demo.table import progress_bar
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
 APPS = ("advanced", "naive")
@@ -96,6 +100,12 @@ def test_the_corpus_is_real_text_of_many_modules() -> None:
     assert all(260 <= len(p.text) <= 400 for p in found)
     assert passages(100) == found
     assert len(split(document(4))) == 4
+
+
+def test_the_bar_leaves_what_libraries_say_to_the_log() -> None:
+    before = sys.stderr
+    with progress_bar(Console(file=io.StringIO(), force_terminal=True)):
+        assert sys.stderr is before
 
 
 def test_the_table_fits_a_narrow_terminal(tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ from teola_plugin.comparison import Comparison
 
 
 def progress_bar(console: Console) -> Progress:
-    """Goes away when it is done; says nothing where the output is no terminal."""
+    """Goes away when it is done; says nothing where the output is no terminal.
+
+    It leaves `sys.stderr` alone: what libraries say there belongs in the log of `own_screen`, not above the bar.
+    """
     return Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
         TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+        redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
 
 

@@ -103,12 +103,9 @@ def _record_lines(done: Optimized) -> list[str]:
 
 
 def _record_line(record: Record) -> str:
-    number = "" if record.number is None else f" ({record.number:.4g})"
-    number = "" if number.strip(" ()") and number.strip(" ()") in record.reason else number
+    """Its number, which has no unit, is left to the other formats: what a reader needs of it stands in the reason."""
     where = f"{record.primitive}: " if record.primitive else ""
-    return _wrapped(
-        f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}{number}", "    ", "        "
-    )
+    return _wrapped(f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}", "    ", "        ")
 
 
 def _break_lines(b: Break) -> Iterator[str]:
