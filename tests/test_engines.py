@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -80,6 +81,18 @@ def test_what_fails_in_company_only_succeeds() -> None:
         return [p * 10 for p in payloads]
 
     assert isolate(compute, [1, 2, 3, 4, 5]) == [Done(p * 10) for p in (1, 2, 3, 4, 5)]
+
+
+def test_an_exit_of_the_model_is_the_error_of_its_item() -> None:
+    def compute(payloads: Sequence[str]) -> Sequence[str]:
+        if "exit" in payloads:
+            sys.exit("model")
+        return payloads
+
+    good, bad = isolate(compute, ["text", "exit"])
+    assert good == Done("text")
+    assert isinstance(bad, Failed)
+    assert isinstance(bad.error, SystemExit)
 
 
 def test_a_model_that_loses_items_is_found_out() -> None:

@@ -172,6 +172,22 @@ def test_an_engine_that_raises_fails_its_batch_and_lives_on(host: LocalHost) -> 
     assert good.result() == "good"
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_an_exit_raised_by_an_engine_reaches_its_caller_and_leaves_the_host_alive(
+    host: LocalHost, error: BaseException
+) -> None:
+    class Exiting(FakeEngine):
+        async def run(self, batch: Batch, emit: Emit) -> None:
+            raise error
+
+    reply, good = Reply(), Reply()
+    host.submit(Exiting(), "x", ["a"], {}, [reply])
+    with pytest.raises(type(error)):
+        reply.result()
+    host.submit(FakeEngine(), "x", ["a"], {}, [good])
+    assert good.result() == "a"
+
+
 def test_an_engine_that_forgets_an_item_does_not_hang_it(host: LocalHost) -> None:
     class Forgetful(FakeEngine):
         async def run(self, batch: Batch, emit: Emit) -> None:

@@ -69,10 +69,10 @@ class _Lane:
         error: BaseException = EngineClosed(f"engine {self.name!r} ended without an answer")
         try:
             await engine.run(batch, emit)
-        except Exception as e:  # whatever an engine raises belongs to its items, and must not end the lane
-            error = e
         except asyncio.CancelledError:
             error = EngineClosed(f"engine {self.name!r} was shut down")
+        except BaseException as e:  # whatever an engine raises belongs to its items; an exit would end the loop thread
+            error = e
         for item in batch.items:
             self._tell(item, Failed(error))  # only those still open hear it
         ids = tuple(item.id for item in batch.items)

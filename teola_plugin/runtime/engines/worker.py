@@ -100,7 +100,7 @@ def isolate(compute: Compute, payloads: Sequence[Any]) -> list[Done | Failed]:
         if len(values) != len(payloads):
             raise EngineError(f"the engine's model gave {len(values)} values for {len(payloads)} items")
         return [Done(value) for value in values]
-    except Exception as e:  # around an engine's run: each item gets its own error
+    except BaseException as e:  # around an engine's run: each item gets its own error, or exit
         if len(payloads) == 1:
             return [Failed(e)]
     half = len(payloads) // 2
