@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_classic.retrievers import EnsembleRetriever
 from langchain_core.caches import InMemoryCache
+from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.prompts import (
+    ChatPromptTemplate,
+    FewShotPromptTemplate,
+    HumanMessagePromptTemplate,
+    MessagesPlaceholder,
+    PromptTemplate,
+)
 from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
@@ -86,6 +94,35 @@ def test_templates_that_cannot_be_cut_are_one_piece() -> None:
 def test_partial_variables_are_part_of_the_text() -> None:
     template = PromptTemplate.from_template("{a} and {b}").partial(a="first")
     assert "kv = prefilling('first and ', b) @ llm" in traced_lines(template | Engines().completion)
+
+
+def test_the_users_code_inside_a_template_is_left_to_the_framework() -> None:
+    class Selector(BaseExampleSelector):
+        def add_example(self, example: dict[str, str]) -> None: ...
+
+        def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, str]]:
+            return []
+
+    one = PromptTemplate.from_template("{i}")
+    few = FewShotPromptTemplate(example_selector=Selector(), example_prompt=one, suffix="{a}", input_variables=["a"])
+    inner = PromptTemplate.from_template("{a} {b}").partial(a=lambda: str(print()))
+    for template in (few, ChatPromptTemplate.from_messages([HumanMessagePromptTemplate(prompt=inner)])):
+        assert codes(template | Engines().chat) == ["TB109"]
+
+
+def test_the_users_code_inside_a_retriever_is_left_to_the_framework() -> None:
+    class Loud(EnsembleRetriever):
+        def weighted_reciprocal_rank(self, doc_lists: Any) -> Any:
+            print(doc_lists)
+
+    e = Engines()
+    store = e.store("inside")
+    loud = Loud(retrievers=[store.as_retriever()], weights=[1.0])
+    assert codes(RunnableParallel(a=loud, b=ask("{q}") | e.chat)) == ["TB105"]
+    threshold = store.as_retriever(search_type="similarity_score_threshold", search_kwargs={"score_threshold": 0.5})
+    assert traced_lines(threshold)[-2:] == ["answer = call(hit, fn='documents') @ pipeline", "outputs(answer)"]
+    store.override_relevance_score_fn = lambda distance: print(distance)  # type: ignore[assignment,func-returns-value]
+    assert codes(RunnableParallel(a=threshold, b=ask("{q}") | e.chat)) == ["TB105"]
 
 
 def test_partial_functions_with_effects_are_left_to_the_framework() -> None:

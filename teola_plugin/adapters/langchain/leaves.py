@@ -18,6 +18,7 @@ from langchain_core.embeddings import Embeddings
 
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.leaf import Leaf, as_vector, is_stock, outcome, rehearse
+from teola_plugin.adapters.purity import effects_of
 
 SEARCHES = (
     "similarity_search", "similarity_search_with_score", "similarity_search_with_relevance_scores",
@@ -91,7 +92,9 @@ def _is_chroma(store: Any) -> bool:
         from langchain_chroma import Chroma
     except ImportError:
         return False
-    return is_stock(store, Chroma, *SEARCHES) and store._embedding_function is not None
+    scores = store.override_relevance_score_fn if isinstance(store, Chroma) else None
+    is_pure = scores is None or effects_of(scores).pure
+    return is_pure and is_stock(store, Chroma, *SEARCHES) and store._embedding_function is not None
 
 
 def _answered(store: Any, vector: Any = (0.0,)) -> Any:

@@ -49,9 +49,7 @@ def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol)
     """The prompt that a template makes of a symbolic input. Raises: Untraceable."""
     if not type(template).__module__.startswith("langchain_core.prompts."):
         raise Untraceable("TB109", type(template).__name__)
-    for name, partial in template.partial_variables.items():
-        if callable(partial) and not effects_of(partial).pure:
-            raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
+    _refuse_effects(template)
     if template.optional_variables and not (isinstance(given, Record) and given.rest is None):
         whole = draft.value(given)
         return draft.call("prompt", "prompt", lambda value: template.format_prompt(**value), whole, holds="prompt")
@@ -65,6 +63,22 @@ def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol)
     if len(names) == 1:
         return Prompt(template, {names[0]: _only(draft, given, names[0])})
     return Prompt(template, {n: draft.field(given, n) for n in names})
+
+
+def _refuse_effects(template: Any) -> None:
+    """Look for the user's own code in a template, and in those it consists of. Raises: Untraceable."""
+    if not type(template).__module__.startswith("langchain_core."):
+        raise Untraceable("TB109", type(template).__name__)
+    for name, partial in (getattr(template, "partial_variables", None) or {}).items():
+        if callable(partial) and not effects_of(partial).pure:
+            raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
+    if getattr(template, "example_selector", None) is not None:
+        raise Untraceable("TB109", "its examples are selected by code of its own")
+    prompts = getattr(template, "prompt", None) or ()
+    inner = [*getattr(template, "messages", ()), *(prompts if isinstance(prompts, list | tuple) else [prompts])]
+    for part in [*inner, getattr(template, "example_prompt", None)]:
+        if part is not None and not isinstance(part, BaseMessage):
+            _refuse_effects(part)
 
 
 def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:

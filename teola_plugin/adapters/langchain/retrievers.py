@@ -46,7 +46,10 @@ def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name:
 def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
     """It is of that class, or of a subclass that finds its documents in the same way."""
     cls = next((c for c in type(retriever).__mro__ if (c.__name__, c.__module__) == (name, module)), None)
-    methods = ("_get_relevant_documents", "_aget_relevant_documents", "invoke", "ainvoke")
+    methods = (
+        "_get_relevant_documents", "_aget_relevant_documents", "invoke", "ainvoke", "unique_union",
+        "weighted_reciprocal_rank",
+    )  # fmt: skip
     own = (
         [c for c in type(retriever).__mro__[: type(retriever).__mro__.index(cls)] if "__teola__" not in vars(c)]
         if cls
@@ -99,10 +102,11 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
     vector = draft.ask("q", "embedding", embedding.spec, query, settings=embedding.settings)
     resource = unique(str(getattr(getattr(store, "_collection", None), "name", "store")), ())
     hit = draft.ask("hit", "searching", searching.spec, vector, settings=searching.settings, reads=(resource,))
+    if retriever.search_type == "similarity_score_threshold":  # it logs and warns about scores: once is enough
+        return draft.await_run(name or "docs", retriever, "documents", [hit], None, is_pure=True)
 
     def documents(hit: Any, vector: Sequence[float] = (0.0,)) -> list[Any]:
-        found = leaves.documents_of(store, hit, search, vector, **settings)
-        return [d for d, _ in found] if retriever.search_type == "similarity_score_threshold" else found
+        return leaves.documents_of(store, hit, search, vector, **settings)
 
     args = (hit, vector) if retriever.search_type == "mmr" else (hit,)
     return draft.call(
