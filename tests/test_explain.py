@@ -188,4 +188,4 @@ def test_the_stance_leaves_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -
 def test_measured_as_json() -> None:
     found = json.loads(json.dumps(run_of(EVENTS, 1.1).as_dict()))
     assert found["critical_path"] == ["rewrites", "q", "hits", "answer"]
-    assert found["late"] == [{"engine": "embedder", "op": "embedding (miss)", "at_s": 0.1}]
+    assert found["late"] == [{"engine": "embedder", "op": "embedding", "at_s": 0.1}]

@@ -64,7 +64,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`late`: requests that the framework's run had to make itself, as (engine, operation, seconds since the start)."""
+    """`late`: what the framework's run asked for first, as (engine, operation, seconds since the start).
+
+    Some of it the run-ahead wanted too, a moment later: those are the report's `shared`.
+    """
 
     seconds: float
     steps: tuple[Step, ...]
@@ -103,7 +106,7 @@ def measure(graph: Graph, report: Report, error: BaseException | None = None) ->
     steps = sorted([*steps, *_unforeseen(ran, ops, batches, report.started_s)], key=lambda s: s.asked_s)
     before = _requests_before(graph)
     late = tuple(
-        (e.engine, f"{e.op} ({e.outcome})", e.at_s - report.started_s)
+        (e.engine, f"{e.op} (stale)" if e.outcome == "stale" else e.op, e.at_s - report.started_s)
         for e in report.events
         if isinstance(e, Retired) and e.outcome != "hit"
     )

@@ -19,6 +19,14 @@ LITERAL_CHARACTERS = 44
 """How much of a constant text is shown."""
 
 BAR_COLUMNS = 32
+HOW_TO_READ = (
+    "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the LLM"
+    " keeps it. @ python: functions without effects. @ pipeline: only the framework's own run calls it."
+)
+OUTCOMES = (
+    "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the store"
+    " had changed. wasted: nobody took it.)"
+)
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NO_BREAK = "\0"
 
@@ -31,7 +39,10 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}"
     sections = [
         _wrapped(head),
-        _section("p-graph: what the pipeline does", _graph_lines(traced.graph, None)),
+        _section(
+            "p-graph: what the pipeline does",
+            [_wrapped(HOW_TO_READ, "  ", "  "), "", *_graph_lines(traced.graph, None)],
+        ),
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
         _section("left to the framework", [line for b in traced.breaks for line in _break_lines(b)] or ["  nothing"]),
@@ -123,6 +134,7 @@ def _measured_lines(m: Measured) -> Iterator[str]:
         f"  {m.seconds * 1000:.1f} ms; items: {r.hits} hits, {r.shared} shared, {r.misses} misses, {r.stale} stale,"
         f" {r.wasted} wasted; {r.prefills} early prefills"
     )
+    yield _wrapped(OUTCOMES, "  ", "  ")
     if m.error:
         yield _wrapped(f"the pipeline raised {m.error}", "  ", "      ")
     for reason in r.fallbacks:
@@ -142,7 +154,7 @@ def _late_lines(m: Measured) -> Iterator[str]:
     lines = []
     for (engine, op, _), group in groupby(m.late, lambda late: (late[0], late[1], round(late[2], 2))):
         at_s = [at for _, _, at in group]
-        lines.append(f"  first asked for by the framework: {len(at_s)} x {engine} {op} at {at_s[0] * 1000:.1f} ms")
+        lines.append(f"  asked for first by the framework: {len(at_s)} x {op} @ {engine} at {at_s[0] * 1000:.1f} ms")
     yield from lines[:12]
     if len(lines) > 12:
         yield f"  ... and {len(lines) - 12} more"
