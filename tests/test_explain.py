@@ -119,7 +119,10 @@ _STATEMENT = re.compile(
 )
 
 
-@pytest.mark.parametrize("measured", [None, run_of(EVENTS, 1.1)])
+UNFORESEEN: list[Event] = [BatchRan("llm", "decoding", 1, 0.0, 1.0)]
+
+
+@pytest.mark.parametrize("measured", [None, run_of(EVENTS, 1.1), run_of(UNFORESEEN, 1.1)])
 def test_mermaid_statements(measured: Measured | None) -> None:
     """The forms that `mermaid.parse` of Mermaid 11 takes."""
     head, *lines = flowchart(DONE.graph, measured).splitlines()

@@ -20,12 +20,12 @@ LITERAL_CHARACTERS = 44
 
 BAR_COLUMNS = 32
 HOW_TO_READ = (
-    "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the LLM"
-    " keeps it. @ python: functions without effects. @ pipeline: only the framework's own run calls it."
+    "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the"
+    " LLM keeps it. @ python: functions without effects. @ pipeline: only the framework's own run calls it."
 )
 OUTCOMES = (
-    "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the store"
-    " had changed. wasted: nobody took it.)"
+    "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the"
+    " store had changed. wasted: nobody took it.)"
 )
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NO_BREAK = "\0"
