@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin import runtime
-from teola_plugin.adapters import Adapter, adapter_for
+from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
 from teola_plugin.plan import is_request, make_plan
@@ -167,8 +167,7 @@ def _is_original(stance: str) -> bool:
 def _unknown(pipeline: Any, strict: bool) -> Any:
     message = (
         f"{type(pipeline).__module__}.{type(pipeline).__qualname__} is no pipeline teola_plugin knows; supported are "
-        "LangChain runnables (langchain_core.runnables.Runnable) "
-        "and LlamaIndex query engines, retrievers and synthesizers"
+        f"{SUPPORTED}"
     )
     if strict:
         raise TypeError(message)

@@ -25,6 +25,12 @@ from typing import Any, Protocol
 from teola_plugin.seams import Session
 from teola_plugin.trace import Traced
 
+SUPPORTED = (
+    "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph graphs not yet) and LlamaIndex query"
+    " engines, retrievers and synthesizers"
+)
+"""Of what there are adapters, in words."""
+
 
 class Call(Protocol):
     """One call of an optimized pipeline. `session` is None if the original is to run as it is (the stance switch)."""

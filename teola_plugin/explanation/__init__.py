@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from teola_plugin.adapters import Adapter, Calls, adapter_for
+from teola_plugin.adapters import SUPPORTED, Adapter, Calls, adapter_for
 from teola_plugin.calling import Caller, first_form
 from teola_plugin.errors import TeolaError
 from teola_plugin.explanation.measure import Measured, measure
@@ -100,10 +100,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
 def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
     name = type(pipeline).__qualname__
     if adapter is None:
-        return (
-            f"{name} is no pipeline teola_plugin knows, so there is nothing to explain; supported are LangChain "
-            "runnables and LlamaIndex query engines, retrievers and synthesizers"
-        )
+        return f"{name} is no pipeline teola_plugin knows, so there is nothing to explain; supported are {SUPPORTED}"
     traced = adapter.trace(pipeline)
     if _has_leaf(traced):
         return f"this {name} was not optimized; explain what optimize() returns: explain(optimize(pipeline))"
