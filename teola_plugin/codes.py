@@ -49,7 +49,7 @@ CODES = {
     "TB205": "a cache or a rate limiter stands before the model",
     "TB206": "the vector store is not one we can foresee",
     "TB207": "this search is not an embedding followed by one query",
-    "TB208": "the LLM is not one we can foresee, or has a parser or rate limiter",
+    "TB208": "the LLM is not one we can foresee, or has a parser, a rate limiter or prompt functions with effects",
     "TB209": "this response synthesizer is not a stock one",
     "TB210": "a stream of a model that is not ours does not run ahead",
     "TB211": "structured or multimodal answers are left to the framework",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import PromptTemplate, SelectorPromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import QueryFusionRetriever
@@ -35,6 +35,8 @@ class Patient(OptimizedPipeline):
 
     def open(self, inputs: Sequence[Any], *, loop: Any = None) -> OpenCall:
         call = super().open(inputs, loop=loop)
+        if not self.prepared.plan.has_slack:  # then nothing runs ahead
+            return call
         if self.traced.observed and call.session:
             observe = call.session.observe
 
@@ -43,7 +45,7 @@ class Patient(OptimizedPipeline):
                 _wait(call)
 
             call.session.observe = observe_and_wait  # type: ignore[method-assign]
-        elif self.prepared.plan.has_slack:
+        else:
             _wait(call)
         return call
 
@@ -440,3 +442,49 @@ def test_the_log_says_everything_once(caplog: pytest.LogCaptureFixture) -> None:
             logs.append([r.getMessage() for r in caplog.records if r.name.startswith("llama_index")])
     assert logs[0]
     assert logs[1] == logs[0]
+
+
+# --- functions of the user's that make prompts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["messages", "completion", "condition", "mapping"])
+def test_functions_of_the_users_run_as_often_as_they_did(where: str) -> None:
+    counts = []
+    for is_optimized in (False, True):
+        said: list[str] = []
+        engine = _with_function(where, said)
+        twin = optimized(engine, Patient)[0] if is_optimized else engine
+        if where == "mapping":  # only now: what was read when it was optimized no longer holds
+            template = PromptTemplate("{context_str} {query_str}", function_mappings={"context_str": _said(said)})
+            engine.update_prompts({"response_synthesizer:text_qa_template": template})
+        counts.append((call(twin, "query"), said))
+    assert counts[0][1]
+    assert counts[1] == counts[0]
+
+
+def _with_function(where: str, said: list[str]) -> Any:
+    engines = Engines(is_chat_model=where != "completion")
+    engine = engine_of(engines, mode="accumulate", retriever="fusion")
+    if where == "messages":
+        engines.model.messages_to_prompt = _said(said)
+    elif where == "completion":
+        engines.model.completion_to_prompt = _said(said)
+    elif where == "condition":
+        template = PromptTemplate("{context_str} {query_str}")
+        engine._response_synthesizer._text_qa_template = SelectorPromptTemplate(template, [(_said(said), template)])
+    return engine
+
+
+def _said(said: list[str]) -> Callable[..., str]:
+    def function(*args: Any, **kwargs: Any) -> str:
+        said.append("called")
+        return f"{[*map(str, args)]} {kwargs.get('context_str')}"
+
+    return function
+
+
+def test_a_prompt_function_without_effects_is_no_obstacle() -> None:
+    engines = Engines()
+    engines.model.messages_to_prompt = lambda messages: "|".join([str(m.content) for m in messages])
+    _, misses, _ = counted(engine_of(engines, mode="accumulate"))
+    assert misses == 0

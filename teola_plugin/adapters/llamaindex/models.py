@@ -18,6 +18,7 @@ from typing import Any
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
+from teola_plugin.adapters.purity import effects_of
 from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.seams import Session, active, current, instrument
 
@@ -27,10 +28,22 @@ STREAMS = ("_stream_chat", "_stream_complete")
 
 
 def is_model(llm: Any) -> bool:
-    """Its requests can be foreseen: ours, or an instrumented one, without a limiter in front or a parser behind."""
+    """Its requests can be foreseen: ours, or an instrumented one, without a limiter in front or a parser behind.
+
+    A rehearsal calls the functions that make its prompts once more, so these must have no effects.
+    """
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
         return False
+    functions = [getattr(llm, name, None) for name in ("messages_to_prompt", "completion_to_prompt")]
+    if not all(is_harmless(f) for f in functions if f is not None):
+        return False
     return isinstance(getattr(llm, "spec", None), EngineSpec) or is_foreign(llm)
+
+
+def is_harmless(function: Any) -> bool:
+    """The framework's or ours, or plainly without effects: calling it once more is seen by nobody."""
+    module = getattr(function, "__module__", None) or ""
+    return module.split(".")[0] in ("llama_index", "teola_plugin") or effects_of(function).pure
 
 
 def is_foreign(llm: Any) -> bool:

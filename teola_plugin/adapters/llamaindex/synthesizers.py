@@ -29,8 +29,9 @@ from llama_index.core.response_synthesizers.compact_and_accumulate import Compac
 from llama_index.core.schema import NodeWithScore, TextNode
 
 from teola_plugin.adapters.llamaindex.draft import Draft, is_stock, star
-from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model, is_stream
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_harmless, is_model, is_stream
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, Asked, fresh, pieces, rehearse, stand_in
+from teola_plugin.codes import CODES
 from teola_plugin.engines import Foreign
 from teola_plugin.graph import Ref
 
@@ -84,19 +85,24 @@ def _add_generation(draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[s
 
 
 def _is_readable(draft: Draft, synthesizer: BaseSynthesizer) -> bool:
-    base = next((c for c in KNOWN if is_stock(synthesizer, c)), None)
-    llm = synthesizer._llm
-    if base is None:
-        draft.leave("TB209", synthesizer)
-    elif synthesizer._multimodal or synthesizer._output_cls or _filters_answers(synthesizer):
-        draft.leave("TB211", synthesizer)
-    elif not is_model(llm):
-        draft.leave("TB208", synthesizer, type(llm).__name__)
-    elif not all(_is_plain(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
-        draft.leave("TB212", synthesizer)
-    else:
-        return not (synthesizer._streaming and issubclass(base, Accumulate))  # which raises in the framework's run
+    code = _obstacle(synthesizer)
+    if code is None:
+        return not (synthesizer._streaming and isinstance(synthesizer, Accumulate))  # which raises in the run itself
+    draft.leave(code, synthesizer, type(synthesizer._llm).__name__ if code == "TB208" else "")
     return False
+
+
+def _obstacle(synthesizer: BaseSynthesizer) -> str | None:
+    """The code of what forbids a rehearsal of it, if anything does."""
+    if not any(is_stock(synthesizer, c) for c in KNOWN):
+        return "TB209"
+    if synthesizer._multimodal or synthesizer._output_cls or _filters_answers(synthesizer):
+        return "TB211"
+    if not is_model(synthesizer._llm):
+        return "TB208"
+    if not all(_is_plain(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
+        return "TB212"
+    return None
 
 
 def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
@@ -104,11 +110,13 @@ def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
 
 
 def _is_plain(template: BasePromptTemplate) -> bool:
-    """It has no functions of the user's and no parser, and it is one of the framework's own kinds."""
+    """One of the framework's own kinds, without a parser and without functions of the user's that have effects."""
     if template.function_mappings or template.output_parser:
         return False
     if isinstance(template, SelectorPromptTemplate):
-        return all(_is_plain(t) for t in [template.default_template, *(t for _, t in template.conditionals or ())])
+        conditionals = template.conditionals or []
+        templates = [template.default_template, *(t for _, t in conditionals)]
+        return all(is_harmless(condition) for condition, _ in conditionals) and all(map(_is_plain, templates))
     return type(template).__module__.startswith("llama_index.core.prompts")
 
 
@@ -127,6 +135,8 @@ class _Prompts:
     ) -> list[Asked]:
         """The requests after those that `answers` are the answers of."""
         synthesizer = self._synthesizer
+        if code := _obstacle(synthesizer):  # it was changed after it had been read
+            raise LookupError(f"{type(synthesizer).__name__}: {CODES[code]}")
         is_async = is_async or bool(getattr(synthesizer, "_use_async", False))
         double = stand_in(synthesizer, _use_async=False)
         if isinstance(double, Refine):
