@@ -15,9 +15,9 @@ items it had fail with EngineError and the next use starts another; so it is aft
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import itertools
+import multiprocessing.util
 import os
 import weakref
 from collections import deque
@@ -35,9 +35,13 @@ from teola_plugin.runtime.engines import vllm_core
 from teola_plugin.runtime.engines.open_prefills import HELD_BACK_TOKENS, OpenPrefill, OpenPrefills, Room
 from teola_plugin.runtime.engines.pieces import Pieces
 from teola_plugin.runtime.engines.sampling import held_back_chars, is_continuable, sampling_params
+from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ITEMS = 64
 """Requests side by side, unless `max_num_seqs` is given. A CPU gains little beyond 32."""
+
+STOP_TIMEOUT_S = 10.0
+"""How long the end of the interpreter may wait for an engine that nobody closed."""
 
 PREFILL = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
 """Settings of a request whose answer nobody wants."""
@@ -76,6 +80,7 @@ class VllmEngine:
             prefix=bool(self._args["enable_prefix_caching"]),
         )  # fmt: skip
         self._numbers = itertools.count(1)
+        self._starter = Worker(f"{name}-starter")  # asyncio.to_thread is over before the interpreter ends
         self._begin()
         forks.in_child(self._begin_anew)
 
@@ -143,7 +148,8 @@ class VllmEngine:
         if core is not None:
             closing = [prefill.close() for prefill in core.prefills.remove_all()]
             await asyncio.gather(*tasks, *closing, *self._closing, return_exceptions=True)
-            await asyncio.to_thread(vllm_core.stop, core.llm)
+            await self._starter.call(lambda: vllm_core.stop(core.llm))
+            self._starter.stop()
 
     async def _running(self) -> _Core:
         loop = asyncio.get_running_loop()
@@ -160,7 +166,9 @@ class VllmEngine:
     async def _start(self) -> _Core:
         try:
             self.tokenizer  # noqa: B018  fails early, and in words
-            llm = await asyncio.to_thread(vllm_core.load, self.name, self.model, self._args, self._start_method)
+            llm = await self._starter.call(
+                lambda: vllm_core.load(self.name, self.model, self._args, self._start_method)
+            )
         finally:
             self._starting = None
         cache = llm.vllm_config.cache_config
@@ -168,6 +176,8 @@ class VllmEngine:
         core = _Core(llm, asyncio.get_running_loop(), llm.model_config.max_model_len, OpenPrefills(room))
         self._core = core
         _started.add(self)
+        # Before multiprocessing waits for the core to end; in its children nothing else is called at exit.
+        multiprocessing.util.Finalize(None, _stop_all, exitpriority=100)
         return core
 
     def _drop(self) -> None:
@@ -382,8 +392,10 @@ def _is_silent(output: Any, params: Any) -> bool:
 _started: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
 
 
-@atexit.register
 def _stop_all() -> None:
     """What nobody closed; vLLM's own destructor would complain once the interpreter is half gone."""
     for engine in list(_started):
+        if (core := engine._core) and core.loop.is_running():
+            with contextlib.suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(engine.close(), core.loop).result(STOP_TIMEOUT_S)
         engine._drop()

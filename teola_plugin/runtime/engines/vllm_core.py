@@ -17,6 +17,7 @@ in the core (VLLM_ENABLE_V1_MULTIPROCESSING=0, if it is not set): the third impo
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -55,17 +56,22 @@ def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: st
 def stop(llm: Any) -> None:
     """Shut it down, once: its destructor would try again, and complain if the interpreter is half gone by then."""
     with contextlib.suppress(RuntimeError):  # its event loop is closed
+        if handler := getattr(llm, "output_handler", None):  # else it logs that the core is dead, if it hears of it
+            handler.get_loop().call_soon_threadsafe(handler.cancel)
+    with contextlib.suppress(RuntimeError):
         llm.shutdown()
     llm.shutdown = lambda timeout=None: None
 
 
 def leave(llm: Any) -> None:
-    """In a forked child: the core is the parent's. vLLM's finalizers would stop it when the child ends."""
+    """In a forked child: the core is the parent's. Finalizers of vLLM and multiprocessing would stop it at exit."""
     llm.shutdown = lambda timeout=None: None
     client = llm.engine_core
-    for owner in (client, client.resources.engine_manager):
+    manager = client.resources.engine_manager
+    for owner in (client, manager):
         if finalizer := getattr(owner, "_finalizer", None):
             finalizer.detach()
+    multiprocessing.process._children.difference_update(getattr(manager, "processes", ()))  # type: ignore[attr-defined]
     forks.leave(llm)
 
 
