@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
 from langchain_core.load import dumps
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -250,6 +252,18 @@ def test_calls_that_run_something_else_do_not_run_ahead() -> None:
     RunnableLambda(lambda x: twin.invoke(x)).invoke("a", {"max_concurrency": 3})
     adapter.twin(RunnableLambda(lambda x, **kwargs: x), calls).invoke("a", stop=["b"])
     assert calls.opened == [([], False)] * 5
+
+
+def test_a_response_cache_set_later_is_asked_first() -> None:
+    e = Engines()
+    fast = optimize(RunnableParallel(a=ask("A {q}") | e.chat, b=ask("B {q}") | e.chat))
+    set_llm_cache(InMemoryCache())
+    try:
+        first, second = (fast.invoke({"q": "x"}) for _ in range(2))
+    finally:
+        set_llm_cache(None)
+    assert [first[k].content for k in "ab"] == [second[k].content for k in "ab"]
+    assert len(e.llm.seen) == 2
 
 
 def test_what_a_binding_configures_is_not_guessed() -> None:

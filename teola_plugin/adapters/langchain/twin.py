@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
@@ -34,7 +35,9 @@ from teola_plugin.seams import active, current
 
 _CALLS = "__teola_calls__"
 _CHOICES = "__teola_choices__"
-"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, and `_choices`."""
+_CACHE = "__teola_cache__"
+"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, `_choices`, and the response
+cache that was set when the pipeline was read."""
 
 REMADE = (
     "__or__", "__ror__", "pipe", "pick", "assign", "bind", "with_config", "with_listeners", "with_alisteners",
@@ -50,6 +53,7 @@ def make_twin(pipeline: Runnable[Any, Any], calls: Calls) -> Runnable[Any, Any]:
     object.__setattr__(twin, "__class__", _twin_class(type(pipeline)))
     vars(twin)[_CALLS] = calls
     vars(twin)[_CHOICES] = _choices(pipeline)
+    vars(twin)[_CACHE] = get_llm_cache()
     return twin
 
 
@@ -76,7 +80,7 @@ def plain(twin: Any) -> Any:
     else:
         copied = object.__new__(type(twin))
         vars(copied).update(vars(twin))
-    for name in (_CALLS, _CHOICES):
+    for name in (_CALLS, _CHOICES, _CACHE):
         vars(copied).pop(name, None)
     object.__setattr__(copied, "__class__", cls)
     return copied
@@ -223,6 +227,8 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
     if any(c.get("max_concurrency") is not None or _is_chosen(twin, c) for c in configs):
         inputs = []  # only so many things at a time, or other things than those that were read: nothing runs ahead
+    if get_llm_cache() is not vars(twin)[_CACHE]:
+        inputs = []  # nor what a cache may answer
     if any(map(_is_watched, configs)):
         mode = "events"
     calls: Calls = vars(twin)[_CALLS]
