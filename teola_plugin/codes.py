@@ -55,6 +55,7 @@ CODES = {
     "TB211": "structured or multimodal answers are left to the framework",
     "TB212": "a prompt template holds functions, a parser, or is not a stock one",
     "TB213": "the framework's own code raised while the pipeline was read",
+    "TB214": "refinements after the first wait for the answer before them, and are the framework's own",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
 }

@@ -25,12 +25,14 @@ Settings = tuple[tuple[str, Hashable], ...]
 def freeze(value: Any) -> Any:
     """A hashable stand-in for nested dicts, lists, sets and arrays; equal values freeze equal.
 
-    >>> freeze({"b": [1, 2], "a": None})
-    (('a', None), ('b', (1, 2)))
+    >>> freeze({"b": [1, 2], "a": None}) == freeze({"a": None, "b": (1, 2)})
+    True
+    >>> freeze({1: "a"}) == freeze({"1": "a"})
+    False
     """
     match value:
         case Mapping():
-            return tuple(sorted((str(k), freeze(v)) for k, v in value.items()))
+            return ("dict", frozenset((freeze(k), freeze(v)) for k, v in value.items()))
         case np.ndarray():
             return np.ascontiguousarray(value, dtype=np.float32).tobytes()
         case list() | tuple():

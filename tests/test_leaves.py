@@ -15,7 +15,7 @@ from teola_plugin.adapters.leaf import Leaf, outcome, rehearse
 from teola_plugin.engines import freeze
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import active
-from tests.real_models import InlineSession, cross_encoder, minilm, minilm_path, same, values
+from tests.real_models import InlineSession, cross_encoder, minilm, minilm_path, values
 
 pytestmark = pytest.mark.real
 
@@ -159,101 +159,6 @@ def test_langchain_reranker() -> None:
     scores = [value_of(leaf, "who sat?", document) for document in documents]
     assert leaves.reranked(compressor, "who sat?", documents, scores) == asked == plain
     assert leaves.reranked(compressor, "who sat?", [], []) == []
-    assert leaves.reranking(object()) is None
-
-
-# --- LlamaIndex ----------------------------------------------------------------------------------------------
-
-
-@cache
-def embedding(instruction: str | None = None) -> Any:
-    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
-
-    return HuggingFaceEmbedding(str(minilm_path()), device="cpu", query_instruction=instruction)
-
-
-@pytest.mark.parametrize("instruction", [None, "Find: "])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_llamaindex_embeddings(instruction: str | None, normalize: bool) -> None:
-    from teola_plugin.adapters.llamaindex import leaves
-
-    model = embedding(instruction).model_copy(update={"normalize": normalize})
-    query, text, session = leaves.query_embedding(model), leaves.text_embedding(model), InlineSession()
-    plain = model.get_query_embedding(TEXTS[0]), model.get_text_embedding_batch(TEXTS)
-    with active(session):
-        asked = model.get_query_embedding(TEXTS[0]), model.get_text_embedding_batch(TEXTS)
-    assert np.allclose(asked[0], plain[0], atol=1e-5)
-    assert np.allclose(asked[1], plain[1], atol=1e-5)
-    assert equals(query, session.asked[0], TEXTS[0])
-    assert all(equals(text, item, given) for item, given in zip(session.asked[1:], TEXTS, strict=True))
-    assert leaves.query_embedding(object()) is None
-
-
-def llamaindex_store() -> Any:
-    from llama_index.core.schema import TextNode
-    from llama_index.vector_stores.chroma import ChromaVectorStore
-
-    from tests.real_models import collection
-
-    store = ChromaVectorStore(chroma_collection=collection(rows=0))
-    nodes = [TextNode(id_=f"n{i}", text=text, metadata={"n": i}) for i, text in enumerate(TEXTS)]
-    for node in nodes:
-        node.embedding = minilm().encode(node.text).tolist()
-    store.add(nodes)
-    return store
-
-
-@pytest.mark.parametrize("mode", ["default", "mmr"])
-@pytest.mark.parametrize("filtered", [False, True])
-def test_llamaindex_searches(mode: str, filtered: bool) -> None:
-    from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
-    from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
-
-    from teola_plugin.adapters.llamaindex import leaves
-
-    vector = minilm().encode("the cat")
-    filters = MetadataFilters(filters=[MetadataFilter(key="n", value=0, operator="!=")]) if filtered else None  # type: ignore[arg-type]
-    query = VectorStoreQuery(similarity_top_k=1, filters=filters, mode=VectorStoreQueryMode(mode))
-    store, session = llamaindex_store(), InlineSession()
-    leaf = leaves.search(store, query)
-    assert leaf is not None
-    query.query_embedding = vector.tolist()
-    plain = store.query(query)
-    with active(session):
-        asked = store.query(query)
-    assert equals(leaf, session.asked[0], vector)
-    ahead = leaves.nodes_of(store, value_of(leaf, vector), query)
-    assert ahead.ids == asked.ids == plain.ids
-    assert [n.text for n in ahead.nodes] == [n.text for n in plain.nodes]
-    assert np.allclose(ahead.similarities, plain.similarities)
-    assert leaves.search(object(), query) is None
-
-
-def test_llamaindex_reranker() -> None:
-    from llama_index.core.postprocessor import SentenceTransformerRerank
-    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-
-    from teola_plugin.adapters.llamaindex import leaves
-    from teola_plugin.runtime.engines.tiny_model import tiny_cross_encoder
-
-    reranker = SentenceTransformerRerank(2, str(tiny_cross_encoder()), "cpu", keep_retrieval_score=True)
-
-    def nodes() -> list[NodeWithScore]:
-        made = [TextNode(id_=str(i), text=text, metadata={"title": "T"}) for i, text in enumerate(TEXTS)]
-        return [NodeWithScore(node=node, score=0.5) for node in made]
-
-    leaf, session, query = leaves.reranking(reranker), InlineSession(), QueryBundle("who sat?")
-    assert leaf is not None
-    plain = reranker.postprocess_nodes(nodes(), query)
-    with active(session):
-        asked = reranker.postprocess_nodes(nodes(), query)
-    given = nodes()
-    assert all(equals(leaf, item, query, node) for item, node in zip(session.asked, given, strict=True))
-    ahead = leaves.reranked(reranker, "who sat?", given, [value_of(leaf, query, node) for node in given])
-    assert [n.node.node_id for n in ahead] == [n.node.node_id for n in asked] == [n.node.node_id for n in plain]
-    assert same([n.score for n in asked], [n.score for n in plain])
-    assert [n.node.metadata for n in ahead] == [n.node.metadata for n in plain]
-    assert [n.score for n in given] == [0.5] * 3
     assert leaves.reranking(object()) is None
 
 

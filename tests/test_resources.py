@@ -123,6 +123,7 @@ def test_a_reset_changes_all_versions() -> None:
 
 def test_values_that_python_calls_equal_but_a_filter_does_not_freeze_apart() -> None:
     assert len({freeze({"where": {"flag": value}}) for value in (True, 1, 1.0)}) == 3
+    assert len({freeze({"logit_bias": {key: 1}}) for key in (True, 1, "1")}) == 3
 
 
 def test_sets_freeze_whatever_their_order() -> None:

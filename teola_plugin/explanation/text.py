@@ -120,7 +120,8 @@ def _record_line(record: Record) -> str:
 
 
 def _break_lines(b: Break) -> Iterator[str]:
-    yield _wrapped(f"{b.code} {b.what}" + (f" at {b.origin}" if b.origin else ""), "  ", "      ")
+    where = "" if b.what.startswith(b.origin) else f" at {b.origin}"
+    yield _wrapped(f"{b.code} {b.what}{where}", "  ", "      ")
     if b.hint:
         yield _wrapped(f"hint: {b.hint}", "      ", "      ")
 

@@ -36,8 +36,8 @@ from teola_plugin.seams import active, current
 _CALLS = "__teola_calls__"
 _CHOICES = "__teola_choices__"
 _CACHE = "__teola_cache__"
-"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, `_choices`, and the response
-cache that was set when the pipeline was read."""
+"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, `_choices`, and the
+response cache that was set when the pipeline was read."""
 
 REMADE = (
     "__or__", "__ror__", "pipe", "pick", "assign", "bind", "with_config", "with_listeners", "with_alisteners",

@@ -196,7 +196,8 @@ def stand_in(component: T, **changes: Any) -> T:
 def fresh(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
     """Copies that the framework's code may write to: scores, metadata and text, but not deeper."""
     return [
-        NodeWithScore(node=n.node.model_copy(update={"metadata": dict(n.node.metadata)}), score=n.score) for n in nodes
+        NodeWithScore(node=n.node.model_copy(update={"metadata": dict(n.node.metadata or {})}), score=n.score)
+        for n in nodes
     ]
 
 

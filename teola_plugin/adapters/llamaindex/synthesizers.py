@@ -55,6 +55,8 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> s
         return _add_generation(draft, prompts, first, mode)
     asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_rehearsal=True)
     answers = _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, asked, depth=1), first)
+    if isinstance(synthesizer, Refine):
+        draft.leave("TB214", synthesizer)
     if isinstance(synthesizer, Refine) and _is_context_first(synthesizer):
         prefixes = draft.call("prefixes", "prefixes", _known_prefixes, asked, depth=1)
         draft.ask("warm", "partial_prefilling", first.spec, star(prefixes), depth=1)
