@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import signal
@@ -271,18 +270,14 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> list[OpenPrefill]:
     return seen
 
 
-owners = itertools.count(10_000)
-"""Queries; none comes back once it is over."""
-
-
 def split_like_plain(engine: VllmEngine, prompts: Sequence[str], cuts: Sequence[int], **settings: Any) -> None:
     plain = [c.token_ids for c in decode(engine, *prompts, **settings)]
     assert forget_prefixes(engine)  # else the second round would find the first one's work
-    queries = [next(owners) for _ in prompts]
+    queries = [runtime.host.new_id() for _ in prompts]
     answers = []
-    for owner, text, cut in zip(queries, prompts, cuts, strict=True):
+    for n, (owner, text, cut) in enumerate(zip(queries, prompts, cuts, strict=True)):
         (prefill,) = ask(engine, "partial_prefilling", text[:cut], owner=owner)
-        if owner % 2:
+        if n % 2:
             assert prefill.result() is None  # otherwise the rest follows while the prefix is on its way
         answers.append(ask(engine, "decoding", text, owner=owner, **settings)[0])
     assert [a.result().token_ids for a in answers] == plain
@@ -344,38 +339,40 @@ def test_a_prefix_whose_tokens_turn_out_differently_is_given_up(
 
 
 def test_a_prefix_goes_to_one_prompt_of_its_owner(vllm_engine: VllmEngine, continued: list[OpenPrefill]) -> None:
-    head = prompt(1, 60)
+    head, ours, another = prompt(1, 60), runtime.host.new_id(), runtime.host.new_id()
     tails = [head + "first", head + "second"]
     plain = [c.token_ids for c in decode(vllm_engine, *tails, max_tokens=6, **GREEDY)]
-    ask(vllm_engine, "partial_prefilling", head, owner=77)[0].result()
-    assert decode(vllm_engine, tails[0], owner=78, max_tokens=6, **GREEDY)[0].token_ids == plain[0]
+    ask(vllm_engine, "partial_prefilling", head, owner=ours)[0].result()
+    assert decode(vllm_engine, tails[0], owner=another, max_tokens=6, **GREEDY)[0].token_ids == plain[0]
     assert not continued
-    both = decode(vllm_engine, *tails, owner=77, max_tokens=6, **GREEDY)
+    both = decode(vllm_engine, *tails, owner=ours, max_tokens=6, **GREEDY)
     assert [c.token_ids for c in both] == plain
     assert len(continued) == 1
     assert forget_prefixes(vllm_engine)
 
 
 def test_no_prefill_is_left_open_for_nobody(vllm_engine: VllmEngine, continued: list[OpenPrefill]) -> None:
+    owner = runtime.host.new_id()
     ask(vllm_engine, "partial_prefilling", prompt(5, 80))[0].result()  # owner 0: no query
     assert vllm_engine._core is not None
     assert not len(vllm_engine._core.prefills)
-    ask(vllm_engine, "partial_prefilling", prompt(5, 80), owner=91)[0].result()
+    ask(vllm_engine, "partial_prefilling", prompt(5, 80), owner=owner)[0].result()
     assert len(vllm_engine._core.prefills) == 1
-    vllm_engine.release(91)
+    vllm_engine.release(owner)
     assert settled(lambda: not len(vllm_engine._core.prefills))  # type: ignore[union-attr]
-    ask(vllm_engine, "partial_prefilling", prompt(5, 80), owner=91)[0].result()  # late
+    ask(vllm_engine, "partial_prefilling", prompt(5, 80), owner=owner)[0].result()  # late
     assert not len(vllm_engine._core.prefills)
     assert forget_prefixes(vllm_engine)
 
 
 def test_open_prefills_never_keep_others_waiting(vllm_engine: VllmEngine) -> None:
-    for owner in range(500, 540):  # more than run at once
+    owners = [runtime.host.new_id() for _ in range(40)]  # more than run at once
+    for owner in owners:
         ask(vllm_engine, "partial_prefilling", prompt(owner, 60), owner=owner)[0].result()
     assert vllm_engine._core is not None
     assert 0 < len(vllm_engine._core.prefills) <= 16
     assert len(decode(vllm_engine, *(f"Number {n}" for n in range(32)), max_tokens=4, **GREEDY)) == 32
-    for owner in range(500, 540):
+    for owner in owners:
         vllm_engine.release(owner)
     assert settled(lambda: not len(vllm_engine._core.prefills))  # type: ignore[union-attr]
     assert forget_prefixes(vllm_engine)
@@ -399,8 +396,8 @@ def test_abort_at_any_moment_leaves_nothing_behind(vllm_engine: VllmEngine) -> N
         assert sum(isinstance(o, Done | Failed) for o in outcomes) == 2
         vllm_engine.release(owner)
 
-    for owner in range(2000, 2060):
-        on_host(once(owner))
+    for _ in range(60):
+        on_host(once(runtime.host.new_id()))
     assert settled(lambda: not len(vllm_engine._core.prefills))  # type: ignore[union-attr]
     assert forget_prefixes(vllm_engine)
     assert not vllm_engine._core.llm.output_processor.request_states  # type: ignore[union-attr]
