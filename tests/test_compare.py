@@ -108,6 +108,16 @@ def test_equal_pipelines() -> None:
     assert found.tree_nodes == 2 * 3
 
 
+@pytest.mark.parametrize("inputs", [["x"], ["x", "y"], ["x", "y", "z"]])
+def test_each_input_is_answered_first_by_one_and_then_by_the_other(inputs: list[str]) -> None:
+    calls: list[tuple[str, str]] = []
+    first, second = (RunnableLambda(lambda x, who=who: calls.append((who, x))) for who in ("original", "optimized"))
+    compare(first, inputs, optimized=second, repeats=4, warmup=0)
+    for value in inputs:
+        firsts = [who for who, asked in calls[::2] if asked == value]
+        assert firsts in (["original", "optimized"] * 2, ["optimized", "original"] * 2)
+
+
 @pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
 def test_forms_that_give_the_same(mode: str) -> None:
     chain = RunnableParallel(a=chain_of("a"), b=chain_of("b"))

@@ -44,12 +44,13 @@ def compare(
     found = _Found(last=_newest(faster))
     rounds = warmup + repeats
     with Caller() as caller:
-        for at in range(rounds * len(values)):
-            turn, value = at // len(values), values[at % len(values)]
-            pair = _pair(caller, original, faster, form, value, is_swapped=bool((turn + at) % 2), is_recorded=not turn)
+        for done in range(rounds * len(values)):
+            turn, at = divmod(done, len(values))
+            is_swapped = bool((turn + at) % 2)  # what drifts, or is warm after the first of a pair, cancels out
+            pair = _pair(caller, original, faster, form, values[at], is_swapped=is_swapped, is_recorded=not turn)
             found.note(pair, faster, is_timed=turn >= warmup)
             if progress:
-                progress(at + 1, rounds * len(values))
+                progress(done + 1, rounds * len(values))
     return found.comparison(type(original).__qualname__, form)
 
 
