@@ -27,9 +27,8 @@ from teola_plugin.comparison import Comparison
 from teola_plugin.demo.corpus import passages
 from teola_plugin.demo.parts import Sizes, llm_parts
 from teola_plugin.demo.run import FORMS, Case, cases_of, kit_for
-from teola_plugin.demo.table import progress_bar
 from teola_plugin.explanation import measure
-from teola_plugin.screen import own_screen
+from teola_plugin.screen import own_screen, progress_bar
 
 DOCUMENT_PASSAGES = 48
 """Ingested with the question in the advanced application, as in the paper's testbed."""

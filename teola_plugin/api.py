@@ -20,7 +20,7 @@ from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
 from teola_plugin.plan import is_request, make_plan
-from teola_plugin.profile import Profile
+from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
@@ -40,8 +40,7 @@ class Options:
     """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes."""
 
     passes: tuple[Pass, ...] = DEFAULT
-    policy: PolicyName = "topology"
-    profiles: Mapping[str, Profile] | None = None
+    profiles: Mapping[str, Profile | LlmProfile] | None = None
     strict: bool = False
     run_ahead: bool = True
     callbacks: tuple[Callable[[Report], None], ...] = ()
@@ -114,17 +113,19 @@ class OptimizedPipeline:
 
 
 def optimize(
-    pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: PolicyName = "topology",
-    profiles: Mapping[str, Profile] | None = None, strict: bool = False, speculate: Speculate = "certain",
+    pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: PolicyName | None = None,
+    profiles: Mapping[str, Profile | LlmProfile] | None = None, strict: bool = False, speculate: Speculate = "certain",
     callbacks: Iterable[Callable[[Report], None]] = (),
 ) -> P:  # fmt: skip
     """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
 
     The user's object is left as it is. A pipeline without anything to run ahead, and anything that is no pipeline we
-    know, comes back as the same object (with a warning in the second case).
+    know, comes back as the same object (with a warning in the second case). So does an optimized one, unless the
+    options are others.
 
     - `passes`: the rewrites, in order; see `teola_plugin.passes`.
-    - `policy`: how the engines of this process make batches (`po`, `to`, `topology`); the last `optimize` decides.
+    - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`); None leaves that as
+      it is, which is `topology` at first.
     - `profiles`: latency profiles by engine name, which the passes consult.
     - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
@@ -132,9 +133,11 @@ def optimize(
     Raises: TeolaError for a `policy` or `speculate` that does not exist. With `strict`, TypeError for what is no
     pipeline we know, and PassError where a pass broke the graph.
     """
-    _require("policy", policy, get_args(PolicyName))
     _require("speculate", speculate, get_args(Speculate))
-    options = Options(tuple(passes), policy, profiles, strict, speculate != "off", tuple(callbacks))
+    if policy is not None:
+        _require("policy", policy, get_args(PolicyName))
+        runtime.host.use(policy)
+    options = Options(tuple(passes), profiles, strict, speculate != "off", tuple(callbacks))
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
 
@@ -142,12 +145,12 @@ def _optimize(pipeline: Any, options: Options) -> Any:
     adapter = adapter_for(pipeline)
     if adapter is None:
         return _unknown(pipeline, options.strict)
-    if adapter.calls_of(pipeline) is not None:
-        return pipeline
+    calls = adapter.calls_of(pipeline)
+    if isinstance(calls, OptimizedPipeline):
+        return pipeline if calls.options == options else _optimize(calls.pipeline, options)
     traced = adapter.trace(pipeline)
     if not any(p.engine in traced.engines for p in traced.graph):
         return pipeline
-    runtime.host.use(options.policy)
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
 
 

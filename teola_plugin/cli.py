@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 
 from teola_plugin.errors import TeolaError
-from teola_plugin.screen import own_screen
+from teola_plugin.screen import own_screen, progress_bar
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
@@ -120,7 +120,6 @@ def compare(
         raise typer.BadParameter(f"there is no folder {html.parent}", param_hint="--html")
 
     def work(console: Console) -> bool:
-        from teola_plugin.demo.table import progress_bar
 
         pipeline = _load(target)
         with progress_bar(console) as progress:

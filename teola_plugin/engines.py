@@ -123,8 +123,8 @@ class Capabilities:
     """What the scheduler may rely on.
 
     `max_items`: the largest batch. `concurrent`: items of several batches run side by side (continuous batching), so
-    slots free up item by item. `prefix`: the engine reuses a prefilled prefix, so `op="prefill"` pays.
-    `blocks`: `run` occupies a thread of its own.
+    slots free up item by item. `prefix`: the engine reuses a prefilled prefix, so `partial_prefilling` pays.
+    `abort`: it can end an item that it has begun.
     """
 
     max_items: int = 32
@@ -141,7 +141,10 @@ class Engine(Protocol):
     - rerankers: `reranking`, payload `(query, passage)`, value `float`
     - vector stores: `searching`, payload float32 array of shape (dim,), value a mapping of the store's own columns
     - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value `None`
-    - any: `thunk`, payload a function of no arguments which is run alone, value what it returns
+
+    An engine may also have `profile` (its latency profile, for the passes), `model` (what it serves, for the cache keys
+    of frameworks), `stamp()` (the version of what it reads: a result computed under another one is not used),
+    `release(owner)` (the query is over) and `render_chat(messages)` (the prompt of a chat).
     """
 
     name: str

@@ -52,6 +52,8 @@ KINDS = (
 )  # fmt: skip
 PREFILLS = ("prefilling", "partial_prefilling", "full_prefilling")
 DECODES = ("decoding", "partial_decoding")
+INLINE_KINDS = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
+"""Kinds that no engine batches: text is joined, a function of the pipeline is called."""
 GRAPH_SETTINGS = ("fn", "items", "stage_items", "early_stop", "wanted")
 """Settings that speak to the scheduler; all others go to the engine as they are.
 

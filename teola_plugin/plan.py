@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from teola_plugin.graph import DECODES, PIPELINE, Graph, Primitive, map_depth, validate, yields
-
-INLINE_KINDS = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
-"""Kinds that no engine batches: text is joined, a function of the pipeline is called."""
+from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, map_depth, validate, yields
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 QUIET = {
     "ANONYMIZED_TELEMETRY": "False",
@@ -61,6 +62,18 @@ def own_screen() -> Iterator[Screen]:
         for name in added:
             os.environ.pop(name, None)
     log.unlink(missing_ok=True)
+
+
+def progress_bar(console: Console) -> Progress:
+    """Goes away when it is done; says nothing where the output is no terminal.
+
+    It leaves `sys.stderr` alone: what libraries say there belongs in the log of `own_screen`, not above the bar.
+    """
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+        TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+        redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -159,6 +159,11 @@ def _value(outcome: Done | Failed) -> Any:
 class Session(Protocol):
     """One call of an optimized pipeline, as the framework's code sees it."""
 
+    @property
+    def is_closed(self) -> bool:
+        """The call is over."""
+        ...
+
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         """One reply per payload: what ran ahead, or the same work submitted now as one request."""
         ...
@@ -176,7 +181,12 @@ class Session(Protocol):
 
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
-current = _session.get
+
+
+def current() -> Session | None:
+    """The session of the running call. A task that outlives its call has none any more."""
+    session = _session.get()
+    return None if session is None or session.is_closed else session
 
 
 def _forget_session() -> None:

@@ -20,13 +20,13 @@ from teola_plugin.graph import Graph
 class Function:
     """A pure function behind `fn=`. `is_glue`: ours and cheap, so it may run on the scheduler's own thread.
 
-    `is_rehearsal`: code that the framework's own run is about to run as well. It is put off while that run is busy,
-    for both want the one interpreter, and to run first what the run comes to anyhow would only delay it.
+    Any other, of the user's or the framework's, is code that the framework's own run is about to run as well. It is put
+    off while that run is busy: both want the one interpreter, and to run first what the run comes to anyhow would only
+    delay it.
     """
 
     call: Callable[..., Any]
-    is_glue: bool = True
-    is_rehearsal: bool = False
+    is_glue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from teola_plugin import runtime
-from teola_plugin.runtime.engines.tiny_model import tiny_model
+from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
 from teola_plugin.engines import Batch, Done, Engine, EngineSpec, Failed, Item, Outcome
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
 from teola_plugin.seams import Reply
 
 _names = (f"collection-{number}" for number in itertools.count())
@@ -68,6 +68,8 @@ def values(engine: Engine, op: str, payloads: Sequence[Any], **settings: Any) ->
 
 class InlineSession:
     """Computes what it is asked on the engine, there and then, and remembers it. `ahead` is what ran ahead."""
+
+    is_closed = False
 
     def __init__(self) -> None:
         self.asked: list[tuple[EngineSpec, str, Any, dict[str, Any]]] = []

@@ -10,7 +10,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable
 
 import teola_plugin
-from teola_plugin import compare, explain, optimize, optimized, pure, reads, writes
+from teola_plugin import compare, explain, optimize, optimized, pure, reads, runtime, writes
 from teola_plugin.api import STANCE
 from teola_plugin.errors import TeolaError
 from teola_plugin.models.langchain import EngineChatModel
@@ -41,6 +41,23 @@ def test_an_object_that_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None
 def test_an_option_that_does_not_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(TeolaError, match=f"{next(iter(wrong))}=.* is one of"):
         optimize(chain(), **wrong)
+
+
+def test_an_optimized_pipeline_is_made_anew_for_other_options_only() -> None:
+    fast, reports = optimize(chain()), []
+    assert optimize(fast) is fast
+    told = optimize(fast, callbacks=[reports.append])
+    told.invoke({"x": "it"})
+    assert len(reports) == 1
+    assert not optimized(fast).reports
+
+
+def test_a_policy_stays_until_another_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(runtime.host, "use", used.append)
+    optimize(chain(), policy="po")
+    optimize(chain()).with_config(tags=["later"])
+    assert used == ["po"]
 
 
 def test_the_stance_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,8 @@ def test_libraries_do_not_spoil_the_screen_and_ctrl_c_is_one_line(tmp_path: Path
     """In a process of its own: descriptors and signals are real."""
     (tmp_path / "noisy.py").write_text(
         textwrap.dedent("""
-        import os, sys
+        import os, signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts with &
         print("noise of a library")
         os.system("echo noise of a child")
         from langchain_core.runnables import RunnableLambda

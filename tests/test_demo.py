@@ -19,8 +19,8 @@ from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import MODULES, document, passages, split
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts, real_parts
 from teola_plugin.demo.run import FORMS, Kit, cases_of, kit_for
-from teola_plugin.demo.table import progress_bar
 from teola_plugin.runtime.engines.vllm import VllmEngine
+from teola_plugin.screen import progress_bar
 
 APPS = ("advanced", "naive")
 ROWS = [(framework, app, form) for framework in FORMS for app, form in itertools.product(APPS, FORMS[framework])]

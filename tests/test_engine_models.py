@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
+from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -109,6 +111,31 @@ def test_langchain_settings_come_from_the_model_and_the_call(kind: Any) -> None:
     assert (prompt, asked) == (engine.seen[0], settings)
     kind(engine=engine, temperature=None, max_tokens=None, stop=["y"]).invoke("Why?")
     assert engine.batches[1].settings == {"stop": ["y"]}
+
+
+def with_model(model: str) -> FakeEngine:
+    engine = llm(lambda prompt: says(f"{model} says"))
+    engine.model = model  # type: ignore[attr-defined]
+    return engine
+
+
+@pytest.mark.parametrize("kind", [lc.EngineChatModel, lc.EngineLLM])
+def test_two_langchain_models_share_no_entry_of_a_response_cache(kind: Any) -> None:
+    set_llm_cache(InMemoryCache())
+    try:
+        chains = [kind(engine=with_model(model)) | StrOutputParser() for model in ("a", "b", "a")]
+        assert [chain.invoke("Why?") for chain in chains] == ["a says", "b says", "a says"]
+        assert chains[2].first.engine.seen == []
+    finally:
+        set_llm_cache(None)
+    engines = [VllmEngine(f"/models/{model}") for model in "ab"]
+    assert [kind(engine=e)._identifying_params["model"] for e in engines] == ["/models/a", "/models/b"]
+
+
+def test_a_llamaindex_embedding_is_called_after_its_model() -> None:
+    assert li.EngineEmbedding(engine=with_model("a")).model_name == "llm/a"
+    assert li.EngineEmbedding(engine=llm()).model_name == "llm"
+    assert li.EngineLLM(engine=with_model("a")).to_dict() != li.EngineLLM(engine=with_model("b")).to_dict()
 
 
 def test_a_langchain_chain_over_a_chat_prompt() -> None:

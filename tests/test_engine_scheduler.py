@@ -84,13 +84,6 @@ def test_continuous_batching_refills_each_freed_slot() -> None:
     assert [item.payload for item in second.items] == ["a2"]
 
 
-def test_thunks_run_alone() -> None:
-    scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=8))
-    for i in range(2):
-        scheduler.submit(Request("thunk", {}, [Item(i, id=i + 1)], query=1))
-    assert drain(scheduler) == [[0], [1]]
-
-
 def test_a_withdrawn_item_leaves_the_queue_or_is_named_as_running() -> None:
     scheduler = fill("to", [R(1, "a", 3)], max_items=1)
     assert scheduler.next_batch() is not None

@@ -108,23 +108,6 @@ def test_no_prompt_means_none_also_to_a_model_with_a_default() -> None:
     assert [settings for _, settings in model.calls] == [{"prompt": ""}, {"prompt": "query: "}]
 
 
-def test_a_thunk_runs_once_on_the_same_thread() -> None:
-    ran: list[str] = []
-
-    def thunk() -> int:
-        ran.append(threading.current_thread().name)
-        return 7
-
-    def fails() -> int:
-        raise KeyError("x")
-
-    said = outcomes(EmbeddingEngine(FakeModel(), name="e"), "thunk", [thunk, fails])
-    assert said[0] == Done(7)
-    assert isinstance(said[1], Failed)
-    assert isinstance(said[1].error, KeyError)
-    assert ran == ["teola-e-1"]
-
-
 def test_an_unknown_operation_fails_and_says_what_is_known() -> None:
     (said,) = outcomes(EmbeddingEngine(FakeModel()), "decoding", ["x"])
     assert isinstance(said, Failed)

@@ -74,8 +74,8 @@ def test_the_host_of_a_child_works_and_its_parent_s_goes_on(host: LocalHost) -> 
 
 def test_the_threads_of_an_engine_start_again_in_a_child(host: LocalHost) -> None:
     engine = PythonEngine()
-    assert ask(host, engine, lambda: "parent", "thunk") == "parent"
-    assert in_child(lambda: ask(host, engine, lambda: "child", "thunk")) == "'child'"
+    assert ask(host, engine, lambda: "parent") == "parent"
+    assert in_child(lambda: ask(host, engine, lambda: "child")) == "'child'"
 
 
 def test_a_child_has_no_session_of_its_parent_s(host: LocalHost) -> None:

@@ -16,6 +16,7 @@ import pytest
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.chroma import searching_settings
 from teola_plugin.adapters.sentence_transformers import embedding_settings, reranking_settings
+from teola_plugin.demo.tiny_model import minilm_path
 from teola_plugin.engines import freeze
 from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import lock_for, version
@@ -438,3 +439,8 @@ def test_a_write_that_is_a_coroutine_is_noticed_too() -> None:
     with pytest.raises(AttributeError):  # it has no client: all that matters is that it was tried
         asyncio.run(double.add(ids=["1"], embeddings=[[0.0, 1.0]]))
     assert version(kb.id) != before
+
+
+def test_an_embedding_engine_names_its_model() -> None:
+    engine = engine_for(sentence_transformers.spec_of(minilm()))
+    assert engine.model == str(minilm_path())  # type: ignore[attr-defined]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import textwrap
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from teola_plugin.runtime import run_ahead
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Session
-from teola_plugin.seams import Reply
+from teola_plugin.seams import Reply, active, current
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, says
 
@@ -52,7 +53,7 @@ def engines() -> dict[str, FakeEngine]:
 
 
 def prepared(fakes: dict[str, FakeEngine], text: str = TEXT) -> Prepared:
-    functions = {"join": Function(lambda *a: a), "boom": Function(_boom)}
+    functions = {"join": Function(lambda *a: a, is_glue=True), "boom": Function(_boom, is_glue=True)}
     return Prepared(make_plan(parse(text)), functions, {n: e.spec for n, e in fakes.items()})
 
 
@@ -244,7 +245,7 @@ def test_the_value_of_a_barrier_lets_the_run_ahead_go_on(host: LocalHost) -> Non
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 1000.0])
-def test_a_rehearsal_is_put_off_while_the_framework_is_busy(
+def test_a_function_is_put_off_while_the_framework_is_busy(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     monkeypatch.setattr(run_ahead, "PATIENCE_S", patience_s)
@@ -257,7 +258,7 @@ def test_a_rehearsal_is_put_off_while_the_framework_is_busy(
     answer = decoding(kv) @ llm
     outputs(answer)
     """
-    functions = {"rehearse": Function(str.upper, is_glue=False, is_rehearsal=True)}
+    functions = {"rehearse": Function(str.upper)}
     component = object()
     session = Session(host)
     ahead = replace(prepared(fakes, textwrap.dedent(text)), functions=functions)
@@ -382,3 +383,108 @@ def test_two_queries_share_a_batch(host: LocalHost) -> None:
     host.loop.call_soon_threadsafe(engine.gate.set)
     assert [r.result() for r in replies] == ["q0", "q1"]
     assert [len(b.items) for b in engine.batches] == [1, 2]
+
+
+def test_work_given_on_the_loop_thread_waits_its_turn(host: LocalHost) -> None:
+    order: list[str] = []
+    seen = contextvars.ContextVar("seen", default="nothing")
+
+    def outer() -> None:
+        seen.set("the caller's")
+        host.soon(lambda: order.append(f"inner sees {seen.get()}"))
+        order.append("outer ended")
+
+    host.soon(outer)
+    barrier(host)
+    assert order == ["outer ended", "inner sees nothing"]
+
+
+def test_an_engine_outside_the_protocol_fails_its_items(host: LocalHost) -> None:
+    @dataclass
+    class Unhashable:
+        name: str = "broken"
+
+    reply = Reply()
+    host.submit(Unhashable(), "x", ["a"], {}, [reply])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unhashable"):
+        reply.result()
+
+
+def test_an_item_cancelled_on_its_way_is_not_begun(host: LocalHost) -> None:
+    engine, reply = FakeEngine(), Reply()
+
+    def both_at_once() -> None:
+        host.submit(engine, "x", ["a"], {}, [reply])
+        reply.cancel_unless_ended()
+
+    host.soon(both_at_once)
+    barrier(host)
+    assert engine.seen == []
+
+
+def test_a_cancelled_queue_lets_the_engine_go(host: LocalHost) -> None:
+    engine = FakeEngine(max_items=1)
+    engine.gate = gated(host)
+    replies = [Reply(), Reply()]
+    host.submit(engine, "x", ["runs", "waits"], {}, replies)
+    barrier(host)
+    for reply in replies:
+        reply.cancel_unless_ended()
+    host.loop.call_soon_threadsafe(engine.gate.set)
+    barrier(host)
+    gone = weakref.ref(engine)
+    del engine, replies, reply
+    gc.collect()
+    assert gone() is None
+
+
+def test_nothing_runs_ahead_after_the_end(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.close()
+    replies = session.submit_ahead(fakes["llm"].spec, "decoding", ["late"], {}, 1)
+    session.prefill(fakes["llm"].spec, "late", {}, 1)
+    barrier(host)
+    with pytest.raises(Cancelled):
+        replies[0].result()
+    assert fakes["llm"].seen == []
+
+
+def test_a_task_that_outlives_its_call_has_no_session(host: LocalHost) -> None:
+    session = Session(host)
+    with active(session):
+        assert current() is session
+        session.close()
+        assert current() is None
+
+
+def test_a_long_batch_runs_ahead_a_part_at_a_time(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teola_plugin.runtime.session.MAX_RUNS", 4)
+    engine = FakeEngine(max_items=64, concurrent=True)
+    engine.gate = gated(host)
+    text = "inputs(x); a = decoding(x) @ llm; b = decoding(a) @ llm; outputs(b)"
+    session = Session(host)
+    session.run_ahead(prepared({"llm": engine}, text), [{"x": str(i)} for i in range(10)], {})
+    barrier(host)
+    assert engine.seen == ["0", "1", "2", "3"]
+    host.loop.call_soon_threadsafe(engine.gate.set)
+    barrier(host)
+    assert sorted(engine.seen) == sorted(2 * list(map(str, range(10))))
+    session.close()
+
+
+def test_a_generation_ends_when_its_wanted_items_are_written(host: LocalHost) -> None:
+    fakes = engines()
+    fakes["llm"].answer = lambda prompt: says("\n".join(f"line {i}" for i in range(50)))
+    text = """
+inputs(x)
+rewrites: [] = partial_decoding(x, items='lines', wanted=2, early_stop=True) @ llm
+q: [] = embedding(*rewrites) @ embedder
+outputs(q)
+"""
+    session = Session(host)
+    session.run_ahead(prepared(fakes, text), [{"x": "why"}], {})
+    barrier(host)
+    assert fakes["embedder"].seen == ["line 0", "line 1"]
+    assert len(fakes["llm"].aborted) == 1
+    session.close()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from teola_plugin.demo import tiny_model as building
+from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder, tiny_model
 from teola_plugin.errors import EngineUnavailable
-from teola_plugin.runtime.engines import tiny_model as building
-from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder, tiny_model
 
 
 def contents(folder: Path) -> dict[str, bytes]:

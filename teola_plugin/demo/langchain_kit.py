@@ -10,8 +10,8 @@ from langchain_core.embeddings import Embeddings
 
 from teola_plugin.demo.langchain_rag import advanced, naive
 from teola_plugin.demo.parts import Parts, Sizes, chroma_without
+from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, EngineReranker
-from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
 
 
 class LangChainKit:

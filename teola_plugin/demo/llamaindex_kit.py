@@ -13,8 +13,8 @@ from llama_index.vector_stores.chroma import ChromaVectorStore
 
 from teola_plugin.demo.llamaindex_rag import advanced, naive
 from teola_plugin.demo.parts import Parts, Sizes, chroma_without
+from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
 from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRerank
-from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
 
 
 class LlamaIndexKit:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from teola_plugin import runtime
 from teola_plugin.demo.corpus import Passage
+from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.engines import Engine
-from teola_plugin.runtime.engines.tiny_model import tiny_model
 
 LINE = "[a-z]{3,9}( [a-z]{3,9}){2,4}"
 THREE_LINES = f"{LINE}\\n{LINE}\\n{LINE}"

@@ -13,8 +13,9 @@ from rich.console import Console
 from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import QUESTIONS, document, passages
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts
-from teola_plugin.demo.table import progress_bar, results_table
+from teola_plugin.demo.table import results_table
 from teola_plugin.errors import EngineUnavailable
+from teola_plugin.screen import progress_bar
 
 NOISE = (
     "The default model is tiny and has random weights: its words are noise. What is shown is that both pipelines give"

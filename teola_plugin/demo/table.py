@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from teola_plugin.comparison import Comparison
-
-
-def progress_bar(console: Console) -> Progress:
-    """Goes away when it is done; says nothing where the output is no terminal.
-
-    It leaves `sys.stderr` alone: what libraries say there belongs in the log of `own_screen`, not above the bar.
-    """
-    return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
-        TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
-        redirect_stdout=False, redirect_stderr=False,
-    )  # fmt: skip
 
 
 def results_table(rows: Sequence[tuple[str, Comparison]]) -> Table:

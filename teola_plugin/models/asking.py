@@ -23,6 +23,12 @@ def spec_of(engine: Engine) -> EngineSpec:
     return EngineSpec("engine", engine, engine.name)
 
 
+def identity_of(engine: Engine) -> dict[str, str]:
+    """What tells the engine's answers from another's: response caches make their keys of it."""
+    model = getattr(engine, "model", None)
+    return {"engine": engine.name, **({"model": model} if model and isinstance(model, str) else {})}
+
+
 def ask(engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
     """One reply per payload."""
     return runtime.ask(spec_of(engine), op, payloads, settings) if payloads else []

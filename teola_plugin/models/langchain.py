@@ -40,6 +40,7 @@ from teola_plugin.models.asking import (
     aresults,
     ask,
     finish_reason,
+    identity_of,
     pieces,
     render,
     results,
@@ -141,7 +142,7 @@ class EngineChatModel(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"engine": self.engine.name, **_settings(self, None, {})}
+        return {**identity_of(self.engine), **_settings(self, None, {})}
 
 
 class EngineLLM(BaseLLM):
@@ -225,7 +226,7 @@ class EngineLLM(BaseLLM):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"engine": self.engine.name, **_settings(self, None, {})}
+        return {**identity_of(self.engine), **_settings(self, None, {})}
 
 
 class EngineEmbeddings(Embeddings):

@@ -40,6 +40,7 @@ from teola_plugin.models.asking import (
     aresults,
     ask,
     finish_reason,
+    identity_of,
     pieces,
     render,
     results,
@@ -64,9 +65,13 @@ class EngineLLM(LLM):
     is_chat_model: bool = True
     stop: list[str] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    model: str = ""
+    """What tells its answers from another's in the caches of ingestion; the engine's own words for it."""
 
     def __init__(self, **fields: Any) -> None:
         engine = fields.get("engine")
+        if engine is not None:
+            fields.setdefault("model", _identity(engine))
         if engine is not None and fields.get("messages_to_prompt") is None:
             fields["messages_to_prompt"] = lambda messages: render(engine, [_message(m) for m in messages])
         super().__init__(**fields)
@@ -155,6 +160,10 @@ class EngineLLM(LLM):
         return ask(self.engine, "decoding", [prompt], settings)[0]
 
 
+def _identity(engine: Engine) -> str:
+    return "/".join(identity_of(engine).values())
+
+
 class EngineEmbedding(BaseEmbedding):
     """Embeddings on an engine; the texts of one call are one request."""
 
@@ -163,7 +172,7 @@ class EngineEmbedding(BaseEmbedding):
 
     def __init__(self, **fields: Any) -> None:
         if engine := fields.get("engine"):
-            fields.setdefault("model_name", engine.name)
+            fields.setdefault("model_name", _identity(engine))
         super().__init__(**fields)
 
     @classmethod

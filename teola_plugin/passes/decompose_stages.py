@@ -25,13 +25,12 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Graph, Primitive, map_depth
+from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, map_depth
 from teola_plugin.passes.estimates import batch_s, instances, item_counts
 from teola_plugin.passes.rewrite import Context, Record
 
 NAME = "decompose_stages"
 STAGED = ("embedding", "ingestion", "searching", "reranking", "websearch", "tool")
-GLUE = ("call", "condition", "aggregate", "chunking", *PREFILLS)
 
 
 def decompose_stages(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
@@ -85,7 +84,7 @@ def _takers(graph: Graph, p: Primitive) -> list[Primitive]:
             one_by_one = map_depth(user, depths) >= source.depth > 0
             if not one_by_one or not any(r.star and r.name == source.name for r in user.refs):
                 continue
-            if user.kind in GLUE:
+            if user.kind in (*INLINE_KINDS, "partial_prefilling"):
                 passed_on.append(user)
             elif user.engine != p.engine:
                 found[user.name] = user

@@ -29,11 +29,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from teola_plugin.graph import PIPELINE, Graph, Primitive, conflicts
+from teola_plugin.graph import INLINE_KINDS, PIPELINE, Graph, Primitive, conflicts
 from teola_plugin.passes.rewrite import Context, Record
 
 NAME = "prune_dependencies"
-ASKS_NO_ENGINE = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
 
 
 def prune_dependencies(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
@@ -61,7 +60,7 @@ def _without_dead_code(graph: Graph) -> tuple[Graph, list[Record]]:
 
 
 def _is_glue(p: Primitive) -> bool:
-    return p.kind in ASKS_NO_ENGINE and p.engine != PIPELINE and not p.writes
+    return p.kind in INLINE_KINDS and p.engine != PIPELINE and not p.writes
 
 
 def _ordered_before(graph: Graph) -> dict[str, set[str]]:

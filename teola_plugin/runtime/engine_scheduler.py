@@ -2,8 +2,7 @@
 
 One for each engine, shared by all queries and applications. A policy (policies.py) picks which items make the next
 batch; the picked items reach the engine as *one* call. An engine that batches continuously (an LLM) has as many slots
-as items it holds at once, and each finished item frees its slot; any other runs one batch at a time, or one on each of
-its `instances`.
+as items it holds at once, and each finished item frees its slot; any other runs one batch at a time.
 
     scheduler.submit(request)
     while batch := scheduler.next_batch(): start(batch)
@@ -34,8 +33,7 @@ class Request:
     group: Hashable = None
 
     def __post_init__(self) -> None:
-        # a thunk runs alone; everything else batches with its equals
-        self.group = (self.op, id(self)) if self.op == "thunk" else (self.op, freeze(self.settings))
+        self.group = (self.op, freeze(self.settings))
 
     @property
     def waiting(self) -> int:
@@ -46,14 +44,12 @@ class Request:
 class EngineScheduler:
     """Queue and slots of one engine."""
 
-    def __init__(self, policy: Policy, capabilities: Capabilities, instances: int = 1) -> None:
+    def __init__(self, policy: Policy, capabilities: Capabilities) -> None:
         self.policy = policy
         self._capabilities = capabilities
-        self._instances = instances
         self._queue: list[Request] = []
-        self._running: dict[int, int] = {}  # item id -> number of its batch
+        self._running: set[int] = set()
         self._arrivals = itertools.count()
-        self._batches = itertools.count()
 
     @property
     def queued_items(self) -> int:
@@ -84,14 +80,12 @@ class EngineScheduler:
             items += request.items[: pick.count]
             del request.items[: pick.count]
         self._queue = [request for request in self._queue if request.items]
-        number = next(self._batches)
-        self._running.update((item.id, number) for item in items)
+        self._running.update(item.id for item in items)
         return Batch(first.op, first.settings, tuple(items))
 
     def finish(self, ids: Collection[int]) -> None:
         """These items ended; asking twice does no harm."""
-        for item_id in ids:
-            self._running.pop(item_id, None)
+        self._running.difference_update(ids)
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
         """Take items out of the queue; those returned are with the engine and only it can stop them."""
@@ -99,10 +93,10 @@ class EngineScheduler:
         for request in self._queue:
             request.items = [item for item in request.items if item.id not in gone]
         self._queue = [request for request in self._queue if request.items]
-        return [item_id for item_id in gone if item_id in self._running]
+        return list(gone & self._running)
 
     def _free_slots(self) -> int:
+        limit = self._capabilities.max_items
         if self._capabilities.concurrent:
-            return self._capabilities.max_items * self._instances - len(self._running)
-        busy = len(set(self._running.values()))
-        return self._capabilities.max_items if busy < self._instances else 0
+            return limit - len(self._running)
+        return 0 if self._running else limit

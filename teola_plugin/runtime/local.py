@@ -48,8 +48,13 @@ class _Lane:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
+        pairs = zip(request.items, replies, strict=True)
+        wanted = {item.id: (item, reply) for item, reply in pairs if reply.outcome is None}  # not cancelled on its way
+        if not wanted:
+            return
+        request.items = [item for item, _ in wanted.values()]
         self.held = engine
-        self.owed.update((item.id, reply) for item, reply in zip(request.items, replies, strict=True))
+        self.owed.update((item_id, reply) for item_id, (_, reply) in wanted.items())
         self.scheduler.submit(request)
 
     def pump(self, sinks: Mapping[int, Sink]) -> None:
@@ -99,6 +104,8 @@ class _Lane:
         running = self.scheduler.withdraw(ids)
         if running and self.held and self.held.capabilities.abort:
             self.held.abort(running)
+        if not self.owed:
+            self.held = None
 
 
 class LocalHost:
@@ -116,7 +123,8 @@ class LocalHost:
     def _begin(self) -> None:
         self._lanes: weakref.WeakKeyDictionary[Any, _Lane] = weakref.WeakKeyDictionary()
         self._sinks: dict[int, Sink] = {}
-        self._starting = threading.Lock()
+        self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
+        self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -128,12 +136,11 @@ class LocalHost:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The host's event loop, started if need be."""
-        if self._loop is None:
-            with self._starting:
-                if self._loop is None:
-                    self._start()
-        assert self._loop is not None
-        return self._loop
+        with self._door:
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            return self._loop
 
     def use(self, policy: PolicyName) -> None:
         """Make batches by this policy from now on, on all engines."""
@@ -144,11 +151,6 @@ class LocalHost:
                 lane.scheduler.policy = POLICIES[policy]
 
         self.soon(use)
-
-    @property
-    def is_loop_thread(self) -> bool:
-        """The caller runs on the host's own thread and must not wait for it."""
-        return threading.current_thread() is self._thread
 
     def new_id(self) -> int:
         """A number no other item or query of this process has."""
@@ -191,17 +193,24 @@ class LocalHost:
         self.soon(release)
 
     def _enqueue(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
-        lane = self._lanes.get(engine)
-        if lane is None:
-            lane = self._lanes[engine] = _Lane(engine, self._policy)
-        lane.submit(engine, request, replies)
-        lane.pump(self._sinks)
+        try:
+            if self._is_closing or asyncio.get_running_loop() is not self._loop:
+                raise EngineClosed(f"engine {engine.name!r} was shut down")
+            lane = self._lanes.get(engine)
+            if lane is None:
+                lane = self._lanes[engine] = _Lane(engine, self._policy)
+            lane.submit(engine, request, replies)
+            lane.pump(self._sinks)
+        except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
+            for reply in replies:
+                reply.put(Failed(e))
 
     def soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call it on the loop thread, in an empty context: nothing of the caller's reaches an engine."""
-        if self.is_loop_thread:
-            callback(*args)
-        else:
+        """Call it on the loop thread, in an empty context: nothing of the caller's reaches an engine.
+
+        Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
+        """
+        with self._door:
             self.loop.call_soon_threadsafe(callback, *args, context=Context())
 
     def _start(self) -> None:
@@ -228,11 +237,15 @@ class LocalHost:
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._close_lanes(), loop).result(timeout_s)
-        loop.call_soon_threadsafe(loop.stop)
+        with self._door:  # what came in so far is still told, before the stop
+            if self._loop is loop:
+                loop.call_soon_threadsafe(loop.stop)
+                self._loop = self._thread = None
+                self._is_closing = False
         thread.join(timeout_s)
-        self._loop = self._thread = None
 
     async def _close_lanes(self) -> None:
+        self._is_closing = True
         lanes = list(self._lanes.items())
         self._lanes.clear()
         for _, lane in lanes:

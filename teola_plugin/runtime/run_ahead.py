@@ -41,7 +41,7 @@ _begin()
 forks.in_child(_begin)
 
 PATIENCE_S = 0.05
-"""How long a rehearsal is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
+"""How long a function is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
 
 
 class Ahead(Protocol):
@@ -53,8 +53,8 @@ class Ahead(Protocol):
         """One reply per payload, in its slot; work the framework's run began already is shared."""
         ...
 
-    def prefill(self, spec: EngineSpec, text: str, settings: Mapping[str, Any], depth: int) -> None:
-        """Ask the engine to prefill a prefix; nobody waits for it."""
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+        """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...
 
     def fell_back(self, error: BaseException) -> None:
@@ -63,7 +63,7 @@ class Ahead(Protocol):
 
     @property
     def is_retiring_busy(self) -> bool:
-        """The framework's run has begun and waits for no reply: it computes something itself."""
+        """The framework's run waits for no reply: it computes something itself."""
         ...
 
 
@@ -80,8 +80,10 @@ class RunAhead:
     """One query running ahead. All methods are for the loop thread only."""
 
     def __init__(
-        self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None]
-    ) -> None:
+        self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
+        at_rest: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run."""
         self._plan = prepared.plan
         self._functions = prepared.functions
         self._engines = prepared.engines
@@ -90,6 +92,8 @@ class RunAhead:
         self._loop = asyncio.get_running_loop()
         self._scheduler = GraphScheduler(prepared.plan, inputs)
         self._put_off: list[Callable[[], None]] = []
+        self._at_rest = at_rest
+        self._on_its_way = 0
         self._is_over = False
 
     def start(self) -> None:
@@ -107,7 +111,7 @@ class RunAhead:
 
     @property
     def has_put_off(self) -> bool:
-        """Rehearsals wait for `resume`."""
+        """Functions wait for `resume`."""
         return bool(self._put_off)
 
     def resume(self) -> None:
@@ -121,9 +125,15 @@ class RunAhead:
         self._is_over = True
         self._put_off = []
 
-    def _go(self, step: Callable[[], list[Ready]]) -> None:
-        if self._is_over:
-            return
+    def _go(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
+        self._on_its_way -= ended
+        if not self._is_over:
+            self._step(step)
+        if self._on_its_way == 0 and self._at_rest:
+            at_rest, self._at_rest = self._at_rest, None
+            at_rest()
+
+    def _step(self, step: Callable[[], list[Ready]]) -> None:
         try:
             pending = step()
             while pending:
@@ -162,15 +172,16 @@ class RunAhead:
 
         def work() -> None:
             events = Context().run(call)
-            self._soon(lambda: self._scheduler.apply(events))
+            self._soon(lambda: self._scheduler.apply(events), ended=1)
 
         if function.is_glue:
             return call()
-        if function.is_rehearsal and self._session.is_retiring_busy:
-            self._put_off.append(work)
+        self._on_its_way += 1
+        self._put_off.append(work)  # first, so that a run which comes to wait meanwhile finds it
+        if self._session.is_retiring_busy:
             self._loop.call_later(PATIENCE_S, self.resume)
         else:
-            _workers.submit(work)
+            self.resume()
         return []
 
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
@@ -187,21 +198,20 @@ class RunAhead:
         payloads = [args[0] if len(args) == 1 else args for args in ready.args]
         spec, op, depth = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
         replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, depth)
-        if p.kind == "partial_decoding":
+        is_followed = p.kind == "partial_decoding"
+        if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
-        open_items = len(replies)
-        failed = False
+        ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
+        self._on_its_way += 1
 
         def ended(outcome: Outcome) -> None:
-            nonlocal open_items, failed
-            if not isinstance(outcome, Done | Failed):
-                return
-            failed |= isinstance(outcome, Failed)
-            open_items -= 1
-            if open_items == 0:
+            if isinstance(outcome, Done | Failed) and next(ends) == len(replies):
+                failed = any(isinstance(reply.outcome, Failed) for reply in replies)
                 self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
-                if p.kind != "partial_decoding":
-                    self._soon(lambda: self._scheduler.apply(self._outcomes(p, ready.tags, replies)))
+                self._soon(
+                    lambda: self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies)),
+                    ended=1,
+                )
 
         for reply in replies:
             reply.listen(ended)
@@ -249,11 +259,13 @@ class RunAhead:
                     is_closed = True
             if events:
                 self._soon(lambda: self._scheduler.apply(events))
+            if is_closed and p.setting("early_stop"):
+                reply.cancel_unless_ended()
 
         reply.listen(hear)
 
-    def _soon(self, step: Callable[[], list[Ready]]) -> None:
-        self._loop.call_soon_threadsafe(self._go, step)
+    def _soon(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
+        self._loop.call_soon_threadsafe(self._go, step, ended, context=Context())
 
 
 def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:

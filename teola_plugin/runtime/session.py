@@ -12,18 +12,24 @@ the stamp is the one it was submitted under: a search that ran ahead of a write 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from teola_plugin.engines import Engine, EngineSpec, Foreign, freeze
+from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
+from teola_plugin.errors import Cancelled
 from teola_plugin.events import Event, Retired
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.seams import Reply
+
+MAX_RUNS = 256
+"""So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +81,21 @@ class Session:
         self._owner = host.new_id()
         self._loop = loop
         self._retiring_depth = depth + 1  # the framework is waiting for it: before anything that runs ahead
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
         self._observed: Mapping[int, str] = {}
-        self._awaited: Sequence[Reply] | None = None  # what the framework's run asked for last
+        self._awaited: Sequence[Reply] = ()  # what the framework's run asked for last
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self._prefills = 0
         self._is_closed = False
         self._started_s = time.perf_counter()
+
+    @property
+    def is_closed(self) -> bool:
+        """See `seams.Session.is_closed`."""
+        return self._is_closed
 
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
@@ -93,12 +104,18 @@ class Session:
         self._observed = observed
         self._host.subscribe(self._owner, self._events.append)
 
-        def start() -> None:
-            self._runs = [RunAhead(prepared, values, self, self._events.append) for values in inputs]
-            for run in self._runs:
-                if not self._is_closed:
-                    run.start()
+        waiting = iter(inputs)
 
+        def begin() -> None:
+            for values in itertools.islice(waiting, 0 if self._is_closed else 1):
+                self._runs.append(RunAhead(prepared, values, self, self._events.append, begin_next))
+                self._runs[-1].start()
+
+        def start() -> None:
+            for _ in range(MAX_RUNS):
+                begin()
+
+        begin_next = partial(self._host.soon, begin) if len(inputs) > MAX_RUNS else None
         self._host.soon(start)
 
     def submit_ahead(
@@ -110,6 +127,8 @@ class Session:
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         with self._lock:
+            if self._is_closed:
+                return [_ended_reply() for _ in payloads]
             for payload in payloads:
                 entry = self._entry(spec, op, payload, settings)
                 if entry.ahead == len(entry.slots):
@@ -120,10 +139,10 @@ class Session:
         self._submit(engine, op, fresh, settings, depth)
         return replies
 
-    def prefill(self, spec: EngineSpec, text: str, settings: Mapping[str, Any], depth: int) -> None:
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
         """See `run_ahead.Ahead`."""
         engine = engine_for(spec)
-        if engine.capabilities.prefix and isinstance(text, str):
+        if engine.capabilities.prefix and isinstance(text, str) and not self._is_closed:
             self._prefills += 1
             self._submit(engine, "partial_prefilling", [(text, Reply())], settings, depth)
 
@@ -134,8 +153,7 @@ class Session:
     @property
     def is_retiring_busy(self) -> bool:
         """See `run_ahead.Ahead`."""
-        awaited = self._awaited
-        return awaited is not None and all(reply.outcome for reply in awaited)
+        return all(reply.outcome for reply in self._awaited)
 
     # --- the framework's run (seams.Session) -------------------------------------------------------------------------
 
@@ -192,11 +210,11 @@ class Session:
                     wasted += 1
                     slot.reply.cancel_unless_ended()
             self._table.clear()
-        runs = self._runs
 
         def stop() -> None:
-            for run in runs:
+            for run in self._runs:
                 run.stop()
+            self._runs = []
 
         self._host.soon(stop)
         self._host.release(self._owner)
@@ -251,6 +269,12 @@ class Session:
         if work:
             payloads, replies = zip(*work, strict=True)
             self._host.submit(engine, op, payloads, settings, replies, owner=self._owner, depth=depth)
+
+
+def _ended_reply() -> Reply:
+    reply = Reply()
+    reply.put(Failed(Cancelled("the call is over")))
+    return reply
 
 
 def _stamp(engine: Engine) -> Hashable:

@@ -27,6 +27,13 @@ class EmbeddingEngine:
         self._worker = Worker(name)
         self._model = held(model, keep)
 
+    @property
+    def model(self) -> str:
+        """Where the model was loaded from, as far as it says."""
+        transformer = next(iter(getattr(self._model(), "children", tuple)()), None)
+        config = getattr(getattr(transformer, "auto_model", None), "config", None)
+        return str(getattr(config, "name_or_path", ""))
+
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""
         await run_batch(self._worker, batch, emit, "embedding", lambda texts: self._embed(texts, batch.settings))

@@ -88,9 +88,7 @@ async def run_batch(worker: Worker, batch: Batch, emit: Emit, op: str, compute: 
 def _outcomes(asked: str, payloads: Sequence[Any], op: str, compute: Compute) -> list[Done | Failed]:
     if asked == op:
         return isolate(compute, payloads)
-    if asked == "thunk":
-        return [outcome for thunk in payloads for outcome in isolate(lambda thunks: [thunks[0]()], [thunk])]
-    return [Failed(EngineError(f"this engine understands {op!r} and 'thunk', not {asked!r}"))] * len(payloads)
+    return [Failed(EngineError(f"this engine understands {op!r}, not {asked!r}"))] * len(payloads)
 
 
 def isolate(compute: Compute, payloads: Sequence[Any]) -> list[Done | Failed]:
