@@ -56,6 +56,7 @@ CODES = {
     "TB212": "a prompt template holds functions, a parser, or is not a stock one",
     "TB213": "the framework's own code raised while the pipeline was read",
     "TB214": "refinements after the first wait for the answer before them, and are the framework's own",
+    "TB215": "coroutines of a model that is not ours run ahead only of a call from a coroutine, on its event loop",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
 }

@@ -4,8 +4,9 @@
     @reads("kb")            no effects, but its answer depends on "kb": it may run early, not before a write to "kb"
     @writes("kb")           changes "kb" and nothing else: it runs exactly once, in the framework's own run
 
-A name means a resource of the user's; the name of a vector collection means that collection. `pure` may also stand on a
-class of models or retrievers: one that keeps no state between calls.
+A name means a resource of the user's; the name of a vector collection means that collection, and "outside" what is
+beyond this process: hosted models wait for a function that writes it. `pure` may also stand on a class: of LangChain
+models whose calls leave nothing behind in them, or of objects that are made, or called, without effects.
 
 The decorators only leave a mark; the function stays the same object.
 """

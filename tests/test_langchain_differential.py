@@ -7,6 +7,7 @@ maps, searches, functions with and without effects, retries, fallbacks and engin
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +16,16 @@ from typing import Any
 
 import pytest
 from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
-from langchain_core.runnables import Runnable, RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+)
 
-from teola_plugin import optimize, optimized
+from teola_plugin import optimize, optimized, pure
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.engines import Completion
 from tests.langchain_world import PIPELINES, Engines, Recorder, answer, ask, digest, format_docs, input_of, plain_text
@@ -116,6 +124,62 @@ def test_iterators_are_left_to_the_framework() -> None:
     fast = optimize(chain)
     for _ in range(5):
         assert fast.invoke({"question": "x", "given": iter("ab")}) == "a, bc, d"
+
+
+class Client:
+    """`get` is a request, and so is all else."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def get(self, key: Any) -> Any:
+        self.asked.append(key)
+        return key
+
+    __getitem__ = get
+
+    def __str__(self) -> str:
+        self.asked.append("text")
+        return "client"
+
+
+def test_methods_of_the_users_objects_are_called_as_often_as_without_us() -> None:
+    """What is no plain data is not handed to functions that were proven pure, wherever it comes from."""
+    client, jobs = Client(), queue.Queue[str]()
+
+    def unknown(x: dict[str, Any]) -> Any:
+        print(end="")
+        return client
+
+    @pure
+    def connect(x: dict[str, Any]) -> Any:
+        return client if x["question"] else None
+
+    e = Engines()
+    chain = (
+        RunnablePassthrough.assign(made=unknown, connection=connect)
+        | RunnablePassthrough.assign(a=ask("A {question}") | e.chat)
+        | RunnablePassthrough.assign(b=ask("B {client}") | e.chat, c=ask("C {made}") | e.chat)
+        | RunnablePassthrough.assign(
+            given=lambda x: x["client"].get("given"),
+            observed=lambda x: x["made"].get("observed"),
+            connected=lambda x: x["connection"].get("connected"),
+            item=RunnablePick("connection") | (lambda c: c["item"]),
+            job=lambda x: x["jobs"].get(),
+        )
+        | RunnablePassthrough.assign(d=ask("D {question}") | e.chat)
+    )
+
+    def asked(pipeline: Runnable[Any, Any]) -> list[Any]:
+        client.asked.clear()
+        jobs.put("job")
+        assert pipeline.invoke({"question": "x", "client": client, "jobs": jobs})["job"] == "job"
+        return sorted(client.asked)
+
+    fast = optimize(chain)
+    for _ in range(5):
+        assert asked(fast) == asked(chain)
+        assert report_of(fast).fallbacks == ()
 
 
 # --- made up at random ---------------------------------------------------------------------------------------

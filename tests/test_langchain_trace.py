@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import EnsembleRetriever
+from jinja2 import TemplateError
+from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.caches import InMemoryCache
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.globals import set_llm_cache
@@ -29,9 +30,10 @@ from langchain_core.rate_limiters import InMemoryRateLimiter
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
-from teola_plugin import pure, reads
+from teola_plugin import optimize, pure, reads, writes
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.graph import parse
+from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, EngineReranker
 from teola_plugin.trace import Traced
 from tests.langchain_world import PIPELINES, Engines, ask
 
@@ -125,6 +127,24 @@ def test_the_users_code_inside_a_retriever_is_left_to_the_framework() -> None:
     assert codes(RunnableParallel(a=threshold, b=ask("{q}") | e.chat)) == ["TB105"]
 
 
+def test_searches_that_items_cannot_express_are_left_to_the_framework() -> None:
+    store = Engines().store("strange")
+    for arguments in ({"k": 2, "ids": ["note-0", "note-1"]}, {"include": ["data"]}):
+        assert codes(store.as_retriever(search_kwargs=arguments)) == ["TB105"]
+
+
+def test_what_raises_while_a_pipeline_is_read_is_a_break() -> None:
+    e = Engines()
+    twice = e.store("twice").as_retriever(search_kwargs={"query": "given twice"})
+    assert codes(twice) == ["TB213"]
+
+    def render(messages: Any) -> str:
+        raise TemplateError("roles must alternate")
+
+    e.llm.render_chat = render  # type: ignore[attr-defined]
+    assert codes(ask("{a}") | e.chat) == ["TB213"]
+
+
 def test_partial_functions_with_effects_are_left_to_the_framework() -> None:
     seen: list[int] = []
     template = PromptTemplate.from_template("{a} {b}").partial(a=lambda: str(seen.append(1)))
@@ -167,13 +187,87 @@ def test_foreign_models() -> None:
     class Stateless(FakeListChatModel):
         pass
 
-    class Mine(ChatOpenAI):
-        def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            return super()._generate(*args, **kwargs)
+    class Metered(ChatOpenAI):
+        def _get_request_payload(self, *args: Any, **kwargs: Any) -> Any:
+            print("one more")
+            return super()._get_request_payload(*args, **kwargs)
 
     assert codes(ask("{a}") | Stateless(responses=["a"])) == []
-    assert codes(ask("{a}") | Mine(model="gpt-4o", api_key="none")) == ["TB104"]  # type: ignore[arg-type]
+    assert codes(ask("{a}") | hosted()) == []
+    assert codes(ask("{a}") | optimize(hosted())) == []
+    assert codes(ask("{a}") | Metered(model="gpt-4o", api_key="none")) == ["TB104"]  # type: ignore[arg-type]
+    assert codes(ask("{a}") | pure(Metered)(model="gpt-4o", api_key="none")) == []  # type: ignore[arg-type]
     assert codes(ask("{a}") | hosted(streaming=True)) == ["TB103"]
+
+
+@pytest.mark.parametrize("package", ["ollama", "mistralai", "fireworks", "google_vertexai", "aws"])
+def test_models_that_tell_their_callbacks_more_than_the_framework_does(package: str) -> None:
+    cls = type("Model", (ChatOpenAI,), {"__module__": f"langchain_{package}.chat_models", "__annotations__": {}})
+    assert codes(ask("{a}") | cls(model="gpt-4o", api_key="none")) == ["TB104"]
+
+
+def test_subclasses_of_our_models_are_the_users() -> None:
+    class Audited(EngineChatModel):
+        def request_for(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(args)
+            return super().request_for(*args, **kwargs)
+
+    class AuditedEmbeddings(EngineEmbeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            seen.append(texts)
+            return super().embed_documents(texts)
+
+    class AuditedReranker(EngineReranker):
+        def compress_documents(self, documents: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(documents)
+            return super().compress_documents(documents, *args, **kwargs)
+
+    seen: list[Any] = []
+    e = Engines()
+    retriever = e.store("audited").as_retriever()
+    reranked = ContextualCompressionRetriever(
+        base_retriever=retriever, base_compressor=AuditedReranker(engine=e.reranker)
+    )
+    assert codes(ask("{a}") | Audited(engine=e.llm)) == ["TB104"]
+    assert codes(reranked) == ["TB105"]
+    retriever.vectorstore._embedding_function = AuditedEmbeddings(e.embedder)  # type: ignore[attr-defined]
+    assert codes(retriever) == ["TB105"]
+    assert seen == []
+    assert "answer = decoding(kv, temperature=0.0, max_tokens=256) @ llm" in traced_lines(
+        ask("{a}") | pure(Audited)(engine=e.llm)
+    )
+
+
+def test_hosted_models_wait_for_what_may_touch_anything() -> None:
+    def unknown(x: dict[str, str]) -> None:
+        print(x)
+
+    @writes("ingested")
+    def ingest(x: dict[str, str]) -> None: ...
+
+    @writes("outside")
+    def send(x: dict[str, str]) -> None: ...
+
+    docs = (lambda x: x["q"]) | Engines().store("ingested").as_retriever()
+
+    def asked(function: Any, model: Any) -> str:
+        steps = RunnablePassthrough.assign(a=ask("{q}") | model, docs=docs)
+        made = traced_lines(RunnablePassthrough.assign(ok=function) | steps)
+        return next(line.partition(" @ ")[2] for line in made if line.startswith("a = "))
+
+    assert asked(unknown, hosted()) == asked(send, hosted()) == "gpt_4o, reads(outside), after(ok)"
+    assert asked(ingest, hosted()) == "gpt_4o, reads(outside)"
+    assert asked(unknown, Engines().chat) == "llm"
+
+
+def test_declared_writes_and_the_collections_of_a_pipeline_with_a_hosted_model() -> None:
+    @writes("outside")
+    def send(x: dict[str, str]) -> None: ...
+
+    docs = (lambda x: x["q"]) | Engines().store("sent").as_retriever()
+    chain = RunnablePassthrough.assign(a=ask("{q}") | hosted()) | RunnablePassthrough.assign(ok=send)
+    (hit,) = [p for p in adapter.trace(chain | RunnablePassthrough.assign(docs=docs)).graph if p.kind == "searching"]
+    assert (hit.reads, hit.after) == (("sent",), ("ok",))
 
 
 def test_reads_wait_for_writes_of_other_names() -> None:

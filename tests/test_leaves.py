@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teola_plugin.adapters.leaf import Leaf, outcome, rehearse
+from teola_plugin.adapters.leaf import Leaf
+from teola_plugin.adapters.rehearsal import outcome, rehearse
 from teola_plugin.engines import freeze
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import active
@@ -109,12 +110,14 @@ def test_langchain_searches(search: str, arguments: dict[str, Any]) -> None:
     from teola_plugin.adapters.langchain import leaves
 
     store, session = langchain_store(), InlineSession()
+    embedding = leaves.query_embedding(store.embeddings)  # from now on the model is met at its seam
     leaf = leaves.search(store, search, **arguments)
+    assert embedding is not None
     assert leaf is not None
     plain = getattr(store, search)("the cat", **arguments)
     with active(session):
         asked = getattr(store, search)("the cat", **arguments)
-    vector = value_of(leaves.query_embedding(store.embeddings), "the cat")  # type: ignore[arg-type]
+    vector = value_of(embedding, "the cat")
     assert [op for _, op, _, _ in session.asked] == ["embedding", "searching"]
     assert equals(leaf, session.asked[1], vector)
     ahead = leaves.documents_of(store, value_of(leaf, vector), search, vector, **arguments)
@@ -181,3 +184,18 @@ def test_a_rehearsal_ends_at_what_has_no_answer_and_runs_no_engine() -> None:
     assert outcome(act, embedding=[vector], reranking=[np.float32(0.5)]) == np.float32(0.5)
     with pytest.raises(LookupError):
         outcome(act, embedding=[vector])
+
+
+def test_a_rehearsal_ends_at_a_call_that_items_cannot_express() -> None:
+    from teola_plugin.adapters import chroma, sentence_transformers
+
+    assert sentence_transformers.spec_of(minilm())
+    collection = langchain_store()._collection
+    assert chroma.spec_of(collection)
+    for act in (
+        lambda: minilm().encode("a", precision="int8"),
+        lambda: collection.query(query_embeddings=[[0.0]], ids=["w"]),
+        lambda: collection.get("w"),
+    ):
+        with pytest.raises(LookupError):
+            outcome(act, embedding=[None], searching=[None])

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from typing import Any
 
 import httpx
 import pytest
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
-from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
-from teola_plugin import api
+from teola_plugin import api, pure
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import OptimizedPipeline, Options
 from tests.llamaindex_world import QUESTION, Engines, Record, answer, apart, index_of
 
+IS_CALLER: ContextVar[bool] = ContextVar("is_caller", default=False)
+
 
 class Server:
-    """An OpenAI-compatible server in this process; `asked` are the bodies it was sent, `paths` where to."""
+    """An OpenAI-compatible server in this process; `asked` are the bodies it was sent, `paths` where to.
 
-    def __init__(self, *, broken: bool = False) -> None:
+    `refuses_strangers`: it answers only what the caller's own context asks for.
+    """
+
+    def __init__(self, *, broken: bool = False, refuses_strangers: bool = False) -> None:
         self.asked: list[dict[str, Any]] = []
         self.paths: list[str] = []
+        self.threads: set[int] = set()
         self.broken = broken
+        self.refuses_strangers = refuses_strangers
+        self.has_refused = threading.Event()
 
     def model(self, *, is_chat_model: bool) -> OpenAILike:
         return OpenAILike(
@@ -40,6 +51,9 @@ class Server:
         self.asked.append(body)
         self.paths.append(request.url.path)
         prompt = body.get("prompt") or json.dumps(body.get("messages"))
+        if self.refuses_strangers and not IS_CALLER.get():
+            self.has_refused.set()
+            return httpx.Response(429, json={"error": {"message": "too many at once"}})
         if self.broken and "search queries" not in prompt:
             return httpx.Response(500, json={"error": {"message": "broken"}})
         text = answer(prompt)
@@ -50,6 +64,7 @@ class Server:
         return httpx.Response(200, json=_reply(body, str(text)))
 
     async def aanswer(self, request: httpx.Request) -> httpx.Response:
+        self.threads.add(threading.get_ident())
         return self.answer(request)
 
 
@@ -65,10 +80,14 @@ def _chunks(body: dict[str, Any], pieces: tuple[str, ...]) -> list[bytes]:
     return [*chunks, b"data: [DONE]\n\n"]
 
 
-def engine_of(llm: Any, *, mode: str = "accumulate", streaming: bool = False) -> RetrieverQueryEngine:
+def engine_of(
+    llm: Any, *, mode: str = "accumulate", streaming: bool = False, use_async: bool = False
+) -> RetrieverQueryEngine:
     engines = Engines()
     fusion = QueryFusionRetriever([index_of(engines).as_retriever(similarity_top_k=3)], llm=llm, use_async=False)
-    return RetrieverQueryEngine(fusion, get_response_synthesizer(llm=llm, response_mode=mode, streaming=streaming))
+    return RetrieverQueryEngine(
+        fusion, get_response_synthesizer(llm=llm, response_mode=mode, streaming=streaming, use_async=use_async)
+    )
 
 
 def ask(engine: Any, is_async: bool) -> Any:
@@ -127,6 +146,77 @@ def _optimized(engine: Any) -> Any:
     return adapter.twin(engine, OptimizedPipeline(engine, adapter, adapter.trace(engine), Options()))
 
 
+class Waiting(BaseRetriever):
+    """Finds its node once the server has refused somebody."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.server = server
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        assert self.server.has_refused.wait(60)
+        return [NodeWithScore(node=TextNode(text="a note"), score=0.5)]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await asyncio.to_thread(self._retrieve, query_bundle)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_failed_only_for_running_ahead_is_asked_again(is_async: bool) -> None:
+    server = Server(refuses_strangers=True)
+    llm = server.model(is_chat_model=True)
+    engine = RetrieverQueryEngine(Waiting(server), get_response_synthesizer(llm=llm, response_mode="generation"))
+    optimized = _optimized(engine)
+
+    def run() -> Any:
+        IS_CALLER.set(True)
+        return asyncio.run(_aask(optimized)) if is_async else str(optimized.query(QUESTION))
+
+    answered = apart(run)
+    assert len(server.asked) == 2
+    assert server.asked[0] == server.asked[1]
+    assert answered == answer(json.dumps(server.asked[0]["messages"]))
+
+
+def test_coroutines_on_a_loop_of_the_frameworks_own_do_not_run_ahead() -> None:
+    server = Server()
+    engine: Any = engine_of(server.model(is_chat_model=True), use_async=True)
+    traced = adapter.trace(engine)
+    assert [b.code for b in traced.breaks] == ["TB215"]
+    nodes = [NodeWithScore(node=TextNode(text="a note"), score=0.5)] * 2
+    assert apart(traced.functions["rehearse"].call, QUESTION, nodes, False) == []
+    assert all(a.payload.is_async for a in apart(traced.functions["rehearse"].call, QUESTION, nodes, True))
+    outcomes, threads = [], []
+    for asked in (engine, _optimized(engine)):
+        outcomes.append(ask(asked, False))
+        threads.append(len(server.threads))
+        server.threads.clear()
+    assert outcomes[1] == outcomes[0]
+    assert threads == [1, 1]
+
+
+def test_a_subclass_of_the_users_is_known_once_it_is_declared() -> None:
+    written: list[Any] = []
+
+    class Audited(OpenAILike):
+        def chat(self, messages: Any, **kwargs: Any) -> Any:
+            written.append(messages)
+            return super().chat(messages, **kwargs)
+
+    class Renamed(OpenAILike):
+        """As it was."""
+
+    @pure
+    class Declared(Audited):
+        pass
+
+    fields: dict[str, Any] = {"model": "m", "api_base": "http://server/v1", "api_key": "none", "is_chat_model": True}
+    assert {b.code for b in adapter.trace(engine_of(Audited(**fields))).breaks} == {"TB208"}
+    assert written == []
+    for cls in (Renamed, Declared):
+        assert adapter.trace(engine_of(cls(**fields))).breaks == ()
+
+
 def test_requests_for_a_coroutine_go_through_its_own_method() -> None:
     server = Server()
     traced = adapter.trace(engine_of(server.model(is_chat_model=True)))
@@ -162,7 +252,7 @@ def test_minilm_and_a_cross_encoder(is_async: bool) -> None:
     from llama_index.embeddings.huggingface import HuggingFaceEmbedding
     from llama_index.vector_stores.chroma import ChromaVectorStore
 
-    from teola_plugin.runtime.engines.tiny_model import minilm_path, tiny_cross_encoder
+    from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
 
     collection = chromadb.EphemeralClient().create_collection(f"real-{is_async}", embedding_function=None)
     storage = StorageContext.from_defaults(vector_store=ChromaVectorStore(chroma_collection=collection))
@@ -180,3 +270,16 @@ def test_minilm_and_a_cross_encoder(is_async: bool) -> None:
     (report,) = api.optimized(optimized).reports
     assert report.hits + report.shared > report.misses
     assert report.fallbacks == ()
+
+
+@pytest.mark.real
+def test_a_cross_encoder_whose_call_items_cannot_express_is_waited_for() -> None:
+    from llama_index.core.postprocessor import SentenceTransformerRerank
+
+    from teola_plugin.demo.tiny_model import tiny_cross_encoder
+
+    rerank = SentenceTransformerRerank(model=str(tiny_cross_encoder()), device="cpu")
+    rerank._model._distributed_inference = object()
+    engine = engine_of(Engines().model)
+    engine._node_postprocessors = [rerank]
+    assert [b.code for b in adapter.trace(engine).breaks] == ["TB202"]

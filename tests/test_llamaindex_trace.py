@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import QueryEngineTool
 
-from teola_plugin.adapters.llamaindex import adapter
+from teola_plugin.adapters.llamaindex import adapter, observers
 from teola_plugin.adapters.llamaindex.trace import Entry
 from teola_plugin.graph import parse
+from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRerank
 from teola_plugin.trace import Traced
 from tests.llamaindex_world import MODES, QUESTION, Engines, Record, apart, engine_of, index_of
 
@@ -99,6 +101,11 @@ def test_an_unknown_retriever_is_waited_for(update_golden: bool) -> None:
     traced = adapter.trace(engine)
     check(traced, "own_retriever", update_golden)
     assert traced.observed == {id(own): "nodes"}
+    assert observers._awaited[id(own)] is own
+    key = id(own)
+    del own, engine, traced
+    gc.collect()
+    assert key not in observers._awaited
 
 
 def test_an_unknown_postprocessor_is_waited_for(update_golden: bool) -> None:
@@ -138,6 +145,47 @@ def test_models_and_stores_that_cannot_be_foreseen() -> None:
     index = VectorStoreIndex([TextNode(text="a note")], embed_model=MockEmbedding(3))
     assert codes(index.as_retriever()) == ["TB204"]
     assert codes(index_of(engines).as_retriever(vector_store_query_mode="mmr")) == ["TB207"]
+
+
+def test_subclasses_of_our_models_that_do_more_are_left_alone() -> None:
+    class AuditedLLM(EngineLLM):
+        def chat(self, messages: Any, **kwargs: Any) -> Any:
+            raise AssertionError("tracing called the user's code")
+
+    class AuditedEmbedding(EngineEmbedding):
+        def _get_query_embedding(self, query: str) -> list[float]:
+            raise AssertionError("tracing called the user's code")
+
+    class AuditedRerank(EngineRerank):
+        def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+            raise AssertionError("tracing called the user's code")
+
+    engines = Engines()
+    assert codes(get_response_synthesizer(llm=AuditedLLM(engine=engines.llm))) == ["TB208"]
+    engine = engine_of(engines, mode="accumulate")
+    engine._node_postprocessors = [AuditedRerank(engine=engines.reranker)]
+    assert codes(engine) == ["TB202"]
+    engines.embedding = AuditedEmbedding(engine=engines.embedder)
+    assert codes(VectorStoreIndex([], embed_model=engines.embedding).as_retriever()) == ["TB204"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"vector_store_query_mode": "sparse"},
+        {"vector_store_query_mode": "text_search"},
+        {"vector_store_kwargs": {"ids": ["n1", "n2"]}},
+        {"vector_store_kwargs": {"include": ["data"]}},
+    ],
+)
+def test_tracing_does_not_reach_the_store(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever: Any = index_of(Engines()).as_retriever(**arguments)
+    server = retriever._vector_store._collection._client
+    reached: list[str] = []
+    for method in ("_get", "_query"):
+        monkeypatch.setattr(server, method, lambda *args, method=method, **kwargs: reached.append(method))
+    assert codes(retriever) == ["TB207"]
+    assert reached == []
 
 
 def test_a_limiter_or_cache_before_a_model_is_not_passed_by() -> None:

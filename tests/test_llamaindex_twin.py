@@ -25,7 +25,7 @@ from tests.llamaindex_world import Record
 class Session:
     """Any object will do as a session for components that have no leaves."""
 
-    is_rehearsal = False
+    is_closed = False
 
 
 class Call:

@@ -107,6 +107,7 @@ NOTES = Notes()
         lambda x: x["question"].strip().lower(),
         lambda x: json.loads(re.sub("`", "", x)),
         lambda x: PATTERN.sub("b", x) + PATTERN.findall(x)[0],
+        lambda x: re.sub(PATTERN, f"<{x}>", x) + re.sub(x, lambda m: m.group(), x) + PATTERN.sub(str, x),
         lambda x: [HumanMessage(content=x), Document(page_content=x), Row(x)],
         lambda x: Counter(x).most_common(1),
         lambda x: max(x, key=operator.itemgetter("score")),
@@ -253,6 +254,8 @@ class Numbered:
         lambda x: max(x, key=x["send"]), lambda x: list(map(next, x)), lambda x: next(x["rows"]),
         lambda x: list(map(getattr(SEEN, "append"), x)),  # noqa: B009
         lambda x: list(map(operator.methodcaller("clear"), x)),
+        lambda x: re.sub("a", x["f"], x["text"]), lambda x: PATTERN.subn(x["f"], x["text"]),
+        lambda x: re.sub("a", repl=x["f"], string="a"), lambda x: PATTERN.sub(SEEN.append, x),
         lambda x: list.append(SEEN, x), lambda x: dict.update(x, a=1), lambda x: dump(x, x),
         lambda x: operator.setitem(x, "k", 1), lambda x: operator.iadd(SEEN, x),
     ],
@@ -261,9 +264,27 @@ def test_effects_through_functions_that_are_handed_on(function: Callable[..., An
     assert not effects_of(function).pure
 
 
+@dataclass
+class Logged:
+    text: str
+
+    def find(self, part: str) -> int:
+        SEEN.append(part)
+        return self.text.find(part)
+
+    @property
+    def size(self) -> int:
+        SEEN.append(self.text)
+        return len(self.text)
+
+
 @pytest.mark.parametrize(
-    "function", [lambda x: Saved.save(x), lambda x: Announced(x), lambda x: Written(x), lambda x: Numbered(x)]
-)
+    "function",
+    [
+        lambda x: Saved.save(x), lambda x: Announced(x), lambda x: Written(x), lambda x: Numbered(x),
+        lambda x: Logged(x).find("a"), lambda x: Logged(x).size,
+    ],
+)  # fmt: skip
 def test_effects_of_the_users_classes(function: Callable[..., Any]) -> None:
     assert not effects_of(function).pure
 

@@ -1,7 +1,8 @@
 """The seam of Chroma, `Collection.query` with vectors; and what makes its results out of date.
 
 In a session a query becomes one item per vector, and its `QueryResult` is put together from copies of the
-items' columns, because callers write to what they get. A query by texts, images or ids is made as it is.
+items' columns, because callers write to what they get. A query by texts, images or ids is made as it is; but a
+rehearsal ends there, and at `Collection.get`.
 
 A search that ran ahead must not be taken once the collection has changed. Therefore every write (`add`,
 `upsert`, `update`, `delete`, `modify`, in a session or not, sync or async) changes the collection's version
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
 from teola_plugin.resources import resetting, writing
@@ -58,6 +60,7 @@ def instrument_chroma() -> None:
                 instrument(getattr(sys.modules[module], name), method, wrapper)
     if cls := _collection_class():
         instrument(cls, "query", _asking_query)
+        instrument(cls, "get", _plain_get)
 
 
 def spec_of(collection: object) -> EngineSpec | None:
@@ -150,9 +153,18 @@ def _asking_query(original: Callable[..., Any]) -> Callable[..., Any]:
                     return _query_result(values, arguments.get("include", default_include))
                 except TeolaError as e:  # a fault of ours is none of the framework's
                     log.warning("a query is made without its engine: %s", e)
+        end_rehearsal()
         return original(self, *args, **kwargs)
 
     return query
+
+
+def _plain_get(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get(self: Any, *args: Any, **kwargs: Any) -> Any:
+        end_rehearsal()
+        return original(self, *args, **kwargs)
+
+    return get
 
 
 def _arguments(

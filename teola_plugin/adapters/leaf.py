@@ -1,24 +1,20 @@
 """A leaf as a tracer describes it: the engine call that the seam will see once the framework gets there.
 
 A primitive hits only if its engine, operation, settings and payload equal those of the seam. So whatever
-can be is found out by letting the framework's own code run into the seam (`rehearse`), not written here
-again.
+can be is found out by letting the framework's own code run into the seam (see rehearsal.py), not written here
+again; and only for a component that is *stock*, for the rehearsal must not run code of the user's.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
-from teola_plugin.engines import Done, EngineSpec
-from teola_plugin.seams import Reply, active
-
-T = TypeVar("T")
+from teola_plugin.engines import EngineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,72 +27,36 @@ class Leaf:
     payload: Callable[..., Any]
 
 
-def is_stock(component: object, cls: type, *methods: str) -> bool:
-    """It is a `cls` that leaves these methods as they are."""
-    if type(component) is cls:
-        return True
-    return isinstance(component, cls) and all(
-        getattr_static(type(component), m) is getattr_static(cls, m) for m in methods
-    )
+def plain_class(component: object) -> type:
+    """The class the user knows, below our twin's."""
+    return next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
+
+
+def is_stock(component: object, base: type, *methods: str) -> bool:
+    """It is a `base`, and neither its class nor the object itself overrides these methods; none named means any."""
+    cls = plain_class(component)
+    if not issubclass(cls, base):
+        return False
+    names = methods or [name for name in dir(base) if not name.startswith("__") and name not in _BOOKKEEPING]
+    if cls is not base and any(getattr_static(cls, name) is not getattr_static(base, name) for name in names):
+        return False
+    own = getattr(component, "__dict__", {}).keys() & set(names)
+    return not any(callable(getattr_static(base, name)) for name in own)
+
+
+def is_stock_of(component: object, package: str) -> bool:
+    """It behaves as the nearest class of its own that `package` defines."""
+    own = (c for c in plain_class(component).__mro__ if f"{c.__module__}.".startswith(f"{package}."))
+    base = next(own, None)
+    return base is not None and is_stock(component, base)
+
+
+_BOOKKEEPING = {
+    "_abc_impl", "model_config", "model_fields", "model_computed_fields", "model_post_init", "class_name",
+}  # fmt: skip
+"""What every subclass of a pydantic or abstract class gets for itself."""
 
 
 def as_vector(vector: Any) -> Any:
     """The payload of a search: float32, shape (dim,)."""
     return np.asarray(vector, dtype=np.float32)
-
-
-class Asked(NamedTuple):
-    """One item that a leaf asked for, as its seam saw it."""
-
-    spec: EngineSpec
-    op: str
-    payload: Any
-    settings: Mapping[str, Any]
-
-
-class _Over(BaseException):
-    """Ends a rehearsal that has no answer left; no `except Exception` of a framework must stop it."""
-
-
-class _Rehearsal:
-    """A session in which every operation has one answer, and no engine runs."""
-
-    def __init__(self, answers: Mapping[str, Any]) -> None:
-        self.answers = answers
-        self.asked: list[Asked] = []
-
-    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-        self.asked += [Asked(spec, op, payload, settings) for payload in payloads]
-        if op not in self.answers:
-            raise _Over
-        values = self.answers[op]
-        replies = [Reply() for _ in payloads]
-        for reply, value in zip(replies, values, strict=True):
-            reply.put(Done(value))
-        return replies
-
-    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        return self.ask(spec, op, [payload], settings)[0], False
-
-    def observe(self, component: object, value: Any) -> None:
-        """A rehearsal tells nobody."""
-
-
-def rehearse(act: Callable[[], Any], **answers: Sequence[Any]) -> list[Asked]:
-    """What the leaves asked for, up to the first thing that has no answer."""
-    rehearsal = _Rehearsal(answers)
-    with active(rehearsal), contextlib.suppress(_Over):
-        act()
-    return rehearsal.asked
-
-
-def outcome(act: Callable[[], T], **answers: Sequence[Any]) -> T:
-    """What the framework's own code makes of these answers, one list of values for each operation.
-
-    Raises: LookupError if it asks for anything else.
-    """
-    try:
-        with active(_Rehearsal(answers)):
-            return act()
-    except _Over as over:
-        raise LookupError("the framework's code asked for more than was foreseen") from over

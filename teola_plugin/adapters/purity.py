@@ -5,9 +5,10 @@ change is no effect (the run-ahead then guesses wrong, which costs a miss). Allo
 names, containers made in the function itself, and calls of what is listed below or is pure by the same rules. Whatever
 is not listed is an effect: print, open, attribute stores, global names, item stores into an argument, random numbers.
 
-Taken on trust of the *values in the pipeline*: that reading, comparing and adding them has no effect, and that a method
-called `get`, `split`, `items`, ... is the one that dicts and texts have. Nothing is taken on trust of what the function
-holds already (globals, closures, defaults, the `self` of a bound method, arguments of a `partial`).
+All of this holds for *plain data* (plain.py): there, reading, comparing and adding has no effect, and a method called
+`get`, `split`, `items`, ... is the one that dicts and texts have. Whoever runs ahead what was proven here hands it
+nothing else. Nothing is taken on trust of what the function holds already (globals, closures, defaults, the `self` of a
+bound method, arguments of a `partial`), nor of the objects it makes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from teola_plugin.adapters.plain import has_own_code
 from teola_plugin.adapters.source import MISSING, Source, outer_value, source_of
 from teola_plugin.effects import Effects, declared_effects
 
@@ -62,10 +64,10 @@ IMPURE_IN_MODULES = frozenset({
 })  # fmt: skip
 CALLED_ARGUMENT = {
     "map": 0, "filter": 0, "defaultdict": 0, "starmap": 0, "takewhile": 0, "dropwhile": 0, "filterfalse": 0,
-    "groupby": 1, "accumulate": 1,
+    "groupby": 1, "accumulate": 1, "sub": 1, "subn": 1,
 }  # fmt: skip
 """Functions that call one of their arguments, and which; so do all those with a keyword of the following."""
-CALLED_KEYWORDS = _words("key func default_factory object_hook object_pairs_hook parse_float parse_int cls")
+CALLED_KEYWORDS = _words("key func repl default_factory object_hook object_pairs_hook parse_float parse_int cls")
 PURE_TYPES = _words("collections operator fractions decimal langchain_core.documents.base langchain_core.messages")
 """Modules whose classes only hold what they are given."""
 
@@ -219,18 +221,19 @@ class _Check:
                 return f"it calls {name}, which is a value"
             case ast.Name(id=name):
                 return self._handed_effect(call, name)
-            case ast.Attribute(attr=name):
-                return self._attribute_effect(call.func, is_called=True) or self._handed_effect(call, name)
+            case ast.Attribute(value=base, attr=name):
+                is_pattern = isinstance(self._held(base), re.Pattern)
+                return self._attribute_effect(call.func, True) or self._handed_effect(call, name, is_pattern)
             case _:
                 return "it calls the result of an expression"
 
-    def _handed_effect(self, call: ast.Call, callee: str) -> str:
-        """What the callee may call that is handed to it."""
-        at = CALLED_ARGUMENT.get(callee, len(call.args))
+    def _handed_effect(self, call: ast.Call, callee: str, is_pattern: bool = False) -> str:
+        """What the callee may call that is handed to it. A pattern's method takes one argument less than `re` does."""
+        at = CALLED_ARGUMENT.get(callee, len(call.args) + 1) - is_pattern
         keywords = CALLED_KEYWORDS | ({"default"} if callee == "dumps" else set())
         for handed in [*call.args[at : at + 1], *(k.value for k in call.keywords if k.arg in keywords)]:
             match handed:
-                case ast.Lambda() | ast.Constant():
+                case ast.Lambda() | ast.Constant() | ast.JoinedStr():
                     pass
                 case ast.Name(id=name) if name not in self.local or name in self.nested:
                     pass  # judged as a name
@@ -318,7 +321,7 @@ def _is_data(value: Any, depth: int = 3) -> bool:
 
 
 def _is_pure_class(cls: type) -> bool:
-    """Making an object of it has no effect."""
+    """Making an object of it has no effect, nor has any use of the object."""
     if cls.__module__ == "builtins":
         return cls.__name__ in PURE_BUILTINS or issubclass(cls, BaseException)
     if any(cls.__module__ == m or cls.__module__.startswith(m + ".") for m in PURE_TYPES):
@@ -326,24 +329,14 @@ def _is_pure_class(cls: type) -> bool:
     declared = declared_effects(cls)
     if declared is not None:
         return declared.pure
+    if has_own_code(cls):
+        return False
     if issubclass(cls, enum.Enum):
         return True
-    if any(_is_written(c, name) for c in cls.__mro__ if c.__module__ != "builtins" for name in _MAKING):
-        return False
     if dataclasses.is_dataclass(cls):
         factories = [f.default_factory for f in dataclasses.fields(cls) if f.default_factory is not dataclasses.MISSING]
         return all(_is_pure_class(f) if isinstance(f, type) else effects_of(f).pure for f in factories)
     return issubclass(cls, BaseException) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
-
-
-_MAKING = ("__init__", "__new__", "__post_init__", "__setattr__")
-
-
-def _is_written(cls: type, method: str) -> bool:
-    """The class has this method from its author, not from `dataclass` or `NamedTuple`, which compile a text."""
-    function = vars(cls).get(method)
-    function = function.__func__ if isinstance(function, staticmethod) else function
-    return function is not None and getattr(function, "__code__", _is_written.__code__).co_filename != "<string>"
 
 
 def _names_from_outside(code: types.CodeType) -> set[str]:

@@ -4,7 +4,7 @@ In a session a call becomes one item per text or pair, and what it returns is pu
 values with the type and shape the library itself would give. A call that items cannot express (token
 embeddings, quantised vectors, pools of processes, activation functions, autocast, ...) is made by the
 caller itself, while it holds the lock of the model's engine; so is every call outside a session, if the
-model has an engine at all.
+model has an engine at all. A rehearsal ends there.
 
 Settings are what decides the values and nothing else, resolved against the model, defaults left out:
 `prompt`, `truncate_dim`, `normalize_embeddings`, `task`; `prompt` and `apply_softmax` for pairs. So a
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
 from teola_plugin.resources import exclusive
@@ -157,6 +158,7 @@ def _asking(
                     return _wrapped(self, values, items[1], arguments)
                 except TeolaError as e:  # a fault of ours is none of the framework's
                     log.warning("%s is made without its engine: %s", method, e)
+        end_rehearsal()
         with exclusive(self):
             return original(self, *args, **kwargs)
 

@@ -2,17 +2,19 @@
 
 A graph has one input for each key that is read of the user's dict, named after the key, and one called `input` where
 the input is used whole. A prompt with a single variable takes a dict or the bare value; both are understood. What an
-input does not have is left out, and what needs it does not run ahead. So is an iterator: who reads it first has it all.
+input does not have is left out, and what needs it does not run ahead. So is what is no plain data: whoever reads an
+iterator first has it all, and a method of the user's own may do anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
+from teola_plugin.adapters.plain import is_plain
 
 Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "events"]
 
@@ -76,26 +78,17 @@ class Bindings:
                     bound[name] = entered
                 case "whole" if not self._depths[access] or isinstance(value, list | tuple):
                     bound[name] = list(value) if self._depths[access] else value
-                case "key" if isinstance(value, Mapping):
+                case "key" if isinstance(value, dict):
                     if access.key in value:
                         bound[name] = value[access.key]
                 case "key" if access.key in self._may_be_bare:
                     bound[name] = value
                 case _:
                     pass
-        return {name: value for name, value in bound.items() if not runs_out(value)}
+        return {name: value for name, value in bound.items() if value is entered or is_plain(value)}
 
     def _input(self, access: Access, name: str, depth: int = 0) -> Value:
         if access not in self._names:
             self._names[access] = self._name_for(name)
         self._depths[access] = max(depth, self._depths.get(access, 0))
         return Value(self._names[access], self._depths[access])
-
-
-def runs_out(value: Any) -> bool:
-    """It is an iterator, or a container that holds one: only one of two readers would see what is in it."""
-    if isinstance(value, dict):
-        return any(map(runs_out, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(runs_out, value))
-    return hasattr(type(value), "__next__") or hasattr(type(value), "__anext__")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import keyword
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,11 @@ from typing import Any
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.finish import Barrier, drop_unused, merge_lists, names_in, order_reads
 from teola_plugin.adapters.langchain.observe import instrument_component
+from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.leaf import plain_class
+from teola_plugin.adapters.naming import name_engine, unique
+from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Literal, Primitive, When, validate
@@ -56,8 +60,9 @@ class Draft:
         reads: tuple[str, ...] = (), holds: Holds = "any", engine: str = "",
     ) -> Value:  # fmt: skip
         """Work for an engine; `engine` is what it is called if it has no better name."""
-        self._stores.update(reads)
-        named = self._engine(spec, engine or kind)
+        if kind == "searching":
+            self._stores.update(reads)
+        named = name_engine(self._engines, spec, engine or kind)
         return self.add(name, kind, args, settings or {}, named, reads=reads, holds=holds)
 
     def await_run(
@@ -103,7 +108,7 @@ class Draft:
         return Value(name, level + lists, level, holds)
 
     def list_call(self, name: str, grammar: str, function: Callable[..., Any], text: Value) -> Value:
-        """The items of a text: by the decoding itself, if nobody else wants its text (see `_merge_lists`)."""
+        """The items of a text: by the decoding itself, if nobody else wants its text (see `finish.merge_lists`)."""
         value = self.call(name, grammar, function, text, identity=("items", grammar), lists=1, holds="text")
         self._list_calls[value.name] = grammar
         return value
@@ -138,7 +143,7 @@ class Draft:
                 def make(*values: Any) -> Any:
                     return template.format_prompt(**dict(zip(names, values, strict=True)), **known)
 
-                return self.call("prompt", "prompt", make, *args, holds="prompt")
+                return self.call("prompt", "prompt", make, *args, is_glue=not runs_code(template), holds="prompt")
 
     def field(self, symbol: Symbol, key: str) -> Symbol:
         """What `value[key]` is. Raises: Untraceable where that is an error."""
@@ -156,7 +161,8 @@ class Draft:
             case Value():
                 known = self._fields.get((symbol, key, self.guard))
                 if known is None:
-                    known = self.call(key, f"get_{key}", lambda value: value[key], symbol, identity=("get", key))
+                    get = on_plain_data(operator.itemgetter(key))
+                    known = self.call(key, f"get_{key}", get, symbol, identity=("get", key))
                     self._fields[symbol, key, self.guard] = known
                 return known
             case _:
@@ -189,7 +195,8 @@ class Draft:
                 self._primitives[name] = replace(self._primitives[name], depth=depth + 1)
                 return Value(name, depth + 1, 1)
             case Value(holds="any"):
-                made = self.call(symbol.name + "_items", "items", list, symbol, identity="items", lists=1)
+                each = on_plain_data(list)
+                made = self.call(symbol.name + "_items", "items", each, symbol, identity="items", lists=1)
                 return replace(made, level=made.level + 1)
             case _:
                 raise Untraceable("TB108", "it maps over something that is no list")
@@ -278,34 +285,6 @@ class Draft:
             self._known_functions[identity] = fn
         return fn
 
-    def _engine(self, spec: EngineSpec, kind: str) -> str:
-        for name, known in self._engines.items():
-            if known.key == spec.key:
-                return name
-        name = unique(spec.name or ENGINE_NAMES.get(kind, kind), self._engines)
-        self._engines[name] = spec
-        return name
-
-
-ENGINE_NAMES = {
-    "embedding": "embedder",
-    "searching": "store",
-    "reranking": "reranker",
-    "decoding": "llm",
-    "prefilling": "llm",
-}
-
-
-def unique(name: str, taken: Any) -> str:
-    """An identifier like `name` that is not taken."""
-    name = re.sub(r"\W+", "_", name).strip("_") or "value"
-    if name[0].isdigit() or keyword.iskeyword(name):
-        name = f"_{name}"
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate, number = f"{name}_{number}", number + 1
-    return candidate
-
 
 def snake(name: str) -> str:
     """`FakeListChatModel` as a value's name."""
@@ -314,8 +293,7 @@ def snake(name: str) -> str:
 
 def describe(component: object) -> str:
     """What a component is called in breaks and origins."""
-    cls = next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
-    return cls.__name__
+    return plain_class(component).__name__
 
 
 def to_message(completion: Any) -> Any:

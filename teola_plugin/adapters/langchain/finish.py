@@ -1,10 +1,11 @@
 """The last look at a drafted graph: order edges, item grammars, and what nobody needs.
 
 A primitive that only the framework's run may compute, and that may change something, is a *barrier* for the
-searches behind it in program order: they get an order edge `after(barrier)`. Branches that the framework runs side by
-side have no order among them. A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns
-that collection; under any other name the user may mean any collection, so it concerns all of them. An undeclared
-effect concerns everything. A barrier that nothing waits for, with a value that nobody uses, is left out.
+searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. Branches
+that the framework runs side by side have no order among them. A declared write (`@writes("kb")`) to the name of a
+collection in this pipeline concerns that collection; under any other name the user may mean any collection, so it
+concerns all of them, but no hosted model. An undeclared effect concerns everything. A barrier that nothing waits for,
+with a value that nobody uses, is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from dataclasses import dataclass, replace
 
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Value
 from teola_plugin.graph import DECODES, PIPELINE, Primitive, Ref
+
+OUTSIDE = "outside"
+"""What a model of others reads: the world beyond this process. A call shows it the prompt and costs money, so it does
+not overtake a function that may be a guard (a moderation that raises, a budget)."""
 
 Primitives = dict[str, Primitive]
 """By name, in program order; each function here changes it in place."""
@@ -31,7 +36,7 @@ class Barrier:
         """`stores`: the resources that are collections; other names are the user's own."""
         if self.writes is None or resource in self.writes:
             return True
-        return any((w in stores) != (resource in stores) for w in self.writes)
+        return resource != OUTSIDE and any((w in stores) != (resource in stores) for w in self.writes)
 
 
 def names_in(result: Symbol) -> Iterator[str]:

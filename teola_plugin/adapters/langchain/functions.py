@@ -13,6 +13,7 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
+from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.effects import Effects, declared_effects
 
@@ -33,6 +34,8 @@ def trace_function(draft: Draft, component: RunnableLambda[Any, Any], given: Sym
             draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
         return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), effects.writes or None)
     call, args = _arguments(draft, function, given, keys)
+    if declared_effects(function) is None:
+        call = on_plain_data(call)
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     return draft.call(

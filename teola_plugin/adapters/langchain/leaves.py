@@ -17,8 +17,9 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from teola_plugin.adapters import chroma, sentence_transformers
-from teola_plugin.adapters.leaf import Leaf, as_vector, is_stock, outcome, rehearse
+from teola_plugin.adapters.leaf import Leaf, as_vector, is_stock
 from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.rehearsal import outcome, rehearse
 
 SEARCHES = (
     "similarity_search", "similarity_search_with_score", "similarity_search_with_relevance_scores",

@@ -4,9 +4,12 @@
 
 *Foreign* models are calls of the user's own model object, `_generate` or `_agenerate`, made by the run-ahead and handed
 to the framework when it arrives at the same method with the same messages. Only models known to keep no state between
-calls qualify: those of hosted services, and classes the user declared `pure`. Models with a response cache or a rate
-limiter stay with the framework, which must not be bypassed. So does every streamed reply: it differs from a whole one,
-and its reader wants the tokens as they come.
+calls qualify: those of hosted services, and classes the user declared `pure`. A subclass of the user's is neither ours
+nor hosted until it is declared. Models with a response cache or a rate limiter stay with the framework, which must not
+be bypassed. So does every streamed reply: it differs from a whole one, and its reader wants the tokens as they come.
+
+A foreign call that failed ahead is made again when the framework arrives: more of them run at once than the framework
+would run, and a service that refuses some for that reason must not fail the user's pipeline.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 
 from teola_plugin.adapters.langchain.binding import Entered
-from teola_plugin.adapters.langchain.draft import Draft, unique
+from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.prompts import cut, maker
-from teola_plugin.adapters.langchain.values import Symbol, Untraceable, Value
+from teola_plugin.adapters.langchain.templates import runs_code
+from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
+from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import TeolaError
@@ -38,22 +44,19 @@ HOSTED = frozenset(
     [
         "langchain_openai",
         "langchain_anthropic",
-        "langchain_mistralai",
         "langchain_groq",
         "langchain_cohere",
-        "langchain_fireworks",
         "langchain_together",
         "langchain_deepseek",
         "langchain_xai",
-        "langchain_ollama",
         "langchain_google_genai",
-        "langchain_google_vertexai",
-        "langchain_aws",
-        "langchain_nvidia_ai_endpoints",
         "langchain_perplexity",
     ]
 )
-"""Packages whose models are clients of a server: a call leaves nothing behind in the object."""
+"""Packages whose models are clients of a server: a call leaves nothing behind in the object, and tells its callbacks
+nothing that the framework does not tell. Left out for what their calls tell a run manager, of which the run-ahead has
+none: langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
+langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used)."""
 
 Model = BaseChatModel | BaseLLM
 
@@ -66,12 +69,19 @@ def trace_model(
         raise Untraceable("TB103", "it has a rate limiter")
     if model.cache or (model.cache is None and get_llm_cache() is not None):
         raise Untraceable("TB103", "its replies are cached")
-    if hasattr(model, "request_for") and isinstance(getattr(model, "spec", None), EngineSpec):
+    if is_ours(model):
         return _trace_ours(draft, model, given, kwargs, name)
     return _trace_foreign(draft, model, given, kwargs, name, streams)
 
 
 # --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def is_ours(model: Model) -> bool:
+    """A decoding on an engine is all that a call of it does."""
+    has_request = hasattr(model, "request_for") and isinstance(getattr(model, "spec", None), EngineSpec)
+    declared = declared_effects(type(model))
+    return has_request and (declared.pure if declared else type(model).__module__.startswith("teola_plugin."))
 
 
 def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, Any], name: str) -> Value:
@@ -90,7 +100,10 @@ def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, An
         raise Untraceable("TB110", str(e)) from e
     if pieces is None:
         make, args = maker(draft, given, model._convert_input)
-        pieces = [draft.call("prompt", "prompt", lambda *a: request(make(*a))[0], *args, holds="text")]
+        text = draft.call(
+            "prompt", "prompt", lambda *a: request(make(*a))[0], *args, is_glue=not _runs_code(given), holds="text"
+        )
+        pieces = [text]
     engine = model.spec.name or "llm"
     kv = draft.ask(_kv(name), "prefilling", model.spec, *pieces, engine=engine)
     return draft.ask(
@@ -139,10 +152,14 @@ def _trace_foreign(
         content = prompt.to_messages() if is_chat else [prompt.to_string()]
         return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
 
-    messages = draft.call("messages", "messages", payload, mode, *args)
+    messages = draft.call("messages", "messages", payload, mode, *args, is_glue=not _runs_code(given))
     spec = spec_of(model)
     kv = draft.ask(_kv(name), "prefilling", spec, messages)
-    return draft.ask(name or "text", "decoding", spec, kv, holds="message" if is_chat else "text")
+    return draft.ask(name or "text", "decoding", spec, kv, reads=(OUTSIDE,), holds="message" if is_chat else "text")
+
+
+def _runs_code(given: Symbol) -> bool:
+    return isinstance(given, Prompt) and runs_code(given.template)
 
 
 def is_stateless(model: Model) -> bool:
@@ -150,19 +167,13 @@ def is_stateless(model: Model) -> bool:
     declared = declared_effects(type(model))
     if declared is not None:
         return declared.pure
-    owners = {_owner(type(model), "_generate"), _owner(type(model), "_agenerate")}
-    ours = {o.__module__.split(".")[0] for o in owners} - {"langchain_core"}
-    return bool(ours) and ours <= HOSTED and _owner(type(model), "_generate").__module__.split(".")[0] in HOSTED
+    return type(model).__module__.split(".")[0] in HOSTED
 
 
 def spec_of(model: Model) -> EngineSpec:
     """The engine that a foreign model is: a thread that calls it."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
     return EngineSpec("python", model, unique(shown if isinstance(shown, str) else type(model).__name__, ()))
-
-
-def _owner(cls: type, method: str) -> type:
-    return next(c for c in cls.__mro__ if method in vars(c))
 
 
 def _foreign(
@@ -252,7 +263,11 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, content, *args, **kwargs)
         reply, is_mine = claimed
         if not is_mine:
-            return reply.result().raw
+            try:
+                return reply.result().raw
+            except BaseException as e:
+                _drop_if_failed_ahead(e, reply)
+            return original(self, content, *args, **kwargs)
         with _answering(reply):
             result = original(self, content, *args, **kwargs)
             reply.put(Done(_completion(result)))
@@ -268,13 +283,23 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(self, content, *args, **kwargs)
         reply, is_mine = claimed
         if not is_mine:
-            return (await reply.aresult()).raw
+            try:
+                return (await reply.aresult()).raw
+            except BaseException as e:
+                _drop_if_failed_ahead(e, reply)
+            return await original(self, content, *args, **kwargs)
         with _answering(reply):
             result = await original(self, content, *args, **kwargs)
             reply.put(Done(_completion(result)))
         return result
 
     return agenerate
+
+
+def _drop_if_failed_ahead(error: BaseException, reply: Reply) -> None:
+    """The caller makes a call itself that failed ahead. Raises: any other error, such as an interrupt of its wait."""
+    if reply.outcome != Failed(error):
+        raise error
 
 
 @contextlib.contextmanager

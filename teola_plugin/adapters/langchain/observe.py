@@ -1,7 +1,8 @@
 """How the run-ahead learns what only the framework's own run computes: the entry methods of such components report.
 
 A component reports once in a session, what its first run came to. A stream reports when it ends, with its chunks added
-up as LangChain adds them. A value that can be read only once is the framework's alone.
+up as LangChain adds them. What is no plain data is the framework's alone: an iterator can be read only once, and a
+method of the user's own may do anything.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.langchain.binding import runs_out
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
+from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import Session, current, instrument
 
 _watched_for: dict[int, Callable[[], object]] = {}
@@ -47,7 +48,7 @@ def _listener(component: object) -> Session | None:
 
 def _report(session: Session, component: object, value: Any) -> None:
     told = _told.setdefault(session, set())
-    if id(component) not in told and not runs_out(value):
+    if id(component) not in told and is_plain(value):
         told.add(id(component))
         session.observe(component, value)
 

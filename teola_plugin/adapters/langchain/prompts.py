@@ -33,6 +33,7 @@ from langchain_core.prompts import (
 )
 
 from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.templates import partials_of, parts_of, runs_code
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.purity import effects_of
 
@@ -52,7 +53,10 @@ def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol)
     _refuse_effects(template)
     if template.optional_variables and not (isinstance(given, Record) and given.rest is None):
         whole = draft.value(given)
-        return draft.call("prompt", "prompt", lambda value: template.format_prompt(**value), whole, holds="prompt")
+        return draft.call(
+            "prompt", "prompt", lambda value: template.format_prompt(**value), whole, is_glue=not runs_code(template),
+            holds="prompt",
+        )  # fmt: skip
     if isinstance(given, Record) and given.rest is None:
         names = [n for n in (*template.input_variables, *template.optional_variables) if n in given.fields]
         missing = set(template.input_variables) - set(names)
@@ -67,18 +71,14 @@ def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol)
 
 def _refuse_effects(template: Any) -> None:
     """Look for the user's own code in a template, and in those it consists of. Raises: Untraceable."""
-    if not type(template).__module__.startswith("langchain_core."):
-        raise Untraceable("TB109", type(template).__name__)
-    for name, partial in (getattr(template, "partial_variables", None) or {}).items():
-        if callable(partial) and not effects_of(partial).pure:
-            raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
-    if getattr(template, "example_selector", None) is not None:
-        raise Untraceable("TB109", "its examples are selected by code of its own")
-    prompts = getattr(template, "prompt", None) or ()
-    inner = [*getattr(template, "messages", ()), *(prompts if isinstance(prompts, list | tuple) else [prompts])]
-    for part in [*inner, getattr(template, "example_prompt", None)]:
-        if part is not None and not isinstance(part, BaseMessage):
-            _refuse_effects(part)
+    for part in parts_of(template):
+        if not type(part).__module__.startswith("langchain_core."):
+            raise Untraceable("TB109", type(part).__name__)
+        for name, partial in partials_of(part).items():
+            if callable(partial) and not effects_of(partial).pure:
+                raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
+        if getattr(part, "example_selector", None) is not None:
+            raise Untraceable("TB109", "its examples are selected by code of its own")
 
 
 def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:

@@ -16,9 +16,11 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
 from teola_plugin.adapters.langchain import leaves
-from teola_plugin.adapters.langchain.draft import Draft, unique
+from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Record, Symbol, Untraceable, Value
-from teola_plugin.adapters.leaf import Leaf, outcome, rehearse
+from teola_plugin.adapters.leaf import Leaf
+from teola_plugin.adapters.naming import unique
+from teola_plugin.adapters.rehearsal import rehearse
 
 Trace = Callable[[Runnable[Any, Any], Symbol, str], Symbol]
 
@@ -65,7 +67,7 @@ def _query_embedding(embeddings: Any) -> Leaf | None:
     """What `embeddings.embed_query(text)` asks of an engine."""
     if embeddings is None:
         return None
-    if not _is_ours(embeddings, "embed_query"):
+    if not _is_ours(embeddings):
         return leaves.query_embedding(embeddings)
     ((spec, op, payload, settings),) = rehearse(lambda: embeddings.embed_query("a\nb"))
     return Leaf(spec, op, settings, lambda text: text if payload == "a\nb" else str(text).replace("\n", " "))
@@ -73,16 +75,15 @@ def _query_embedding(embeddings: Any) -> Leaf | None:
 
 def _reranking(compressor: Any) -> Leaf | None:
     """What `compressor.compress_documents(documents, query)` asks of an engine, for each document."""
-    if not _is_ours(compressor, "compress_documents"):
+    if not _is_ours(compressor):
         return leaves.reranking(compressor)
     ((spec, op, _, settings),) = rehearse(lambda: compressor.compress_documents([Document("a")], "b"))
     return Leaf(spec, op, settings, lambda query, document: (query, document.page_content))
 
 
-def _is_ours(component: Any, method: str) -> bool:
+def _is_ours(component: Any) -> bool:
     """A model of ours, which asks an engine and does nothing else."""
-    owner = next((c for c in type(component).__mro__ if method in vars(c)), None)
-    return owner is not None and owner.__module__.startswith("teola_plugin.models.")
+    return type(component).__module__.startswith("teola_plugin.models.")
 
 
 # --- one search ------------------------------------------------------------------------------------------------------
@@ -131,9 +132,7 @@ def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Tr
     scores = replace(scores, level=docs.level)
 
     def top(query: str, docs: Sequence[Document], scores: Sequence[Any]) -> list[Document]:
-        if not docs:
-            return []
-        return outcome(lambda: list(compressor.compress_documents(list(docs), query)), reranking=scores)
+        return leaves.reranked(compressor, query, docs, scores)
 
     return draft.call(
         name or "top", "top", top, query, docs, scores, identity=("top", id(compressor)), lists=1, holds="documents"

@@ -11,6 +11,7 @@ computes it in program order, tells its value, and the run-ahead goes on from th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,9 +44,12 @@ from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
 from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.graph import When
 from teola_plugin.trace import Traced
+
+log = logging.getLogger(__name__)
 
 _HARMLESS = (BaseRetriever, BaseChatModel, BaseLLM, BasePromptTemplate)
 """Components that may be beyond us, but change no store."""
@@ -73,12 +77,14 @@ class _Tracer:
             try:
                 return self._read(component, given, name, kwargs or {})
             except Untraceable as e:
-                self.draft.leave(e.code, component, e.detail, e.hint)
-                fn = describe(component)
-                is_pure = isinstance(component, _HARMLESS)
-                return self.draft.await_run(
-                    name or snake(fn), component, fn, mentioned(self.draft, given), None, is_pure
-                )
+                why = e
+            except Exception as e:  # the framework's own code, rehearsed; its run will raise the same in its own place
+                log.debug("tracing %s ended with %r", describe(component), e)
+                why = Untraceable("TB213", f"{type(e).__name__}: {e}")
+            self.draft.leave(why.code, component, why.detail, why.hint)
+            fn = describe(component)
+            is_pure = isinstance(component, _HARMLESS)
+            return self.draft.await_run(name or snake(fn), component, fn, mentioned(self.draft, given), None, is_pure)
 
     def _read(self, component: Runnable[Any, Any], given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
         match component:
@@ -267,5 +273,4 @@ def _same(value: Any) -> Any:
 
 def _is_stock(component: object, base: type) -> bool:
     """It runs as `base` does."""
-    cls = next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
-    return all(getattr(cls, m) is getattr(base, m) for m in ("invoke", "ainvoke"))
+    return is_stock(component, base, "invoke", "ainvoke")

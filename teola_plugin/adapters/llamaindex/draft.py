@@ -1,22 +1,20 @@
-"""A p-graph in the making, and what may be said of a component before it is read.
+"""A p-graph in the making.
 
 Each method adds one primitive and returns its name; names are made unique by a number.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.observers import await_value
+from teola_plugin.adapters.naming import name_engine, unique
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Primitive, Ref, validate
 from teola_plugin.trace import Break, Function, Traced
-
-ENGINE_NAMES = {"embedding": "embedder", "searching": "store", "reranking": "reranker", "decoding": "llm"}
-"""What an engine is called in the graph, by the operation it was first met with."""
 
 
 def star(name: str) -> Ref:
@@ -53,8 +51,8 @@ class Draft:
         self, name: str, fn: str, function: Callable[..., Any], *args: str, depth: int = 0, is_rehearsal: bool = False
     ) -> str:
         """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds."""
-        fn = _unique(fn, self._functions)
-        self._functions[fn] = Function(function, is_glue=not is_rehearsal, is_rehearsal=is_rehearsal)
+        fn = unique(fn, self._functions)
+        self._functions[fn] = Function(function, is_glue=not is_rehearsal)
         return self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, "python", depth)
 
     def ask(
@@ -62,11 +60,11 @@ class Draft:
         settings: Mapping[str, Any] | None = None, reads: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
         """Work for an engine."""
-        return self._add(name, kind, args, dict(settings or {}), self._engine(spec, kind), depth, reads)
+        return self._add(name, kind, args, dict(settings or {}), name_engine(self._engines, spec, kind), depth, reads)
 
     def await_run(self, name: str, component: object, fn: str, *args: str) -> str:
         """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
-        fn = _unique(fn, self._functions)
+        fn = unique(fn, self._functions)
         name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, 0)
         self._observed[id(component)] = name
         await_value(component)
@@ -91,19 +89,11 @@ class Draft:
         self, name: str, kind: str, args: tuple[Arg, ...], settings: Mapping[str, Any], engine: str, depth: int,
         reads: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
-        name = _unique(name, self._names)
+        name = unique(name, self._names)
         self._names.add(name)
         self._primitives.append(
             Primitive(name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin)
         )
-        return name
-
-    def _engine(self, spec: EngineSpec, kind: str) -> str:
-        for name, known in self._engines.items():
-            if known.key == spec.key:
-                return name
-        name = _unique(spec.name if spec.name.isidentifier() else ENGINE_NAMES.get(kind, "llm"), self._engines)
-        self._engines[name] = spec
         return name
 
 
@@ -116,33 +106,3 @@ def _state(component: object) -> Any:
         elif "callback_manager" not in name:
             state[name] = [id(v) for v in value] if isinstance(value, list) else id(value)
     return state
-
-
-def _unique(name: str, taken: Any) -> str:
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate, number = f"{name}_{number}" if name[-1].isdigit() else f"{name}{number}", number + 1
-    return candidate
-
-
-# --- stock components ------------------------------------------------------------------------------------------------
-
-
-def plain_class(component: object) -> type:
-    """The class the user knows, below our twin's."""
-    return next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
-
-
-def is_stock(component: object, base: type) -> bool:
-    """It behaves as `base` does: an instance that neither its own class nor the object itself overrides a thing of."""
-    mro = plain_class(component).__mro__
-    if base not in mro:
-        return False
-    inherited = {name for name in dir(base) if not name.startswith("__") and name not in _BOOKKEEPING}
-    added = {name for c in mro[: mro.index(base)] for name in vars(c)}
-    shadowed = {name for name in vars(component) if callable(inspect.getattr_static(base, name, None))}
-    return not (added & inherited) and not shadowed
-
-
-_BOOKKEEPING = {"_abc_impl", "model_config", "model_fields", "model_computed_fields", "class_name"}
-"""What every subclass of a pydantic or abstract class gets for itself."""

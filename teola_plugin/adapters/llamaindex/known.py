@@ -13,8 +13,8 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from teola_plugin.adapters import chroma, sentence_transformers
-from teola_plugin.adapters.llamaindex.draft import is_stock
-from teola_plugin.engines import EngineSpec
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.models import is_ours
 
 
 def is_embedder(model: Any) -> bool:
@@ -57,11 +57,6 @@ def resource_of(store: Any) -> str:
     """The name under which reads and writes of a store are ordered."""
     name = getattr(getattr(store, "_collection", None), "name", "kb")
     return re.sub(r"\W", "_", f"kb_{name}") if name != "kb" else "kb"
-
-
-def is_ours(component: Any) -> bool:
-    """A model that stands on an engine of ours and asks the session itself."""
-    return isinstance(getattr(component, "spec", None), EngineSpec)
 
 
 def _is_a(component: Any, module: str, name: str) -> bool:

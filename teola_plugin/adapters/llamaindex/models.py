@@ -5,12 +5,12 @@ events, and only within a call of an optimized pipeline. A raw stream is left al
 
     llm._chat(messages)  --claim-->  slot (model, "_chat", messages, arguments)  <--Foreign--  run-ahead
 
-A call from a coroutine goes through `_achat`, on the caller's loop, where the model's client lives.
+A call from a coroutine goes through `_achat`, on the caller's loop, where the model's client lives. A call that failed
+ahead is made again when the framework arrives: it may have failed because more of them ran at once.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,9 +18,12 @@ from typing import Any
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
+from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
+from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
-from teola_plugin.seams import Session, active, current, instrument
+from teola_plugin.seams import active, current, instrument
 
 SYNC = ("_chat", "_complete")
 ASYNC = ("_achat", "_acomplete")
@@ -37,7 +40,7 @@ def is_model(llm: Any) -> bool:
     functions = [getattr(llm, name, None) for name in ("messages_to_prompt", "completion_to_prompt")]
     if not all(is_harmless(f) for f in functions if f is not None):
         return False
-    return isinstance(getattr(llm, "spec", None), EngineSpec) or is_foreign(llm)
+    return is_ours(llm) or is_foreign(llm)
 
 
 def is_harmless(function: Any) -> bool:
@@ -46,10 +49,21 @@ def is_harmless(function: Any) -> bool:
     return module.split(".")[0] in ("llama_index", "teola_plugin") or effects_of(function).pure
 
 
+def is_ours(component: Any) -> bool:
+    """A model that stands on an engine of ours and asks the session itself, and does nothing else."""
+    return isinstance(getattr(component, "spec", None), EngineSpec) and _is_known(component, "teola_plugin.models")
+
+
 def is_foreign(llm: Any) -> bool:
-    """It is met at raw methods that nobody has overridden."""
-    methods = [inspect.getattr_static(llm, name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
-    return all(hasattr(m, "__teola_original__") for m in methods)
+    """It is met at its raw methods, and does nothing else."""
+    methods = [getattr(type(llm), name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
+    return all(hasattr(m, "__teola_original__") for m in methods) and _is_known(llm, "llama_index")
+
+
+def _is_known(component: Any, package: str) -> bool:
+    """A subclass of the user's may write a log, count costs, ...: it is known once it is declared."""
+    declared = declared_effects(type(component))
+    return declared.pure if declared else is_stock_of(component, package)
 
 
 def install() -> None:
@@ -99,7 +113,7 @@ class _Request:
 
 def from_coroutine(payload: Any) -> Any:
     """The payload as a coroutine of the framework would ask for it; ours are the same either way."""
-    if not isinstance(payload, Foreign) or payload.is_async:
+    if not isinstance(payload, Foreign) or payload.is_async or is_stream(payload):
         return payload
     request = payload.call
     assert isinstance(request, _Request)
@@ -134,11 +148,17 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or self.rate_limiter is not None:
+                end_rehearsal()
                 return original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)
             reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
             if not is_ours:
-                return _raw(request, reply.result())
+                try:
+                    return _raw(request, reply.result())
+                except BaseException as e:
+                    if reply.outcome != Failed(e):  # the wait for it was interrupted
+                        raise
+                return request().raw
             try:
                 value = request()
             except BaseException as e:
@@ -157,11 +177,17 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         async def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or self.rate_limiter is not None:
+                end_rehearsal()
                 return await original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)
             reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
             if not is_ours:
-                return _raw(request, await reply.aresult())
+                try:
+                    return _raw(request, await reply.aresult())
+                except BaseException as e:
+                    if reply.outcome != Failed(e):  # the wait for it was interrupted
+                        raise
+                return (await request()).raw
             try:
                 value = await request()
             except BaseException as e:
@@ -180,10 +206,9 @@ def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
-            session: Session | None = current()
-            if not getattr(session, "is_rehearsal", False):
+            session = current()
+            if session is None or not is_rehearsing():
                 return original(self, *args, **kwargs)
-            assert session is not None
             request = _Request(self, method, args, kwargs)
             reply, _ = session.claim(request.spec, "decoding", request.payload, {})
             return iter([_foreseen(request, str(reply.result()))])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -15,12 +16,13 @@ from llama_index.core.schema import NodeWithScore
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.seams import current, instrument
 
-_awaited: set[int] = set()
+_awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By id, for components of pydantic have no hash."""
 
 
 def await_value(component: object) -> None:
     """A graph waits for this component; all others need not say anything."""
-    _awaited.add(id(component))
+    _awaited[id(component)] = component
 
 
 def install() -> None:
@@ -50,7 +52,7 @@ def _async(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tell(component: object, value: Any) -> None:
-    if id(component) not in _awaited or (session := current()) is None:
+    if _awaited.get(id(component)) is not component or (session := current()) is None:
         return
     if isinstance(value, list) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))

@@ -6,8 +6,8 @@
     pure stock postprocessor  call
     anything else             @ pipeline: its own run tells the value
 
-Nodes, fusions, pairs and orders are made by the components' own methods (see rehearsal.py); the shape of the graph is
-all that stands here.
+Nodes, fusions, pairs and orders are made by the components' own methods, in rehearsals; the shape of the graph is all
+that stands here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
-from teola_plugin.adapters.llamaindex.draft import Draft, is_stock, star
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import (
     is_embedder,
     is_local_docstore,
@@ -38,16 +39,8 @@ from teola_plugin.adapters.llamaindex.known import (
     resource_of,
 )
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
-from teola_plugin.adapters.llamaindex.rehearsal import (
-    ANY_VECTOR,
-    QUERY_MARK,
-    Asked,
-    fresh,
-    outcome,
-    pieces,
-    rehearse,
-    stand_in,
-)
+from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, fresh, pieces, stand_in
+from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.graph import Ref
 
 Nodes = list[NodeWithScore]
@@ -73,8 +66,8 @@ def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
 def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str) -> str:
     """Add what `postprocessor` does with `nodes`; the name of what it leaves of them."""
     draft.reading(postprocessor)
-    if is_reranker(postprocessor):
-        return _add_reranking(draft, postprocessor, nodes)
+    if is_reranker(postprocessor) and (top := _add_reranking(draft, postprocessor, nodes)):
+        return top
     if any(is_stock(postprocessor, pure) for pure in PURE_POSTPROCESSORS):
 
         def apply(query: str, nodes: Nodes) -> Nodes:
@@ -85,7 +78,7 @@ def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes:
     return draft.await_run("nodes", postprocessor, "postprocess", "query", nodes)
 
 
-def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str:
+def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
     def act(query: str, nodes: Nodes) -> Callable[[], Nodes]:
         return lambda: reranker._postprocess_nodes(fresh(nodes), QueryBundle(query))
 
@@ -95,8 +88,11 @@ def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str:
     def top(query: str, nodes: Nodes, scores: Sequence[float]) -> Nodes:
         return outcome(act(query, nodes), reranking=scores)
 
+    asked = rehearse(act("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)]))
+    if not asked:  # it scores in a way that items cannot express
+        return None
     draft.rely_on(reranker)
-    first = rehearse(act("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)]))[0]
+    first = asked[0]
     pair_list = draft.call("pairs", "pairs", pairs, "query", nodes, depth=1)
     scores = draft.ask("scores", "reranking", first.spec, star(pair_list), depth=1, settings=first.settings)
     return draft.call("top", "top", top, "query", nodes, scores)

@@ -6,13 +6,14 @@
                                    before the existing answer, which is prefilled while the first answer is written
     generation                     one prompt, known from the start
 
-What is further away (deeper levels, later refinements) is left to the framework's own run.
+An answer that is not known yet is a *mark*. A prompt without a mark is final; one with a mark is known up to it. What
+is further away (deeper levels, later refinements) is left to the framework's own run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
@@ -28,15 +29,20 @@ from llama_index.core.response_synthesizers import (
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from teola_plugin.adapters.llamaindex.draft import Draft, is_stock, star
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_harmless, is_model, is_stream
-from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, Asked, fresh, pieces, rehearse, stand_in
+from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, fresh, pieces, stand_in
+from teola_plugin.adapters.rehearsal import Asked, rehearse
 from teola_plugin.codes import CODES
 from teola_plugin.engines import Foreign
 from teola_plugin.graph import Ref
 
 KNOWN = (CompactAndAccumulate, Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize, Generation)
 """Subclasses first."""
+
+MARK = "\u241fanswer\u241f"
+"""Stands for an answer that no model has written yet."""
 
 
 def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> str | None:
@@ -51,6 +57,8 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> s
         draft.leave("TB210", synthesizer)
         return None
     mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
+    if mode and _uses_coroutines(synthesizer):
+        draft.leave("TB215", synthesizer, hint="call it from a coroutine, or without use_async")
     if is_stock(synthesizer, Generation):
         return _add_generation(draft, prompts, first, mode)
     asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_rehearsal=True)
@@ -139,24 +147,45 @@ class _Prompts:
         synthesizer = self._synthesizer
         if code := _obstacle(synthesizer):  # it was changed after it had been read
             raise LookupError(f"{type(synthesizer).__name__}: {CODES[code]}")
-        is_async = is_async or bool(getattr(synthesizer, "_use_async", False))
-        double = stand_in(synthesizer, _use_async=False)
-        if isinstance(double, Refine):
-            double._program_factory = double._default_program_factory
-        asked = rehearse(lambda: double.synthesize(question, fresh(nodes)), decoding=answers)
-        return [replace(a, payload=from_coroutine(a.payload)) if is_async else a for a in asked[len(answers) :]]
+        asked = self._rehearsed(question, nodes, answers)[len(answers) :]
+        if is_async:
+            return [a._replace(payload=from_coroutine(a.payload)) for a in asked]
+        # The framework will ask in coroutines, on an event loop that is not there yet.
+        return [a for a in asked if not (_uses_coroutines(synthesizer) and isinstance(a.payload, Foreign))]
 
     def first(self) -> Asked:
         """The first request for some node, with `QUERY_MARK` as the question."""
-        return self.asked(QUERY_MARK, [_node("context")])[0]
+        return self._rehearsed(QUERY_MARK, [_node("context")])[0]
+
+    def _rehearsed(self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str] = ()) -> list[Asked]:
+        double = stand_in(self._synthesizer, _use_async=False)
+        if isinstance(double, Refine):
+            double._program_factory = double._default_program_factory
+        return rehearse(lambda: _read(double.synthesize(question, fresh(nodes))), decoding=chain(answers, repeat(MARK)))
+
+
+def _uses_coroutines(synthesizer: BaseSynthesizer) -> bool:
+    return bool(getattr(synthesizer, "_use_async", False))
+
+
+def _read(response: Any) -> None:
+    """A stream asks its model only when it is read."""
+    stream = getattr(response, "response_gen", None)
+    if isinstance(stream, Generator):
+        for _ in stream:
+            pass
 
 
 def _payloads(asked: Sequence[Asked]) -> list[Any]:
-    return [a.payload for a in asked if a.is_final and not is_stream(a.payload)]
+    return [a.payload for a in asked if MARK not in str(a.payload) and not is_stream(a.payload)]
 
 
 def _known_prefixes(asked: Sequence[Asked]) -> list[str]:
-    return [a.known_prefix() for a in asked if not a.is_final]
+    return [_known_prefix(a) for a in asked if MARK in str(a.payload)]
+
+
+def _known_prefix(asked: Asked) -> str:
+    return str(asked.payload).split(MARK, 1)[0]
 
 
 def _is_context_first(synthesizer: BaseSynthesizer) -> bool:
@@ -164,7 +193,7 @@ def _is_context_first(synthesizer: BaseSynthesizer) -> bool:
     double = stand_in(synthesizer)
     double.__class__ = Refine  # no compaction, so two nodes make two steps
     asked = _Prompts(double).asked("question", [_node("first context"), _node("second context")])
-    return len(asked) == 2 and isinstance(asked[1].payload, str) and "second context" in asked[1].known_prefix()
+    return len(asked) == 2 and isinstance(asked[1].payload, str) and "second context" in _known_prefix(asked[1])
 
 
 def _node(text: str) -> NodeWithScore:

@@ -18,7 +18,8 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from teola_plugin.adapters.llamaindex.draft import Draft, is_stock
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.llamaindex.retrievers import add_postprocessor, add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer

@@ -21,7 +21,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
 
 from teola_plugin.adapters import Call, Calls
-from teola_plugin.adapters.llamaindex.draft import plain_class
+from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.trace import Entry
 from teola_plugin.seams import active, current
 

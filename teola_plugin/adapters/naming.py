@@ -1,0 +1,39 @@
+"""What things are called in a graph, whichever framework they come from."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Container
+
+from teola_plugin.engines import EngineSpec
+
+ENGINE_NAMES = {
+    "embedding": "embedder",
+    "searching": "store",
+    "reranking": "reranker",
+    "decoding": "llm",
+    "prefilling": "llm",
+}
+"""What an engine without a name is called, by the operation it was first met with."""
+
+
+def unique(name: str, taken: Container[str]) -> str:
+    """An identifier like `name` that is not taken."""
+    name = re.sub(r"\W+", "_", name).strip("_") or "value"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"_{name}"
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    return candidate
+
+
+def name_engine(engines: dict[str, EngineSpec], spec: EngineSpec, kind: str) -> str:
+    """The name of an engine among `engines`, where it is put if it is new."""
+    for name, known in engines.items():
+        if known.key == spec.key:
+            return name
+    name = unique(spec.name or ENGINE_NAMES.get(kind, kind), engines)
+    engines[name] = spec
+    return name
