@@ -28,6 +28,6 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def vllm_engine() -> Iterator[VllmEngine]:
     """The tiny model on vLLM, for tests marked `real`; on the shared host, as an engine belongs to one event loop."""
-    engine = VllmEngine(tiny_model(), max_num_seqs=16)
+    engine = VllmEngine(tiny_model(), max_num_seqs=16, shortest_prefill=0)
     yield engine
     asyncio.run_coroutine_threadsafe(engine.close(), runtime.host.loop).result()

@@ -365,6 +365,19 @@ def test_no_prefill_is_left_open_for_nobody(vllm_engine: VllmEngine, continued: 
     assert forget_prefixes(vllm_engine)
 
 
+def test_a_short_prefix_is_not_prefilled_early(vllm_engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_engine, "_shortest_prefill", 64)
+    opened = []
+    for words in (15, 80):
+        owner = runtime.host.new_id()
+        ask(vllm_engine, "partial_prefilling", prompt(5, words), owner=owner)[0].result()
+        assert vllm_engine._core is not None
+        opened.append(len(vllm_engine._core.prefills))
+        vllm_engine.release(owner)
+        assert settled(lambda: not len(vllm_engine._core.prefills))  # type: ignore[union-attr]
+    assert opened == [0, 1]
+
+
 def test_open_prefills_never_keep_others_waiting(vllm_engine: VllmEngine) -> None:
     owners = [runtime.host.new_id() for _ in range(40)]  # more than run at once
     for owner in owners:

@@ -40,6 +40,10 @@ from teola_plugin.runtime.engines.worker import Worker
 MAX_ITEMS = 64
 """Requests side by side, unless `max_num_seqs` is given. A CPU gains little beyond 32."""
 
+SHORTEST_PREFILL = 64
+"""Tokens. A tiny Llama on two cores answered after an open prefill of 8 to 32 tokens no sooner than without (-8 to +2
+ms), after one of 64 by 9 ms, of 256 by 26 ms, of 512 by 65 ms. A 7B model on a GPU forgoes 15 ms at most."""
+
 STOP_TIMEOUT_S = 10.0
 """How long the end of the interpreter may wait for an engine that nobody closed."""
 
@@ -63,16 +67,18 @@ class VllmEngine:
     """One model on vLLM. Nothing is loaded before the first use, and for texts only the tokenizer.
 
     `start_method`: "spawn" or "fork", see vllm_core.py; by default VLLM_WORKER_MULTIPROC_METHOD, else as vLLM likes it.
+    `shortest_prefill`: a prefix of fewer tokens is not prefilled early.
     `run` and `start` belong to one event loop, the first that calls them; the rest may be called from any thread.
     """
 
     def __init__(
         self, model: str | Path, *, name: str = "llm", start_method: Literal["spawn", "fork"] | None = None,
-        **engine_args: Any,
+        shortest_prefill: int = SHORTEST_PREFILL, **engine_args: Any,
     ) -> None:  # fmt: skip
         self.model = str(model)
         self.name = name
         self._start_method = start_method or os.environ.get("VLLM_WORKER_MULTIPROC_METHOD")
+        self._shortest_prefill = shortest_prefill
         self._args = {"max_num_seqs": MAX_ITEMS, "enable_prefix_caching": True, **engine_args}
         self._has_priorities = self._args.get("scheduling_policy", "priority") == "priority"
         self.capabilities = Capabilities(
@@ -342,7 +348,7 @@ class VllmEngine:
     async def _prefill(self, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]) -> None:
         core = await self._running()
         ids = self.tokens(item.payload)[:-HELD_BACK_TOKENS]
-        if not ids or len(ids) >= core.max_model_len or item.owner in self._released:
+        if not max(1, self._shortest_prefill) <= len(ids) < core.max_model_len or item.owner in self._released:
             return
         params = sampling_params(PREFILL)
         may_wait = item.owner != 0 and is_continuable(settings) and self.capabilities.prefix
