@@ -33,13 +33,14 @@ class Reply:
     It keeps all deltas, so a reader that comes late sees the same stream.
     """
 
-    __slots__ = ("_changed", "_deltas", "_listeners", "_outcome", "cancel")
+    __slots__ = ("_changed", "_deltas", "_enders", "_listeners", "_outcome", "cancel")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._changed = threading.Condition()
         self._deltas: list[str] = []
         self._outcome: Done | Failed | None = None
         self._listeners: list[Callable[[Outcome], None]] = []
+        self._enders: list[Callable[[], None]] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
 
     @property
@@ -57,9 +58,12 @@ class Reply:
             else:
                 self._outcome = outcome
             listeners = list(self._listeners)
+            enders = self._enders if self._outcome is not None else ()
             self._changed.notify_all()
         for listener in listeners:
             listener(outcome)
+        for act in enders:
+            act()
 
     def listen(self, listener: Callable[[Outcome], None]) -> None:
         """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
@@ -70,6 +74,14 @@ class Reply:
                 listener(self._outcome)
             else:
                 self._listeners.append(listener)
+
+    def when_ended(self, act: Callable[[], None]) -> None:
+        """Call `act` once it has ended, from whichever thread says so; deltas cost nothing."""
+        with self._changed:
+            if self._outcome is None:
+                self._enders.append(act)
+                return
+        act()
 
     def result(self) -> Any:
         """The value, waiting for it. Raises the engine's own error."""

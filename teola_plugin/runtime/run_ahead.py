@@ -204,8 +204,8 @@ class RunAhead:
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
         self._on_its_way += 1
 
-        def ended(outcome: Outcome) -> None:
-            if isinstance(outcome, Done | Failed) and next(ends) == len(replies):
+        def ended() -> None:
+            if next(ends) == len(replies):
                 failed = any(isinstance(reply.outcome, Failed) for reply in replies)
                 self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
                 self._soon(
@@ -214,7 +214,7 @@ class RunAhead:
                 )
 
         for reply in replies:
-            reply.listen(ended)
+            reply.when_ended(ended)
 
     def _outcomes(self, p: Primitive, tags: Sequence[Tag], replies: Sequence[Reply]) -> list[Event]:
         events: list[Event] = []
