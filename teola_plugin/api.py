@@ -26,6 +26,7 @@ from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Report, Session
 from teola_plugin.trace import Traced
+from teola_plugin.worth import Worth
 
 log = logging.getLogger(__name__)
 P = TypeVar("P")
@@ -76,7 +77,8 @@ class OptimizedPipeline:
             traced.graph, options.passes, _context(traced, options), strict=options.strict
         )
         self.prepared = Prepared(make_plan(self.optimized.graph), traced.functions, traced.engines)
-        self.reports: deque[Report] = deque(maxlen=16)
+        self.reports: deque[Report] = deque(maxlen=64)
+        self._worth = Worth()
         self._depth = max(self.prepared.plan.remaining.values(), default=1)
 
     def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
@@ -84,14 +86,22 @@ class OptimizedPipeline:
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         session = Session(runtime.host, depth=self._depth, loop=loop)
-        if self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1):
-            try:
-                values = [self.traced.bind(value) for value in inputs]
-            except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
-                session.fell_back(e)
-            else:
-                session.run_ahead(self.prepared, values, self.traced.observed)
-        return OpenCall(session, self._ended)
+        if not (self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1)):
+            return OpenCall(session, self._ended)
+        if not self._worth.is_worth():
+            session.left_alone()
+            return OpenCall(session, self._ended)
+        try:
+            values = [self.traced.bind(value) for value in inputs]
+        except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
+            session.fell_back(e)
+        else:
+            session.run_ahead(self.prepared, values, self.traced.observed)
+        return OpenCall(session, self._judged)
+
+    def wake(self) -> None:
+        """The next call runs ahead, whatever the last ones gained."""
+        self._worth = Worth()
 
     def again(self, pipeline: Any) -> Any:
         """See `adapters.Calls.again`."""
@@ -102,6 +112,10 @@ class OptimizedPipeline:
         from teola_plugin.explanation import explain_pipeline
 
         return explain_pipeline(self, format, analyze)
+
+    def _judged(self, report: Report) -> None:
+        self._worth.judge(report)
+        self._ended(report)
 
     def _ended(self, report: Report) -> None:
         self.reports.append(report)

@@ -59,4 +59,5 @@ CODES = {
     "TB215": "coroutines of a model that is not ours run ahead only of a call from a coroutine, on its event loop",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
+    "TF002": "nothing ran ahead, for that had gained nothing in the calls before",
 }

@@ -140,7 +140,8 @@ class Engine(Protocol):
     - embedding engines: `embedding`, payload `str`, value float32 array of shape (dim,)
     - rerankers: `reranking`, payload `(query, passage)`, value `float`
     - vector stores: `searching`, payload float32 array of shape (dim,), value a mapping of the store's own columns
-    - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value `None`
+    - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value
+      how many tokens were prefilled
 
     An engine may also have `profile` (its latency profile, for the passes), `model` (what it serves, for the cache keys
     of frameworks), `stamp()` (the version of what it reads: a result computed under another one is not used),

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),
-    ("api", "comparison", "explanation", "callbacks", "__init__"),
+    ("api", "worth", "comparison", "explanation", "callbacks", "__init__"),
     ("cli", "__main__", "demo", "server", "bench", "doctor", "screen"),
 )
 """A module imports from its own layer (without circles) and from those above it here. `__init__` is the package's."""

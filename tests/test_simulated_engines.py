@@ -232,7 +232,7 @@ async def test_a_partial_prefill_spares_the_prompt_that_follows() -> None:
     clock = Clock()
     llm = ProfileLLM("llm", LLM, sleep=clock.sleep)
     prefix, rest = words(32), " and the rest"
-    assert (await ask(llm, clock, "partial_prefilling", prefix)).end(0) is None
+    assert (await ask(llm, clock, "partial_prefilling", prefix)).end(0) == 32
     assert clock.now_s == 1.32
     told = await ask(llm, clock, "decoding", prefix + rest, max_tokens=1)
     assert told.times(0) == [pytest.approx(1.32 + 1.03)]

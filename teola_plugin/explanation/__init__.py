@@ -41,6 +41,8 @@ class Explainable(Calls, Protocol):
     @property
     def reports(self) -> Sequence[Report]: ...
 
+    def wake(self) -> None: ...
+
 
 def explain(pipeline: Any, format: str = "text", analyze: Any = None) -> str:
     """What `optimize` made of this object of its, as `format`: "text", "mermaid" or "json".
@@ -73,6 +75,7 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
 def _analyze(calls: Explainable, value: Any) -> Measured:
     twin = calls.adapter.twin(calls.pipeline, calls)
     earlier = calls.reports[-1] if calls.reports else None
+    calls.wake()
     with Caller() as caller:
         answer = caller.call(twin, first_form(twin), value)
     if not calls.reports or calls.reports[-1] is earlier:

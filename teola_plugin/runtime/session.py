@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from teola_plugin.codes import CODES
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import Event, Retired
@@ -38,7 +39,9 @@ class Report:
 
     `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
     result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
-    `wasted`: items that ran ahead and nobody took. `fallbacks`: why a run-ahead ended early, if it did.
+    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
+    why a run-ahead ended early or did not begin, if so. `lead_s`: by how much all hits together had been begun before
+    the framework asked for them. `asking_s`: from the start to the last thing the framework asked for.
     """
 
     hits: int = 0
@@ -51,6 +54,8 @@ class Report:
     ended_s: float = 0.0
     fallbacks: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+    lead_s: float = 0.0
+    asking_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -59,6 +64,8 @@ class _Slot:
     stamp: Hashable = None
     is_ours: bool = False
     """The framework's run opened it, not the run-ahead."""
+
+    since_s: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(slots=True)
@@ -88,7 +95,8 @@ class Session:
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for last
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
-        self._prefills = 0
+        self._prefills: list[Reply] = []
+        self._lead_s = 0.0
         self._is_closed = False
         self._started_s = time.perf_counter()
 
@@ -143,12 +151,16 @@ class Session:
         """See `run_ahead.Ahead`."""
         engine = engine_for(spec)
         if engine.capabilities.prefix and isinstance(text, str) and not self._is_closed:
-            self._prefills += 1
-            self._submit(engine, "partial_prefilling", [(text, Reply())], settings, depth)
+            self._prefills.append(Reply())
+            self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, depth)
 
     def fell_back(self, error: BaseException) -> None:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
+
+    def left_alone(self) -> None:
+        """Nothing runs ahead in this call."""
+        self._fallbacks.append(f"TF002 {CODES['TF002']}")
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -220,17 +232,20 @@ class Session:
         self._host.release(self._owner)
         events = tuple(self._events)
         outcomes = [e.outcome for e in events if isinstance(e, Retired)]
+        last_asked_s = max((e.at_s for e in events if isinstance(e, Retired)), default=self._started_s)
         return Report(
             outcomes.count("hit"),
             shared,
             outcomes.count("miss") - shared,
             outcomes.count("stale"),
             wasted,
-            self._prefills,
+            sum(not reply.outcome or bool(getattr(reply.outcome, "value", 0)) for reply in self._prefills),
             self._started_s,
             time.perf_counter(),
             tuple(self._fallbacks),
             events,
+            self._lead_s,
+            last_asked_s - self._started_s,
         )
 
     # --- slots -------------------------------------------------------------------------------------------------------
@@ -254,6 +269,7 @@ class Session:
             return entry.slots[at].reply, "miss"
         slot = entry.slots[at]
         if slot.stamp == stamp:
+            self._lead_s += time.perf_counter() - slot.since_s
             return slot.reply, "hit"
         slot.reply.cancel_unless_ended()
         entry.slots[at] = _Slot(Reply(), stamp)

@@ -187,7 +187,7 @@ class ProfileLLM:
             if sequence.error is not None:
                 sequence.end(Failed(sequence.error))
             elif sequence.answer is None:
-                sequence.end(Done(None))
+                sequence.end(Done(len(sequence.tokens)))
             else:
                 self._say(sequence, sequence.answer)
 

@@ -345,17 +345,18 @@ class VllmEngine:
 
     # --- partial prefilling ---------------------------------------------------------------------------------
 
-    async def _prefill(self, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]) -> None:
+    async def _prefill(self, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]) -> int:
+        """How many tokens were prefilled."""
         core = await self._running()
         ids = self.tokens(item.payload)[:-HELD_BACK_TOKENS]
         if not max(1, self._shortest_prefill) <= len(ids) < core.max_model_len or item.owner in self._released:
-            return
+            return 0
         params = sampling_params(PREFILL)
         may_wait = item.owner != 0 and is_continuable(settings) and self.capabilities.prefix
         if not (may_wait and core.prefills.fits(len(ids), list(core.needs.values()))):
             async for _ in self._outputs(core, item, ids, params):  # a plain request: leaves its full blocks cached
                 pass
-            return
+            return len(ids)
         prefill = self._open(core, item, ids, params)
         core.prefills.add(prefill)
         try:
@@ -364,6 +365,7 @@ class VllmEngine:
             if core.prefills.remove(prefill):
                 self._close_soon(prefill)
             raise
+        return len(ids)
 
     def _open(self, core: _Core, item: Item, ids: list[int], params: Any) -> OpenPrefill:
         from vllm.engine.protocol import StreamingInput

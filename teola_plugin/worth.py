@@ -1,0 +1,45 @@
+"""Whether running ahead pays for one pipeline, judged by its last calls.
+
+What runs ahead takes some CPU from the framework's own run. That is worth it where something was begun before the
+framework asked for it, or a prompt was prefilled early. A pipeline whose calls did neither, several times in a row, is
+left to the framework for a while; then one call tries again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from teola_plugin.runtime.session import Report
+
+PATIENCE_CALLS = 3
+REST_CALLS = 50
+
+SHORT_S = 0.02
+"""A call that asks its last within this time is not judged: it has nothing to lose either."""
+
+GAIN = 0.03
+"""Of the time to the last thing the framework asked for. Whatever a call gains, its leads add up to more."""
+
+
+@dataclass(slots=True)
+class Worth:
+    """Changed by calls of any thread without a lock: a lost count costs one more try."""
+
+    useless: int = 0
+    resting: int = 0
+
+    def is_worth(self) -> bool:
+        """Whether this call should run ahead."""
+        if self.resting:
+            self.resting -= 1
+            return False
+        return True
+
+    def judge(self, report: Report) -> None:
+        """What a call that ran ahead came to."""
+        if report.asking_s < SHORT_S:
+            return
+        gained = report.prefills > 0 or report.lead_s >= GAIN * report.asking_s
+        self.useless = 0 if gained else self.useless + 1
+        if self.useless >= PATIENCE_CALLS:
+            self.useless, self.resting = PATIENCE_CALLS - 1, REST_CALLS

@@ -1,0 +1,66 @@
+"""Running ahead rests where it gains nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+
+from teola_plugin import explain, optimize, optimized
+from teola_plugin.models.langchain import EngineLLM
+from teola_plugin.profile import TINY_CPU_LLM
+from teola_plugin.runtime.engines.simulated import ProfileLLM
+from teola_plugin.runtime.session import Report
+from teola_plugin.worth import PATIENCE_CALLS, REST_CALLS, Worth
+
+USELESS = Report(hits=3, lead_s=0.02, asking_s=1.0)
+USEFUL = Report(hits=3, lead_s=0.04, asking_s=1.0)
+PREFILLED = Report(prefills=1, asking_s=1.0)
+SHORT = Report(hits=3, asking_s=0.01)
+
+
+def runs(*reports: Report) -> list[bool]:
+    """Which of so many calls ran ahead."""
+    worth, ran = Worth(), []
+    for report in reports:
+        ran.append(worth.is_worth())
+        if ran[-1]:
+            worth.judge(report)
+    return ran
+
+
+def test_it_rests_after_calls_that_gained_nothing_and_tries_again() -> None:
+    calls = runs(*[USELESS] * (PATIENCE_CALLS + 2 * REST_CALLS + 2))
+    assert calls == [True] * PATIENCE_CALLS + [False] * REST_CALLS + [True] + [False] * REST_CALLS + [True]
+
+
+def test_one_gain_is_enough_to_go_on() -> None:
+    assert all(runs(*[USELESS, USELESS, USEFUL] * 5))
+    assert all(runs(*[USELESS, USELESS, PREFILLED] * 5))
+    again = runs(*[USELESS] * (PATIENCE_CALLS + REST_CALLS), USEFUL, USELESS, USELESS)
+    assert again[-3:] == [True] * 3
+
+
+def test_short_calls_are_not_judged() -> None:
+    assert all(runs(*[SHORT] * 10))
+
+
+def chain(ask: Runnable[Any, Any], *, in_turn: bool) -> Runnable[Any, Any]:
+    """Two questions, which LangChain asks side by side or in turn, and one about the answers."""
+    both = {"a": RunnableLambda(lambda x: x["q"] + "a") | ask, "b": RunnableLambda(lambda x: x["q"] + "b") | ask}
+    first: Runnable[Any, Any] = RunnablePassthrough.assign(**both)
+    if in_turn:
+        first = RunnablePassthrough.assign(a=both["a"]) | RunnablePassthrough.assign(b=both["b"])
+    return first | RunnableLambda(lambda x: x["a"] + x["b"]) | ask
+
+
+def test_a_pipeline_that_is_parallel_by_itself_is_left_alone_and_one_in_turn_is_not() -> None:
+    ask = EngineLLM(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=12)
+    for in_turn in (True, False):
+        plain = chain(ask, in_turn=in_turn)
+        fast = optimize(plain)
+        assert {fast.invoke({"q": "why"}) for _ in range(6)} == {plain.invoke({"q": "why"})}
+        said = [report.fallbacks[:1] for report in optimized(fast).reports]
+        rests = ("TF002 nothing ran ahead, for that had gained nothing in the calls before",)
+        assert said[-1] == (() if in_turn else rests)
+        assert "TF002" not in explain(fast, analyze={"q": "why"})
