@@ -83,6 +83,10 @@ class Reply:
                 return
         act()
 
+    def ended_with(self, error: BaseException) -> bool:
+        """The error is how it ended, not what interrupted a wait for it (Ctrl-C, a cancelled task)."""
+        return self._outcome == Failed(error)
+
     def result(self) -> Any:
         """The value, waiting for it. Raises the engine's own error."""
         with self._changed:

@@ -266,7 +266,8 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return reply.result().raw
             except BaseException as e:
-                _drop_if_failed_ahead(e, reply)
+                if not reply.ended_with(e):
+                    raise
             return original(self, content, *args, **kwargs)
         with _answering(reply):
             result = original(self, content, *args, **kwargs)
@@ -286,7 +287,8 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return (await reply.aresult()).raw
             except BaseException as e:
-                _drop_if_failed_ahead(e, reply)
+                if not reply.ended_with(e):
+                    raise
             return await original(self, content, *args, **kwargs)
         with _answering(reply):
             result = await original(self, content, *args, **kwargs)
@@ -294,12 +296,6 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return agenerate
-
-
-def _drop_if_failed_ahead(error: BaseException, reply: Reply) -> None:
-    """The caller makes a call itself that failed ahead. Raises: any other error, such as an interrupt of its wait."""
-    if reply.outcome != Failed(error):
-        raise error
 
 
 @contextlib.contextmanager

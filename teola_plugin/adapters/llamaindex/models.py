@@ -156,7 +156,7 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 try:
                     return _raw(request, reply.result())
                 except BaseException as e:
-                    if reply.outcome != Failed(e):  # the wait for it was interrupted
+                    if not reply.ended_with(e):
                         raise
                 return request().raw
             try:
@@ -185,7 +185,7 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 try:
                     return _raw(request, await reply.aresult())
                 except BaseException as e:
-                    if reply.outcome != Failed(e):  # the wait for it was interrupted
+                    if not reply.ended_with(e):
                         raise
                 return (await request()).raw
             try:
