@@ -89,7 +89,7 @@ def _row(case: Case, repeats: int, progress: Callable[[int, int], None]) -> list
 def _bound_s(twin: object, repeats: int) -> float:
     """The median bound of the last runs that ran ahead."""
     calls = optimized(twin)
-    reports = [report for report in calls.reports if not report.fallbacks][-repeats:]
+    reports = [report for report in calls.reports if not report.rested][-repeats:]
     return statistics.median(measure(calls.optimized.graph, report).bound_s for report in reports)
 
 

@@ -89,7 +89,7 @@ class OptimizedPipeline:
         if not (self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1)):
             return OpenCall(session, self._ended)
         if not self._worth.is_worth():
-            session.left_alone()
+            session.rest()
             return OpenCall(session, self._ended)
         try:
             values = [self.traced.bind(value) for value in inputs]

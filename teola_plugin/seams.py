@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -221,6 +221,52 @@ def active(session: Session | None) -> Iterator[None]:
         yield
     finally:
         _session.reset(token)
+
+
+def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
+    """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
+
+    What failed ahead is computed again: more calls run at once than the framework would make, and a service that
+    refuses some for that reason must not fail the user's pipeline.
+    """
+    reply, is_mine = claimed
+    if not is_mine:
+        try:
+            return reply.result()
+        except BaseException as e:
+            if not reply.ended_with(e):
+                raise
+        return compute()
+    with _answering(reply):
+        value = compute()
+        reply.put(Done(value))
+    return value
+
+
+async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]]) -> Any:
+    """`share` for a coroutine."""
+    reply, is_mine = claimed
+    if not is_mine:
+        try:
+            return await reply.aresult()
+        except BaseException as e:
+            if not reply.ended_with(e):
+                raise
+        return await compute()
+    with _answering(reply):
+        value = await compute()
+        reply.put(Done(value))
+    return value
+
+
+@contextlib.contextmanager
+def _answering(reply: Reply) -> Iterator[None]:
+    """Whoever shares the reply gets the same error."""
+    try:
+        yield
+    except BaseException as e:
+        reply.put(Failed(e))
+        raise
 
 
 def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

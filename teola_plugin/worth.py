@@ -30,8 +30,8 @@ class Worth:
 
     def is_worth(self) -> bool:
         """Whether this call should run ahead."""
-        if self.resting:
-            self.resting -= 1
+        if self.resting > 0:
+            self.resting -= 1  # of two threads at once, the second may go below zero
             return False
         return True
 

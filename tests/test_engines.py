@@ -223,21 +223,15 @@ async def test_a_coroutine_runs_on_the_callers_loop_in_an_empty_context() -> Non
     assert found == (True, "empty")
 
 
-def test_a_coroutine_without_a_loop_gets_one() -> None:
-    async def call() -> int:
-        await asyncio.sleep(0)
-        return 3
-
-    assert values(PythonEngine(), "decoding", [Foreign("a", call, is_async=True)]) == [3]
-
-
-def test_a_coroutine_for_a_loop_that_ended_fails() -> None:
+@pytest.mark.parametrize("has_loop", [False, True])
+def test_a_coroutine_without_a_running_loop_fails(has_loop: bool) -> None:
     loop = asyncio.new_event_loop()
     loop.close()
 
     async def call() -> None: ...
 
-    (said,) = outcomes(PythonEngine(), "decoding", [Foreign("a", call, is_async=True, loop=loop)])
+    foreign = Foreign("a", call, is_async=True, loop=loop if has_loop else None)
+    (said,) = outcomes(PythonEngine(), "decoding", [foreign])
     assert isinstance(said, Failed)
     assert isinstance(said.error, EngineClosed)
 

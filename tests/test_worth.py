@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
@@ -54,13 +55,26 @@ def chain(ask: Runnable[Any, Any], *, in_turn: bool) -> Runnable[Any, Any]:
     return first | RunnableLambda(lambda x: x["a"] + x["b"]) | ask
 
 
+def test_a_rest_that_two_threads_counted_below_zero_is_over() -> None:
+    assert Worth(resting=-1).is_worth()
+
+
 def test_a_pipeline_that_is_parallel_by_itself_is_left_alone_and_one_in_turn_is_not() -> None:
     ask = EngineLLM(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=12)
     for in_turn in (True, False):
         plain = chain(ask, in_turn=in_turn)
         fast = optimize(plain)
         assert {fast.invoke({"q": "why"}) for _ in range(6)} == {plain.invoke({"q": "why"})}
-        said = [report.fallbacks[:1] for report in optimized(fast).reports]
-        rests = ("TF002 nothing ran ahead, for that had gained nothing in the calls before",)
-        assert said[-1] == (() if in_turn else rests)
-        assert "TF002" not in explain(fast, analyze={"q": "why"})
+        assert optimized(fast).reports[-1].rested is not in_turn
+        assert "hits" in (measured := explain(fast, analyze={"q": "why"}))
+        assert "nothing ran ahead" not in measured
+
+
+def test_it_rests_under_concurrent_calls_too() -> None:
+    ask = EngineLLM(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=12)
+    plain = chain(ask, in_turn=False)
+    fast = optimize(plain)
+    with ThreadPoolExecutor(4) as pool:
+        answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(8)))
+    assert answers == {plain.invoke({"q": "why"})}
+    assert [report.rested for report in optimized(fast).reports][-1]

@@ -132,6 +132,7 @@ class _Found:
             sum(r.hits for r in self.reports), sum(r.shared for r in self.reports), sum(r.misses for r in self.reports),
             sum(r.stale for r in self.reports), sum(r.wasted for r in self.reports),
             tuple(dict.fromkeys(reason for r in self.reports for reason in r.fallbacks)),
+            sum(r.rested for r in self.reports),
         )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from teola_plugin.codes import CODES
+
 RESAMPLES = 2000
 SEED = 2407_00326  # any fixed number: the same measurements always give the same interval
 
@@ -44,7 +46,7 @@ class Comparison:
 
     `differences`: of answers and exceptions. `tree_differences`: of callback trees. `errors`: pairs whose original
     raised, `error` the first time. `hits` to `wasted` are sums over the timed calls of the optimized pipeline;
-    `fallbacks` says why a run-ahead ended early, if one did.
+    `fallbacks` says why a run-ahead ended early, if one did; in `rested` calls none began (TF002).
     """
 
     pipeline: str
@@ -65,6 +67,7 @@ class Comparison:
     stale: int = 0
     wasted: int = 0
     fallbacks: tuple[str, ...] = ()
+    rested: int = 0
     ratio: Interval = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +116,8 @@ class Comparison:
             rows.append(("items", self.items()))
         else:
             rows.append(("note", "nothing ran ahead: nothing to optimize, or TEOLA_STANCE=original is set"))
+        if self.rested:
+            rows.append(("run-ahead rested", f"in {self.rested} calls: TF002 {CODES['TF002']}"))
         return rows + [("run-ahead ended early", reason) for reason in self.fallbacks[:3]]
 
     def __str__(self) -> str:

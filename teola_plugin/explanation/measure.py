@@ -89,6 +89,7 @@ class Measured:
             "wasted": self.report.wasted,
             "prefills": self.report.prefills,
             "fallbacks": list(self.report.fallbacks),
+            "rested": self.report.rested,
             "steps": [asdict(step) for step in self.steps],
             "critical_path": [link.step.primitive for link in self.path],
             "late": [{"engine": e, "op": op, "at_s": at} for e, op, at in self.late],

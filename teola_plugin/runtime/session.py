@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from teola_plugin.codes import CODES
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import Event, Retired
@@ -40,8 +39,9 @@ class Report:
     `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
     result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
     `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
-    why a run-ahead ended early or did not begin, if so. `lead_s`: by how much all hits together had been begun before
-    the framework asked for them. `asking_s`: from the start to the last thing the framework asked for.
+    why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
+    hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
+    framework asked for.
     """
 
     hits: int = 0
@@ -56,6 +56,7 @@ class Report:
     events: tuple[Event, ...] = ()
     lead_s: float = 0.0
     asking_s: float = 0.0
+    rested: bool = False
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class Session:
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for last
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
+        self._has_rested = False
         self._prefills: list[Reply] = []
         self._lead_s = 0.0
         self._is_closed = False
@@ -158,9 +160,9 @@ class Session:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
-    def left_alone(self) -> None:
+    def rest(self) -> None:
         """Nothing runs ahead in this call."""
-        self._fallbacks.append(f"TF002 {CODES['TF002']}")
+        self._has_rested = True
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -246,6 +248,7 @@ class Session:
             events,
             self._lead_s,
             last_asked_s - self._started_s,
+            self._has_rested,
         )
 
     # --- slots -------------------------------------------------------------------------------------------------------

@@ -7,17 +7,13 @@ to the framework when it arrives at the same method with the same messages. Only
 calls qualify: those of hosted services, and classes the user declared `pure`. A subclass of the user's is neither ours
 nor hosted until it is declared. Models with a response cache or a rate limiter stay with the framework, which must not
 be bypassed. So does every streamed reply: it differs from a whole one, and its reader wants the tokens as they come.
-
-A foreign call that failed ahead is made again when the framework arrives: more of them run at once than the framework
-would run, and a service that refuses some for that reason must not fail the user's pipeline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -36,9 +32,9 @@ from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import declared_effects
-from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
+from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.errors import TeolaError
-from teola_plugin.seams import Reply, current, instrument
+from teola_plugin.seams import Reply, ashare, current, instrument, share
 
 HOSTED = frozenset(
     [
@@ -261,18 +257,7 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
         claimed = _claim(self, content, args, kwargs, False)
         if claimed is None:
             return original(self, content, *args, **kwargs)
-        reply, is_mine = claimed
-        if not is_mine:
-            try:
-                return reply.result().raw
-            except BaseException as e:
-                if not reply.ended_with(e):
-                    raise
-            return original(self, content, *args, **kwargs)
-        with _answering(reply):
-            result = original(self, content, *args, **kwargs)
-            reply.put(Done(_completion(result)))
-        return result
+        return share(claimed, lambda: _completion(original(self, content, *args, **kwargs))).raw
 
     return generate
 
@@ -282,27 +267,10 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
         claimed = _claim(self, content, args, kwargs, True)
         if claimed is None:
             return await original(self, content, *args, **kwargs)
-        reply, is_mine = claimed
-        if not is_mine:
-            try:
-                return (await reply.aresult()).raw
-            except BaseException as e:
-                if not reply.ended_with(e):
-                    raise
-            return await original(self, content, *args, **kwargs)
-        with _answering(reply):
-            result = await original(self, content, *args, **kwargs)
-            reply.put(Done(_completion(result)))
-        return result
+
+        async def compute() -> Completion:
+            return _completion(await original(self, content, *args, **kwargs))
+
+        return (await ashare(claimed, compute)).raw
 
     return agenerate
-
-
-@contextlib.contextmanager
-def _answering(reply: Reply) -> Iterator[None]:
-    """Whoever shares the reply gets the same error."""
-    try:
-        yield
-    except BaseException as e:
-        reply.put(Failed(e))
-        raise

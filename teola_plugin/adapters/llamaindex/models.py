@@ -5,8 +5,7 @@ events, and only within a call of an optimized pipeline. A raw stream is left al
 
     llm._chat(messages)  --claim-->  slot (model, "_chat", messages, arguments)  <--Foreign--  run-ahead
 
-A call from a coroutine goes through `_achat`, on the caller's loop, where the model's client lives. A call that failed
-ahead is made again when the framework arrives: it may have failed because more of them ran at once.
+A call from a coroutine goes through `_achat`, on the caller's loop, where the model's client lives.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.effects import declared_effects
-from teola_plugin.engines import Completion, Done, EngineSpec, Failed, Foreign, freeze
-from teola_plugin.seams import active, current, instrument
+from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
+from teola_plugin.seams import active, ashare, current, instrument, share
 
 SYNC = ("_chat", "_complete")
 ASYNC = ("_achat", "_acomplete")
@@ -151,21 +150,7 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 end_rehearsal()
                 return original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)
-            reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
-            if not is_ours:
-                try:
-                    return _raw(request, reply.result())
-                except BaseException as e:
-                    if not reply.ended_with(e):
-                        raise
-                return request().raw
-            try:
-                value = request()
-            except BaseException as e:
-                reply.put(Failed(e))
-                raise
-            reply.put(Done(value))
-            return value.raw
+            return _raw(request, share(session.claim(request.spec, "decoding", request.payload, {}), request))
 
         return seam
 
@@ -180,21 +165,7 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 end_rehearsal()
                 return await original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)
-            reply, is_ours = session.claim(request.spec, "decoding", request.payload, {})
-            if not is_ours:
-                try:
-                    return _raw(request, await reply.aresult())
-                except BaseException as e:
-                    if not reply.ended_with(e):
-                        raise
-                return (await request()).raw
-            try:
-                value = await request()
-            except BaseException as e:
-                reply.put(Failed(e))
-                raise
-            reply.put(Done(value))
-            return value.raw
+            return _raw(request, await ashare(session.claim(request.spec, "decoding", request.payload, {}), request))
 
         return seam
 

@@ -67,9 +67,7 @@ async def _outcome(worker: Worker, payload: Any) -> Done | Failed:
         return await worker.call(lambda: _called(payload))
     if not payload.is_async:
         return await worker.call(lambda: _called(payload.call))
-    if payload.loop is None:
-        return await worker.call(lambda: asyncio.run(_awaited(payload)))
-    if not payload.loop.is_running():
+    if payload.loop is None or not payload.loop.is_running():
         raise EngineClosed("the event loop of the caller is not running")
     return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(payload), payload.loop))
 
