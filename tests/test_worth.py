@@ -75,6 +75,6 @@ def test_it_rests_under_concurrent_calls_too() -> None:
     plain = chain(ask, in_turn=False)
     fast = optimize(plain)
     with ThreadPoolExecutor(4) as pool:
-        answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(8)))
+        answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(16)))
     assert answers == {plain.invoke({"q": "why"})}
-    assert [report.rested for report in optimized(fast).reports][-1]
+    assert any(report.rested for report in optimized(fast).reports)
