@@ -13,11 +13,10 @@ counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
 
 Settings = tuple[tuple[str, Hashable], ...]
 
@@ -30,11 +29,12 @@ def freeze(value: Any) -> Any:
     >>> freeze({1: "a"}) == freeze({"1": "a"})
     False
     """
+    numpy = sys.modules.get("numpy")  # whoever has an array has loaded it; it takes longer than all of ours
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return numpy.ascontiguousarray(value, dtype=numpy.float32).tobytes()
     match value:
         case Mapping():
             return ("dict", frozenset((freeze(k), freeze(v)) for k, v in value.items()))
-        case np.ndarray():
-            return np.ascontiguousarray(value, dtype=np.float32).tobytes()
         case list() | tuple():
             return tuple(freeze(v) for v in value)
         case set() | frozenset():

@@ -22,11 +22,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from teola_plugin.errors import ProfileError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _logger = logging.getLogger(__name__)
 
@@ -182,6 +183,8 @@ def fit(samples: Sequence[Sample], knots: Sequence[int] = (), **more: Any) -> Pr
     for at, sample in enumerate(samples):
         valid = sample.items >= 1 and sample.tokens >= 0 and 0 < sample.seconds < math.inf
         _require(valid, f"samples[{at}]", "items >= 1, tokens >= 0, seconds > 0", sample)
+    import numpy as np  # half the time of importing everything else, for what few callers do
+
     items = np.array([s.items for s in samples], dtype=float)
     tokens = np.array([s.tokens for s in samples], dtype=float)
     seconds = np.array([s.seconds for s in samples])
@@ -207,6 +210,8 @@ def _non_negative_least_squares(columns: np.ndarray, target: np.ndarray) -> list
     The best non-negative solution is the unconstrained one on the columns it uses: with few columns, try all
     subsets.
     """
+    import numpy as np
+
     best, least = [0.0] * columns.shape[1], float(target @ target)
     for size in range(1, columns.shape[1] + 1):
         for used in map(list, itertools.combinations(range(columns.shape[1]), size)):

@@ -138,8 +138,9 @@ def test_no_module_is_called_utils() -> None:
     assert not {path.stem for path in MODULES} & vague
 
 
-def test_importing_the_package_imports_no_framework() -> None:
-    heavy = [*HEAVY, "pydantic", "jinja2", "rich", "typer"]
-    code = f"import sys, teola_plugin; print(sorted(set(sys.modules) & set({heavy!r})))"
+@pytest.mark.parametrize("statement", ["import teola_plugin", "from teola_plugin import optimize, pure"])
+def test_importing_the_package_imports_no_framework(statement: str) -> None:
+    heavy = [*HEAVY, "numpy", "pydantic", "jinja2", "rich", "typer"]
+    code = f"import sys; {statement}; print(sorted(set(sys.modules) & set({heavy!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
