@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from teola_plugin.engines import EngineSpec
+
 T = TypeVar("T")
 
 MARK = "__teola_effects__"
@@ -26,13 +28,15 @@ MARK = "__teola_effects__"
 class Effects:
     """What running a function does. `why` says why it is not pure, or who says that it is.
 
-    A function that is neither pure nor writes a named resource may do anything.
+    A function that is neither pure nor writes a named resource may do anything. One that `asks` is pure but for the
+    models and stores that it asks, which are all known: the name and spec of an engine among them.
     """
 
     pure: bool
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     why: str = ""
+    asks: tuple[str, EngineSpec] | None = None
 
 
 def pure(function: T) -> T:

@@ -41,7 +41,9 @@ class Plan:
 
 
 def is_request(primitive: Primitive) -> bool:
-    """An engine is asked to run it, ahead of the framework."""
+    """An engine is asked to run it, ahead of the framework, or a function asks the engine itself."""
+    if primitive.kind in ("call", "condition"):
+        return primitive.engine not in ("python", PIPELINE)
     return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
 
 

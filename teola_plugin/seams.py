@@ -180,6 +180,11 @@ class Session(Protocol):
         """The call is over."""
         ...
 
+    @property
+    def is_unheard(self) -> bool:
+        """What runs here is not the framework's own run: no callback, trace or log may tell of it."""
+        ...
+
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         """One reply per payload: what ran ahead, or the same work submitted now as one request."""
         ...
@@ -205,6 +210,24 @@ def current() -> Session | None:
     return None if session is None or session.is_closed else session
 
 
+def is_unheard() -> bool:
+    """What runs here is a rehearsal, or runs ahead."""
+    session = _session.get()
+    return session is not None and session.is_unheard
+
+
+def muted(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper for `instrument`: where nobody may hear, the method does nothing and answers this."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return answer if is_unheard() else original(*args, **kwargs)
+
+        return method
+
+    return wrapper
+
+
 def _forget_session() -> None:
     """Its replies are on their way to the parent."""
     _session.set(None)
@@ -226,7 +249,7 @@ def active(session: Session | None) -> Iterator[None]:
 def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
     """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
 
-    What failed ahead is computed again: more calls run at once than the framework would make, and a service that
+    What failed ahead is computed again by the framework's run: more calls run at once than the framework would make, and a service that
     refuses some for that reason must not fail the user's pipeline.
     """
     reply, is_mine = claimed
@@ -234,7 +257,7 @@ def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
         try:
             return reply.result()
         except BaseException as e:
-            if not reply.ended_with(e):
+            if is_unheard() or not reply.ended_with(e):
                 raise
         return compute()
     with _answering(reply):
@@ -250,7 +273,7 @@ async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[An
         try:
             return await reply.aresult()
         except BaseException as e:
-            if not reply.ended_with(e):
+            if is_unheard() or not reply.ended_with(e):
                 raise
         return await compute()
     with _answering(reply):
@@ -278,8 +301,10 @@ def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], C
     if owner is None:
         return
     original = owner.__dict__[method]
-    if getattr(original, "__teola_original__", None) is not None:
+    is_of_class = isinstance(original, classmethod)
+    function = original.__func__ if is_of_class else original
+    if getattr(function, "__teola_original__", None) is not None:
         return
-    replacement = functools.wraps(original)(wrapper(original))
+    replacement = functools.wraps(function)(wrapper(function))
     replacement.__teola_original__ = original  # type: ignore[attr-defined]
-    setattr(owner, method, replacement)
+    setattr(owner, method, classmethod(replacement) if is_of_class else replacement)

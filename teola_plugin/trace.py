@@ -23,10 +23,14 @@ class Function:
     Any other, of the user's or the framework's, is code that the framework's own run is about to run as well. It is put
     off while that run is busy: both want the one interpreter, and to run first what the run comes to anyhow would only
     delay it.
+
+    One that `asks` models and stores itself does so within a session. A coroutine function runs on the caller's loop.
     """
 
     call: Callable[..., Any]
     is_glue: bool = False
+    asks: bool = False
+    is_async: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class InlineSession:
     """Computes what it is asked on the engine, there and then, and remembers it. `ahead` is what ran ahead."""
 
     is_closed = False
+    is_unheard = False
 
     def __init__(self) -> None:
         self.asked: list[tuple[EngineSpec, str, Any, dict[str, Any]]] = []

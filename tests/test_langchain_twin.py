@@ -39,6 +39,7 @@ class Said:
     def __init__(self) -> None:
         self.observed: list[Any] = []
         self.is_closed = False
+        self.is_unheard = False
 
     def ask(self, *args: Any) -> Any:
         raise AssertionError

@@ -26,6 +26,7 @@ class Session:
     """Any object will do as a session for components that have no leaves."""
 
     is_closed = False
+    is_unheard = False
 
 
 class Call:

@@ -9,11 +9,15 @@ All of this holds for *plain data* (plain.py): there, reading, comparing and add
 `get`, `split`, `items`, ... is the one that dicts and texts have. Whoever runs ahead what was proven here hands it
 nothing else. Nothing is taken on trust of what the function holds already (globals, closures, defaults, the `self` of a
 bound method, arguments of a `partial`), nor of the objects it makes.
+
+A function may also ask the models and stores that it holds, where an adapter knows them (`Asks`): such a function runs
+ahead with its questions, in a session of its own.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import dis
 import enum
@@ -21,12 +25,13 @@ import inspect
 import operator
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from teola_plugin.adapters.plain import has_own_code
 from teola_plugin.adapters.source import MISSING, Source, outer_value, source_of
 from teola_plugin.effects import Effects, declared_effects
+from teola_plugin.engines import EngineSpec
 
 
 def _words(text: str) -> frozenset[str]:
@@ -92,19 +97,46 @@ _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, 
 _DATA = (str, bytes, int, float, complex, bool, type(None), re.Pattern, enum.Enum)
 
 
-def effects_of(function: Any) -> Effects:
-    """What running a function does: declared by the user, else proven from its source, else "anything"."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """What a call of a method asks: the resources it `reads`, one `engine` that it waits for, and if as a coroutine."""
+
+    reads: tuple[str, ...] = ()
+    engine: tuple[str, EngineSpec] | None = None
+    is_async: bool = False
+
+
+Asks = Callable[[Any, str], Question | None]
+"""What `owner.method(...)` asks, if all it does is to ask known models and stores."""
+
+
+def effects_of(function: Any, asks: Asks | None = None) -> Effects:
+    """What running a function does: declared by the user, else proven from its source, else "anything".
+
+    A coroutine function is only looked into where `asks` is given: there is no other use for one.
+    """
     declared = declared_effects(function)
     if declared is not None:
         return declared
+    known = _Known(asks)
     try:
-        why = _why_impure(function, ())
+        why = _why_impure(function, (), known)
     except RecursionError:
         why = "its source is nested too deeply"
-    return Effects(pure=not why, why=why)
+    reads = tuple(dict.fromkeys(resource for question in known.questions for resource in question.reads))
+    engines = [question.engine for question in known.questions if question.engine]
+    return Effects(not why, reads, why=why, asks=engines[-1] if engines and not why else None)
 
 
-def _why_impure(function: Any, callers: tuple[Any, ...]) -> str:
+@dataclasses.dataclass
+class _Known:
+    """What may be asked, and what the function under examination does ask."""
+
+    asks: Asks | None = None
+    questions: list[Question] = dataclasses.field(default_factory=list)
+
+
+def _why_impure(function: Any, callers: tuple[Any, ...], known: _Known) -> str:
     """The first effect found, or '' if there is none."""
     declared = declared_effects(function)
     if declared is not None:
@@ -114,9 +146,9 @@ def _why_impure(function: Any, callers: tuple[Any, ...]) -> str:
     source = source_of(function)
     if source is None:
         return f"the source of {_name(function)} cannot be found"
-    if isinstance(source.node, ast.AsyncFunctionDef):
+    if isinstance(source.node, ast.AsyncFunctionDef) and (known.asks is None or callers):
         return "it is a coroutine function"
-    return _Check(source, (*callers, function)).why()
+    return _Check(source, (*callers, function), known).why()
 
 
 @dataclasses.dataclass
@@ -125,6 +157,7 @@ class _Check:
 
     source: Source
     callers: tuple[Any, ...]
+    known: _Known = dataclasses.field(default_factory=_Known)
 
     def __post_init__(self) -> None:
         node = self.source.node
@@ -143,6 +176,43 @@ class _Check:
         self.bases = {id(n.value) for n in self.nodes if isinstance(n, ast.Attribute)}
         hints = [getattr(n, field, None) for n in self.nodes for field in ("annotation", "returns")]
         self.annotations = {id(n) for hint in hints if isinstance(hint, ast.AST) for n in ast.walk(hint)}
+        self.asking = self._asking()
+
+    def _asking(self) -> set[int]:
+        """The nodes that belong to a question: what is asked and how, not what with. A coroutine awaits its answers."""
+        asks = self.known.asks
+        if asks is None:
+            return set()
+        is_async = isinstance(self.source.node, ast.AsyncFunctionDef)
+        asked: set[int] = set()
+        asking: set[int] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = self._held(node.func.value)
+                question = None if owner is MISSING else asks(owner, node.func.attr)
+                if question is None or question.engine and question.is_async != is_async:
+                    continue
+                self.known.questions.append(question)
+                (asked if question.is_async else asking).add(id(node))
+                asking |= {id(n) for n in ast.walk(node.func)}
+        for node in self.nodes:
+            if isinstance(node, ast.Await):
+                calls = self._awaited(node.value)
+                if all(id(call) in asked for call in calls):
+                    asking |= {id(node), *map(id, calls)}
+                    if node.value not in calls:
+                        asking |= {id(node.value), *(id(n) for n in ast.walk(node.value.func))}  # type: ignore[attr-defined]
+        return asking
+
+    def _awaited(self, value: ast.expr) -> list[ast.expr]:
+        """The calls that are awaited: the value itself, or what it gathers."""
+        match value:
+            case ast.Call(func=ast.Attribute(attr="gather") as gather, args=[_, *_] as args, keywords=[]) if (
+                self._held(gather) is asyncio.gather
+            ):
+                return [call for arg in args for call in _gathered(arg)]
+            case _:
+                return [value]
 
     def _inner_functions(self) -> Iterator[str]:
         """Names of functions that are defined in the function, by `def` or as a lambda."""
@@ -186,6 +256,8 @@ class _Check:
         return isinstance(node, _FRESH)
 
     def _effect(self, node: ast.AST) -> str:
+        if id(node) in self.asking:
+            return ""
         match node:
             case ast.Call():
                 return self._call_effect(node)
@@ -307,7 +379,7 @@ class _Check:
             place = (value.__module__, value.__name__)
             if place in PURE_FUNCTIONS or (value.__module__ in PURE_MODULES and place not in IMPURE_IN_MODULES):
                 return ""
-            why = _why_impure(value, self.callers)
+            why = _why_impure(value, self.callers, self.known)
             return f"{shown}: {why}" if why else ""
         return f"it uses {shown}, a {type(value).__name__}"
 
@@ -337,6 +409,15 @@ def _is_pure_class(cls: type) -> bool:
         factories = [f.default_factory for f in dataclasses.fields(cls) if f.default_factory is not dataclasses.MISSING]
         return all(_is_pure_class(f) if isinstance(f, type) else effects_of(f).pure for f in factories)
     return issubclass(cls, BaseException) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+def _gathered(arg: ast.expr) -> list[ast.expr]:
+    """What `asyncio.gather` is handed in one argument."""
+    match arg:
+        case ast.Starred(value=ast.ListComp(elt=call) | ast.GeneratorExp(elt=call)):
+            return [call]
+        case _:
+            return [arg]
 
 
 def _names_from_outside(code: types.CodeType) -> set[str]:

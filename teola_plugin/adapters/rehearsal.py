@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from teola_plugin.engines import Completion, Delta, Done, EngineSpec
-from teola_plugin.seams import Reply, active, current, instrument
+from teola_plugin.seams import Reply, active, current, instrument, muted
 
 T = TypeVar("T")
 
@@ -40,6 +40,7 @@ class _Rehearsal:
     """A session whose engines are answers, by operation; each is used once."""
 
     is_closed = False
+    is_unheard = True
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:
         self.asked: list[Asked] = []
@@ -102,18 +103,6 @@ def end_rehearsal() -> None:
     """What every seam calls before the original, which would reach a model or a store. Does nothing outside."""
     if is_rehearsing():
         raise _Over
-
-
-def muted(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper for `instrument`: in a rehearsal the method does nothing and answers this."""
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return answer if is_rehearsing() else original(*args, **kwargs)
-
-        return method
-
-    return wrapper
 
 
 instrument(logging.Logger, "handle", muted(None))

@@ -13,12 +13,12 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from teola_plugin import forks
+from teola_plugin import forks, seams
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
@@ -29,12 +29,17 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
 
 log = logging.getLogger(__name__)
+MAX_ASKING = 64
+"""So many functions that wait for models and stores run ahead at once, each in a thread of its own."""
+
 _workers: ThreadPoolExecutor
+_askers: ThreadPoolExecutor
 
 
 def _begin() -> None:
-    global _workers
+    global _workers, _askers
     _workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
+    _askers = ThreadPoolExecutor(MAX_ASKING, thread_name_prefix="teola-ask")
 
 
 _begin()
@@ -55,6 +60,15 @@ class Ahead(Protocol):
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
         """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
+        ...
+
+    def asking(self, depth: int) -> seams.Session:
+        """The session of a function that asks models and stores itself."""
+        ...
+
+    @property
+    def callers_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the call, if it came from a coroutine."""
         ...
 
     def fell_back(self, error: BaseException) -> None:
@@ -92,6 +106,7 @@ class RunAhead:
         self._loop = asyncio.get_running_loop()
         self._scheduler = GraphScheduler(prepared.plan, inputs)
         self._put_off: list[Callable[[], None]] = []
+        self._tasks: list[Future[None]] = []
         self._at_rest = at_rest
         self._on_its_way = 0
         self._is_over = False
@@ -124,6 +139,8 @@ class RunAhead:
         """Nothing more will be asked of it."""
         self._is_over = True
         self._put_off = []
+        for task in self._tasks:
+            task.cancel()
 
     def _go(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
         self._on_its_way -= ended
@@ -176,21 +193,60 @@ class RunAhead:
 
         if function.is_glue:
             return call()
-        self._on_its_way += 1
-        self._put_off.append(work)  # first, so that a run which comes to wait meanwhile finds it
+        if function.asks or function.is_async:
+            works = [self._asking(ready.primitive, tag, function, args) for tag, args in ready.instances]
+        else:
+            works = [work]
+        self._on_its_way += len(works)
+        self._put_off += works  # first, so that a run which comes to wait meanwhile finds it
         if self._session.is_retiring_busy:
             self._loop.call_later(PATIENCE_S, self.resume)
         else:
             self.resume()
         return []
 
+    def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
+        """What begins one call of a function that asks."""
+        session = self._session.asking(self._plan.remaining[p.name])
+        loop = self._session.callers_loop
+
+        def ended(events: list[Event], started_s: float) -> None:
+            failed = any(isinstance(event, Lost) for event in events)
+            self._record(PrimitiveRan(p.name, p.engine, 1, started_s, time.perf_counter(), failed))
+            self._soon(lambda: self._scheduler.apply(events), ended=1)
+
+        def work() -> None:
+            started_s = time.perf_counter()
+            with seams.active(session):
+                events = self._called(p, tag, function, args)
+            ended(events, started_s)
+
+        async def awork() -> None:
+            started_s = time.perf_counter()
+            with seams.active(session):
+                try:
+                    events = _made(self._plan, p, tag, await function.call(*args))
+                except (Exception, asyncio.CancelledError) as e:
+                    events = _lost(p, tag, e)
+            ended(events, started_s)
+
+        def begin() -> None:
+            if self._is_over:
+                return
+            if not function.is_async:
+                _askers.submit(Context().run, work)
+            elif loop is not None and loop.is_running():
+                self._tasks.append(Context().run(asyncio.run_coroutine_threadsafe, awork(), loop))
+            else:
+                self._soon(lambda: self._scheduler.apply([Lost(p.name, tag)]), ended=1)
+
+        return begin
+
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
         try:
-            value = function.call(*args)
-            return _spread(p.name, tag, value) if self._plan.yields[p.name] else [Fragment(p.name, tag, value)]
+            return _made(self._plan, p, tag, function.call(*args))
         except Exception as e:  # the user's function; the framework's run will meet the same error in its own place
-            log.debug("%s was lost in the run-ahead: %r", p.name, e)
-            return [Lost(p.name, tag)]
+            return _lost(p, tag, e)
 
     def _request(self, ready: Ready) -> None:
         p = ready.primitive
@@ -270,6 +326,15 @@ class RunAhead:
 
 def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:
     return [Fragment(ready.primitive.name, tag, function(*args)) for tag, args in ready.instances]
+
+
+def _made(plan: Plan, p: Primitive, tag: Tag, value: Any) -> list[Event]:
+    return _spread(p.name, tag, value) if plan.yields[p.name] else [Fragment(p.name, tag, value)]
+
+
+def _lost(p: Primitive, tag: Tag, error: BaseException) -> list[Event]:
+    log.debug("%s was lost in the run-ahead: %r", p.name, error)
+    return [Lost(p.name, tag)]
 
 
 def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:

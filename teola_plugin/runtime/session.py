@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from teola_plugin import seams
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import Event, Retired
@@ -93,7 +94,7 @@ class Session:
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
         self._observed: Mapping[int, str] = {}
-        self._awaited: Sequence[Reply] = ()  # what the framework's run asked for last
+        self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self._has_rested = False
@@ -101,6 +102,8 @@ class Session:
         self._lead_s = 0.0
         self._is_closed = False
         self._started_s = time.perf_counter()
+
+    is_unheard = False
 
     @property
     def is_closed(self) -> bool:
@@ -156,6 +159,27 @@ class Session:
             self._prefills.append(Reply())
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, depth)
 
+    def asking(self, depth: int) -> seams.Session:
+        """See `run_ahead.Ahead`."""
+        return _Asking(self, depth)
+
+    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        """`seams.Session.claim` for a function that runs ahead."""
+        with self._lock:
+            if self._is_closed:
+                return _ended_reply(), False
+            entry = self._entry(spec, op, payload, settings)
+            is_first = entry.ahead == len(entry.slots)
+            if is_first:
+                entry.slots.append(_Slot(Reply()))
+            entry.ahead += 1
+            return entry.slots[entry.ahead - 1].reply, is_first
+
+    @property
+    def callers_loop(self) -> asyncio.AbstractEventLoop | None:
+        """See `run_ahead.Ahead`."""
+        return self._loop
+
     def fell_back(self, error: BaseException) -> None:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
@@ -167,7 +191,7 @@ class Session:
     @property
     def is_retiring_busy(self) -> bool:
         """See `run_ahead.Ahead`."""
-        return all(reply.outcome for reply in self._awaited)
+        return not any(reply.outcome is None for reply in self._awaited)
 
     # --- the framework's run (seams.Session) -------------------------------------------------------------------------
 
@@ -254,7 +278,8 @@ class Session:
     # --- slots -------------------------------------------------------------------------------------------------------
 
     def _will_await(self, replies: Sequence[Reply]) -> None:
-        self._awaited = replies
+        with self._lock:
+            self._awaited = [*(reply for reply in self._awaited if reply.outcome is None), *replies]
         if not self.is_retiring_busy:
             for run in self._runs:
                 if run.has_put_off:
@@ -288,6 +313,29 @@ class Session:
         if work:
             payloads, replies = zip(*work, strict=True)
             self._host.submit(engine, op, payloads, settings, replies, owner=self._owner, depth=depth)
+
+
+class _Asking:
+    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
+
+    is_unheard = True
+
+    def __init__(self, session: Session, depth: int) -> None:
+        self._session = session
+        self._depth = depth
+
+    @property
+    def is_closed(self) -> bool:
+        return False  # even a closed session must not let the function go on to the models themselves
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        return self._session.submit_ahead(spec, op, payloads, settings, self._depth)
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        return self._session.claim_ahead(spec, op, payload, settings)
+
+    def observe(self, component: object, value: Any) -> None:
+        """What runs ahead tells nobody."""
 
 
 def _ended_reply() -> Reply:

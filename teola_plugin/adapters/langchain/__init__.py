@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters import Calls
-from teola_plugin.adapters.langchain import twin
+from teola_plugin.adapters.langchain import quiet, twin
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.trace import Traced
 
@@ -34,4 +34,5 @@ class LangChainAdapter:
         return twin.calls_of(pipeline)
 
 
+quiet.install()
 adapter = LangChainAdapter()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from teola_plugin.adapters.langchain.binding import Bindings
-from teola_plugin.adapters.langchain.finish import Barrier, drop_unused, merge_lists, names_in, order_reads
+from teola_plugin.adapters.langchain.finish import OUTSIDE, Barrier, drop_unused, merge_lists, names_in, order_reads
 from teola_plugin.adapters.langchain.observe import instrument_component
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
@@ -50,10 +50,17 @@ class Draft:
     def call(
         self, name: str, fn: str, function: Callable[..., Any], *args: Value, identity: Any = None,
         is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
+        asks: tuple[str, EngineSpec] | None = None, is_async: bool = False,
     ) -> Value:  # fmt: skip
-        """A pure function of values. Calls with the same `identity` share one function name."""
-        fn = self._function(fn, function, identity, is_glue)
-        return self.add(name, "call", args, {"fn": fn}, "python", lists=lists, reads=reads, holds=holds)
+        """A pure function of values; calls with the same `identity` share one function name.
+
+        `asks`: an engine that it asks for something itself, by its usual name. See `Function`.
+        """
+        if asks:
+            self._stores.update(r for r in reads if r != OUTSIDE)
+        engine = name_engine(self._engines, asks[1], asks[0]) if asks else "python"
+        fn = self._function(fn, Function(function, is_glue, asks is not None, is_async), identity)
+        return self.add(name, "call", args, {"fn": fn}, engine, lists=lists, reads=reads, holds=holds)
 
     def ask(
         self, name: str, kind: str, spec: EngineSpec, *args: Value | str, settings: Mapping[str, Any] | None = None,
@@ -75,7 +82,7 @@ class Draft:
         is_pure: bool = False,
     ) -> Value:
         """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
-        fn = self._function(fn, _not_ahead, None, False)
+        fn = self._function(fn, Function(_not_ahead), None)
         value = self.add(name, "call", tuple(args), {"fn": fn}, PIPELINE, writes=writes or ())
         if self.level:
             self.leave("TB106", component)  # of several runs of one component, nobody can tell whose item was whose
@@ -219,13 +226,13 @@ class Draft:
         made = self._primitives.get(value.name)
         is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
         if made is None or not is_last or made.kind != "call" or made.engine != "python" or made.depth:
-            return self.add(fn, "condition", (value,), {"fn": self._function("truth", bool, "truth", True)}, "python")
+            return self.add(fn, "condition", (value,), {"fn": self._function("truth", Function(bool, is_glue=True), "truth")}, "python")
         fn = str(made.setting("fn"))
         function = self._functions[fn]
         if not any(p.setting("fn") == fn for p in self._primitives.values() if p is not made):
             del self._functions[fn]
             self._known_functions = {k: known for k, known in self._known_functions.items() if known != fn}
-        named = self._function(fn, _truth_of(function.call), None, function.is_glue)
+        named = self._function(fn, replace(function, call=_truth_of(function)), None)
         self._primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
         return value
 
@@ -276,11 +283,11 @@ class Draft:
         self._names.add(name)
         return name
 
-    def _function(self, fn: str, function: Callable[..., Any], identity: Any, is_glue: bool) -> str:
+    def _function(self, fn: str, function: Function, identity: Any) -> str:
         if identity is not None and identity in self._known_functions:
             return self._known_functions[identity]
         fn = unique(fn, self._functions)
-        self._functions[fn] = Function(function, is_glue)
+        self._functions[fn] = function
         if identity is not None:
             self._known_functions[identity] = fn
         return fn
@@ -307,8 +314,11 @@ def to_message(completion: Any) -> Any:
     return completion
 
 
-def _truth_of(function: Callable[..., Any]) -> Callable[..., bool]:
-    return lambda *args: bool(function(*args))
+def _truth_of(function: Function) -> Callable[..., Any]:
+    async def atruth(*args: Any) -> bool:
+        return bool(await function.call(*args))
+
+    return atruth if function.is_async else lambda *args: bool(function.call(*args))
 
 
 def _not_ahead(*args: Any) -> Any:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
+from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.plain import on_plain_data
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.purity import Asks, effects_of
 from teola_plugin.effects import Effects, declared_effects
+from teola_plugin.seams import Session, active, current
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
-def trace_function(draft: Draft, component: RunnableLambda[Any, Any], given: Symbol, name: str) -> Symbol:
-    """What a function makes of its input. Raises: Untraceable."""
+def trace_function(draft: Draft, component: Any, given: Symbol, name: str, asks: Asks) -> Symbol:
+    """What a function makes of its input. `component` has it as `func` or `afunc`. Raises: Untraceable."""
     function = getattr(component, "func", None) or component.afunc
     keys = read_keys(function)
     if keys and keys.is_getter and not isinstance(given, Prompt):
         return draft.field(given, keys.required[0])
     shown = _name(function)
     fn = shown if shown != "function" else name or shown
-    effects = _effects(component, function)
+    effects = _effects(component, function, asks)
     if not effects.pure:
         if not effects.writes:
             draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
@@ -36,11 +41,15 @@ def trace_function(draft: Draft, component: RunnableLambda[Any, Any], given: Sym
     call, args = _arguments(draft, function, given, keys)
     if declared_effects(function) is None:
         call = on_plain_data(call)
+    is_async = inspect.iscoroutinefunction(function)
+    if effects.asks or is_async:
+        call, args = _asking(call, OUTSIDE in effects.reads, is_async), [draft.bindings.mode(), *args]
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     return draft.call(
-        name or shown, fn, _no_runnable(call), *args, identity=identity, is_glue=False, reads=effects.reads, holds=holds
-    )
+        name or shown, fn, _no_runnable(call, is_async), *args, identity=identity, is_glue=False, reads=effects.reads,
+        holds=holds, asks=effects.asks, is_async=is_async,
+    )  # fmt: skip
 
 
 def _says_text(function: Any) -> bool:
@@ -48,19 +57,53 @@ def _says_text(function: Any) -> bool:
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
 
 
-def _effects(component: RunnableLambda[Any, Any], function: Callable[..., Any]) -> Effects:
+def _asking(function: Callable[..., Any], is_hosted: bool, is_async: bool) -> Callable[..., Any]:
+    """The function as one of the call's `Entered` and its arguments, in a copy of the caller's context.
+
+    Clients of hosted models take credentials from there; LangChain's own config is the framework's run's alone.
+    """
+
+    def enter(entered: Entered) -> Session | None:
+        if is_hosted and entered.mode == "events":
+            raise LookupError("its models' replies are streamed")
+        return current()
+
+    def call(entered: Entered, *args: Any) -> Any:
+        session = enter(entered)
+
+        def run() -> Any:
+            var_child_runnable_config.set(None)
+            with active(session):
+                return function(*args)
+
+        return entered.context.copy().run(run)
+
+    async def acall(entered: Entered, *args: Any) -> Any:
+        session = enter(entered)
+
+        async def run() -> Any:
+            var_child_runnable_config.set(None)
+            with active(session):
+                return await function(*args)
+
+        return await asyncio.get_running_loop().create_task(run(), context=entered.context.copy())
+
+    return acall if is_async else call
+
+
+def _effects(component: Any, function: Callable[..., Any], asks: Asks) -> Effects:
     declared = declared_effects(function)
     if declared is not None:
         return declared
     if isinstance(function, operator.itemgetter):
         return Effects(pure=True)
-    if hasattr(component, "afunc"):
-        return Effects(pure=False, why="it is a coroutine function")
+    if getattr(component, "func", None) and getattr(component, "afunc", None):
+        return Effects(pure=False, why="it has a form for coroutines besides")
     if inspect.isgeneratorfunction(function):
         return Effects(pure=False, why="it is a generator function")
     if accepts_config(function) or accepts_run_manager(function):
         return Effects(pure=False, why="it takes the call's config")
-    return effects_of(function)
+    return effects_of(function, asks)
 
 
 def _arguments(
@@ -116,16 +159,18 @@ def _distinct(values: list[Value]) -> list[Value]:
     return list({v.name: v for v in values}.values())
 
 
-def _no_runnable(function: Callable[..., Any]) -> Callable[..., Any]:
+def _no_runnable(function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
     """LangChain runs a runnable that a function returns; the run-ahead does not know how."""
 
-    def call(*args: Any) -> Any:
-        value = function(*args)
+    def checked(value: Any) -> Any:
         if isinstance(value, Runnable):
             raise LookupError("the function returned a runnable")
         return value
 
-    return call
+    async def acall(*args: Any) -> Any:
+        return checked(await function(*args))
+
+    return acall if is_async else lambda *args: checked(function(*args))
 
 
 def _name(function: Any) -> str:

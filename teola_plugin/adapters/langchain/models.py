@@ -34,7 +34,7 @@ from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.errors import TeolaError
-from teola_plugin.seams import Reply, ashare, current, instrument, share
+from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
 HOSTED = frozenset(
     [
@@ -257,7 +257,7 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
         claimed = _claim(self, content, args, kwargs, False)
         if claimed is None:
             return original(self, content, *args, **kwargs)
-        return share(claimed, lambda: _completion(original(self, content, *args, **kwargs))).raw
+        return _own(share(claimed, lambda: _completion(original(self, content, *args, **kwargs))))
 
     return generate
 
@@ -271,6 +271,11 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
         async def compute() -> Completion:
             return _completion(await original(self, content, *args, **kwargs))
 
-        return (await ashare(claimed, compute)).raw
+        return _own(await ashare(claimed, compute))
 
     return agenerate
+
+
+def _own(completion: Completion) -> Any:
+    """The model's result; LangChain writes to it, so what runs ahead has a copy."""
+    return copy.deepcopy(completion.raw) if is_unheard() else completion.raw

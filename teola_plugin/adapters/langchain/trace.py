@@ -12,7 +12,7 @@ computes it in program order, tells its value, and the run-ahead goes on from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,8 +45,9 @@ from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
 from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.purity import Question
 from teola_plugin.adapters.source import origin_of
-from teola_plugin.graph import When
+from teola_plugin.graph import PIPELINE, When
 from teola_plugin.trace import Traced
 
 log = logging.getLogger(__name__)
@@ -57,12 +58,39 @@ _HARMLESS = (BaseRetriever, BaseChatModel, BaseLLM, BasePromptTemplate)
 
 def trace(pipeline: Runnable[Any, Any]) -> Traced:
     """The p-graph of a runnable."""
-    tracer = _Tracer()
+    tracer = Tracer()
     return tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
 
 
+def asked_by(owner: Any, method: str) -> Question | None:
+    """What calling a method of something that a function holds asks (see `purity.Asks`)."""
+    is_async = method in ("ainvoke", "abatch")
+    if not (is_async or method in ("invoke", "batch", *_FORMATS)) or not isinstance(owner, Runnable):
+        return None
+    if method in _FORMATS and not isinstance(owner, BasePromptTemplate):
+        return None
+    traced = trace(owner)
+    primitives = traced.graph.primitives
+    if traced.breaks or any(p.engine == PIPELINE for p in primitives) or _may_be_chosen(owner):
+        return None
+    reads = dict.fromkeys(resource for p in primitives for resource in p.reads)
+    asked = [(p.engine, traced.engines[p.engine]) for p in primitives if p.engine in traced.engines]
+    return Question(tuple(reads), asked[-1] if asked else None, is_async)
+
+
+_FORMATS = ("format", "format_messages", "format_prompt")
+
+
+def _may_be_chosen(pipeline: Runnable[Any, Any]) -> bool:
+    """The config of a call can make it another one."""
+    try:
+        return bool(pipeline.config_specs)
+    except Exception:  # LangChain reads what the user's functions hold, and anything there may raise
+        return True
+
+
 @dataclass
-class _Tracer:
+class Tracer:
     """`streams`: a streamed call of the pipeline streams this component. `is_configured`: so it is, by a binding."""
 
     draft: Draft = field(default_factory=Draft)
@@ -73,9 +101,13 @@ class _Tracer:
         self, component: Runnable[Any, Any], given: Symbol, name: str = "", kwargs: Mapping[str, Any] | None = None
     ) -> Symbol:
         """What a component makes of its input; `name`: what it is called in the pipeline, if anything."""
+        return self.attempt(lambda: self._read(component, given, name, kwargs or {}), component, given, name)
+
+    def attempt(self, read: Callable[[], Symbol], component: Runnable[Any, Any], given: Symbol, name: str) -> Symbol:
+        """What `read` finds, or what the framework's own run of the component will tell."""
         with self._at(component):
             try:
-                return self._read(component, given, name, kwargs or {})
+                return read()
             except Untraceable as e:
                 why = e
             except Exception as e:  # the framework's own code, rehearsed; its run will raise the same in its own place
@@ -123,7 +155,7 @@ class _Tracer:
             case RunnablePassthrough() if _is_stock(component, RunnablePassthrough):
                 return self._passthrough(component, given)
             case RunnableLambda() if _is_stock(component, RunnableLambda):
-                return trace_function(self.draft, component, given, name)
+                return trace_function(self.draft, component, given, name, asked_by)
             case RunnableBranch() if _is_stock(component, RunnableBranch):
                 return self._branch(component, given, name)
             case RunnableEach() if _is_stock(component, RunnableEach):
@@ -246,8 +278,9 @@ class _Tracer:
     @contextmanager
     def _at(self, component: Runnable[Any, Any]) -> Iterator[None]:
         outer = self.draft.origin
-        function = getattr(component, "func", None) if isinstance(component, RunnableLambda) else None
-        self.draft.origin = origin_of(function) if function is not None else _shown(component)
+        function = getattr(component, "func", None) or getattr(component, "afunc", None)
+        is_one = function is not None and not isinstance(component, RunnablePassthrough)
+        self.draft.origin = origin_of(function) if is_one else _shown(component)
         try:
             yield
         finally:

@@ -17,9 +17,8 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation.dispatcher import Dispatcher
 
-from teola_plugin.adapters.rehearsal import muted
 from teola_plugin.graph import Arg, Literal, Ref
-from teola_plugin.seams import instrument
+from teola_plugin.seams import instrument, muted
 
 T = TypeVar("T")
 

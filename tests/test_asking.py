@@ -1,0 +1,154 @@
+"""Functions that ask the models they hold: they run ahead with their questions, and nobody hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+
+from teola_plugin import explain, optimize, optimized
+from tests.langchain_world import Engines, Recorder, ask
+from tests.test_langchain_foreign import Hosted
+
+WORLD = Engines()
+llm, store = WORLD.chat, WORLD.store("asked")
+retriever = store.as_retriever(search_kwargs={"k": 2})
+summarize = ask("Summarize {text}") | llm | StrOutputParser()
+hosted = Hosted()
+said: list[str] = []
+
+
+class Tool:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def run(self, x: dict[str, str]) -> str:
+        return str(self.model.invoke(f"tool {x['q']}").content)
+
+
+def to_text(x: dict[str, str]) -> str:
+    return str(llm.invoke("a " + x["q"]).content)
+
+
+def with_messages(x: dict[str, str]) -> str:
+    reply = llm.invoke([SystemMessage("be brief"), HumanMessage(content=f"why {x['q']}")])
+    return str(reply.content)
+
+
+def with_documents(x: dict[str, str]) -> str:
+    docs = retriever.invoke(x["q"])
+    return summarize.invoke({"text": " ".join(d.page_content for d in docs)})
+
+
+def by_helper(x: dict[str, str]) -> str:
+    return to_text({"q": x["q"]}).upper()
+
+
+def hosted_one(x: dict[str, str]) -> str:
+    return str(hosted.invoke("ask " + x["q"]).content)
+
+
+async def in_coroutine(x: dict[str, str]) -> str:
+    first, second = await asyncio.gather(llm.ainvoke("one " + x["q"]), summarize.ainvoke({"text": x["q"]}))
+    third = await llm.ainvoke(str(first.content) + second)
+    return str(third.content)
+
+
+async def in_many(x: dict[str, str]) -> str:
+    replies = await asyncio.gather(*[llm.ainvoke(f"{i} {x['q']}") for i in range(3)])
+    return " ".join(str(r.content) for r in replies)
+
+
+def shouting(x: dict[str, str]) -> str:
+    said.append(x["q"])
+    return str(llm.invoke(x["q"]).content)
+
+
+def blocking() -> Any:
+    async def block(x: dict[str, str]) -> str:
+        return str(llm.invoke("blocks " + x["q"]).content)
+
+    return block
+
+
+def sleeping() -> Any:
+    async def sleep(x: dict[str, str]) -> str:
+        await asyncio.sleep(0)
+        return str((await llm.ainvoke(x["q"])).content)
+
+    return sleep
+
+
+def chosen(x: dict[str, str], picked: Any = llm.with_config(configurable={"a": 1})) -> str:
+    return str(picked.invoke(x["q"]).content)
+
+
+SYNC = [to_text, with_messages, with_documents, by_helper, hosted_one, Tool(llm).run]
+ASYNC = [in_coroutine, in_many]
+
+
+def chain(function: Any) -> Runnable[Any, Any]:
+    """Two steps in turn that need not wait for each other, and one about both."""
+    slow = RunnablePassthrough.assign(slow=ask("Slow {q}") | llm | StrOutputParser())
+    return slow | RunnablePassthrough.assign(found=RunnableLambda(function)) | ask("{slow} {found}") | llm
+
+
+def call(pipeline: Any, recorder: Recorder, *, is_async: bool) -> Any:
+    config: Any = {"callbacks": [recorder]}
+    value = {"q": "the sky"}
+    return (asyncio.run(pipeline.ainvoke(value, config)) if is_async else pipeline.invoke(value, config)).content
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("function", [*SYNC, *ASYNC])
+def test_a_function_that_asks_runs_ahead_unheard(function: Any, is_async: bool) -> None:
+    if function in ASYNC and not is_async:
+        pytest.skip("a coroutine function is for async calls")
+    plain, heard, ahead = chain(function), Recorder(), Recorder()
+    fast = optimize(plain)
+    assert not optimized(fast).traced.breaks
+    before = len(hosted._calls)
+    expected = call(plain, heard, is_async=is_async)
+    asked = len(hosted._calls) - before
+    assert call(fast, ahead, is_async=is_async) == expected
+    assert ahead.tree() == heard.tree()
+    assert len(hosted._calls) - before == 2 * asked
+    report = optimized(fast).reports[-1]
+    assert (report.misses, report.wasted, report.fallbacks) == (0, 0, ())
+    assert report.hits + report.shared >= 3
+
+
+@pytest.mark.parametrize("function", [shouting, blocking(), sleeping()])
+def test_a_function_that_does_more_is_left_to_the_framework(function: Any) -> None:
+    assert [b.code for b in optimized(optimize(chain(function))).traced.breaks] == ["TB101"]
+
+
+def test_a_function_that_only_holds_what_it_asks_is_a_pipeline_too() -> None:
+    lone = RunnableLambda(lambda x: llm.invoke(x["a"]).content) | RunnableLambda(lambda x: llm.invoke(x).content)
+    assert "call(mode, a, fn='function') @ llm" in explain(optimize(lone))
+
+
+def test_a_hosted_model_that_fails_ahead_in_a_function_is_asked_again() -> None:
+    def fails(x: dict[str, str]) -> str:
+        return str(hosted.invoke("fail " + x["q"]).content)
+
+    rescued = chain(fails).with_fallbacks([RunnableLambda(lambda x: HumanMessage("rescued"))])
+    fast = optimize(rescued)
+    assert call(fast, Recorder(), is_async=False) == call(rescued, Recorder(), is_async=False) == "rescued"
+
+
+def test_what_it_asks_is_not_streamed_ahead_where_events_are_watched() -> None:
+    async def events(pipeline: Any) -> list[str]:
+        return [e["event"] async for e in pipeline.astream_events({"q": "x"}, version="v2")]
+
+    plain = chain(hosted_one)
+    fast = optimize(plain)
+    before = len(hosted._calls)
+    expected = asyncio.run(events(plain))
+    streamed = len(hosted._calls) - before
+    assert sorted(asyncio.run(events(fast))) == sorted(expected)
+    assert len(hosted._calls) - before == 2 * streamed
