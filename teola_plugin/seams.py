@@ -249,8 +249,8 @@ def active(session: Session | None) -> Iterator[None]:
 def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
     """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
 
-    What failed ahead is computed again by the framework's run: more calls run at once than the framework would make, and a service that
-    refuses some for that reason must not fail the user's pipeline.
+    What failed ahead is computed again by the framework's run: more calls run at once than the framework would make,
+    and a service that refuses some for that reason must not fail the user's pipeline.
     """
     reply, is_mine = claimed
     if not is_mine:

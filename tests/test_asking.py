@@ -11,11 +11,14 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 from teola_plugin import explain, optimize, optimized
+from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.profile import TINY_CPU_LLM
+from teola_plugin.runtime.engines.simulated import ProfileLLM
 from tests.langchain_world import Engines, Recorder, ask
 from tests.test_langchain_foreign import Hosted
 
-WORLD = Engines()
-llm, store = WORLD.chat, WORLD.store("asked")
+llm = EngineChatModel(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=8)
+store = Engines().store("asked")
 retriever = store.as_retriever(search_kwargs={"k": 2})
 summarize = ask("Summarize {text}") | llm | StrOutputParser()
 hosted = Hosted()
@@ -81,10 +84,6 @@ def sleeping() -> Any:
         return str((await llm.ainvoke(x["q"])).content)
 
     return sleep
-
-
-def chosen(x: dict[str, str], picked: Any = llm.with_config(configurable={"a": 1})) -> str:
-    return str(picked.invoke(x["q"]).content)
 
 
 SYNC = [to_text, with_messages, with_documents, by_helper, hosted_one, Tool(llm).run]

@@ -190,7 +190,7 @@ class _Check:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = self._held(node.func.value)
                 question = None if owner is MISSING else asks(owner, node.func.attr)
-                if question is None or question.engine and question.is_async != is_async:
+                if question is None or (question.engine and question.is_async != is_async):
                     continue
                 self.known.questions.append(question)
                 (asked if question.is_async else asking).add(id(node))

@@ -226,7 +226,8 @@ class Draft:
         made = self._primitives.get(value.name)
         is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
         if made is None or not is_last or made.kind != "call" or made.engine != "python" or made.depth:
-            return self.add(fn, "condition", (value,), {"fn": self._function("truth", Function(bool, is_glue=True), "truth")}, "python")
+            truth = self._function("truth", Function(bool, is_glue=True), "truth")
+            return self.add(fn, "condition", (value,), {"fn": truth}, "python")
         fn = str(made.setting("fn"))
         function = self._functions[fn]
         if not any(p.setting("fn") == fn for p in self._primitives.values() if p is not made):

@@ -1,4 +1,4 @@
-"""What runs ahead, or is rehearsed, is not heard by LangChain's callbacks: whoever asks for a manager gets an empty one.
+"""What runs ahead, or is rehearsed, is not heard by LangChain's callbacks: who asks for a manager gets an empty one.
 
 So no handler of the user's, no tracer from the environment and no hook of a library learns of it; the framework's own
 run will tell them.
