@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin import runtime
@@ -24,8 +24,8 @@ from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Report, Session
-from teola_plugin.trace import Traced
+from teola_plugin.runtime.session import Begun, Report, Session
+from teola_plugin.trace import Follower, Traced
 from teola_plugin.worth import Worth
 
 log = logging.getLogger(__name__)
@@ -73,24 +73,28 @@ class OptimizedPipeline:
         self.adapter = adapter
         self.traced = traced
         self.options = options
-        self.optimized: Optimized = optimize_graph(
-            traced.graph, options.passes, _context(traced, options), strict=options.strict
-        )
-        self.prepared = Prepared(make_plan(self.optimized.graph), traced.functions, traced.engines)
+        self.optimized = _rewritten(traced, options)
+        self.prepared = _prepared(traced, self.optimized)
         self.reports: deque[Report] = deque(maxlen=64)
         self._worth = Worth()
         self._depth = max(self.prepared.plan.remaining.values(), default=1)
+        self._stretches = {id(traced): (traced, self.prepared)}
 
     def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
         """See `adapters.Calls.open`."""
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         session = Session(runtime.host, depth=self._depth, loop=loop)
-        if not (self.options.run_ahead and (self.prepared.plan.has_slack or len(inputs) > 1)):
+        has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
+        if not (self.options.run_ahead and inputs and has_slack):
             return OpenCall(session, self._ended)
         if not self._worth.is_worth():
             session.rest()
             return OpenCall(session, self._ended)
+        if self.traced.follow:
+            if len(inputs) == 1:
+                session.follow(partial(self._follow, self.traced.follow(inputs[0])))
+            return OpenCall(session, self._judged)
         try:
             values = [self.traced.bind(value) for value in inputs]
         except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
@@ -98,6 +102,16 @@ class OptimizedPipeline:
         else:
             session.run_ahead(self.prepared, values, self.traced.observed)
         return OpenCall(session, self._judged)
+
+    def _follow(self, follower: Follower, component: object, value: Any) -> Begun | None:
+        found = follower.tell(component, value)
+        if found is None:
+            return None
+        traced, inputs = found
+        if id(traced) not in self._stretches:
+            self._stretches[id(traced)] = (traced, _prepared(traced, _rewritten(traced, self.options)))
+        prepared = self._stretches[id(traced)][1]
+        return (prepared, inputs, traced.observed) if prepared.plan.has_slack else None
 
     def wake(self) -> None:
         """The next call runs ahead, whatever the last ones gained."""
@@ -163,7 +177,7 @@ def _optimize(pipeline: Any, options: Options) -> Any:
     if isinstance(calls, OptimizedPipeline):
         return pipeline if calls.options == options else _optimize(calls.pipeline, options)
     traced = adapter.trace(pipeline)
-    if not any(p.engine in traced.engines for p in traced.graph):
+    if not (traced.follow or any(p.engine in traced.engines for p in traced.graph)):
         return pipeline
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
 
@@ -204,6 +218,14 @@ def optimized(pipeline: Any) -> OptimizedPipeline:
             f"{type(pipeline).__qualname__} was not optimized, or had nothing to optimize: {pipeline!r:.80}"
         )
     return calls
+
+
+def _rewritten(traced: Traced, options: Options) -> Optimized:
+    return optimize_graph(traced.graph, options.passes, _context(traced, options), strict=options.strict)
+
+
+def _prepared(traced: Traced, optimized: Optimized) -> Prepared:
+    return Prepared(make_plan(optimized.graph), traced.functions, traced.engines)
 
 
 def _context(traced: Traced, options: Options) -> Context:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Graph
@@ -47,7 +47,9 @@ class Break:
 class Traced:
     """`bind` turns the user's input into values for the graph's inputs; a name it leaves out is not known ahead.
 
-    `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is.
+    `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is. `follow` begins to
+    follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
+    only serve to show and to prepare what usually comes first.
     """
 
     graph: Graph
@@ -56,3 +58,12 @@ class Traced:
     bind: Callable[[Any], Mapping[str, Any]] = lambda value: {"input": value}
     observed: Mapping[int, str] = field(default_factory=dict)
     breaks: tuple[Break, ...] = ()
+    follow: Callable[[Any], Follower] | None = None
+
+
+class Follower(Protocol):
+    """One call of a pipeline that is revealed as it runs."""
+
+    def tell(self, component: object, value: Any) -> tuple[Traced, Mapping[str, Any]] | None:
+        """From what the framework's run has told: what may run ahead from here, with its inputs, if that is news."""
+        ...

@@ -26,7 +26,7 @@ from teola_plugin.seams import Session
 from teola_plugin.trace import Traced
 
 SUPPORTED = (
-    "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph graphs not yet) and LlamaIndex query"
+    "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex query"
     " engines, retrievers and synthesizers"
 )
 """Of what there are adapters, in words."""
@@ -81,7 +81,7 @@ class Adapter(Protocol):
         ...
 
 
-_FRAMEWORKS = {"langchain_core": "langchain", "llama_index.core": "llamaindex"}
+_FRAMEWORKS = {"langgraph.pregel": "langgraph", "langchain_core": "langchain", "llama_index.core": "llamaindex"}
 """Module that must be loaded for an object to be of that framework -> our package, whose `adapter` is the Adapter."""
 
 

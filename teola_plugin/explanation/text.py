@@ -21,7 +21,8 @@ LITERAL_CHARACTERS = 44
 BAR_COLUMNS = 32
 HOW_TO_READ = (
     "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the"
-    " LLM keeps it. @ python: functions without effects. @ pipeline: only the framework's own run calls it."
+    " LLM keeps it. A call @ python is a function without effects, @ an engine one that asks it, @ pipeline one that"
+    " only the framework's own run calls."
 )
 OUTCOMES = (
     "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the"

@@ -60,6 +60,12 @@ class Report:
     rested: bool = False
 
 
+Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
+"""What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
+
+Follow = Callable[[object, Any], Begun | None]
+
+
 @dataclass(slots=True)
 class _Slot:
     reply: Reply
@@ -87,12 +93,14 @@ class Session:
 
     def __init__(self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._host = host
+        self._follow: Follow | None = None
         self._owner = host.new_id()
         self._loop = loop
         self._retiring_depth = depth + 1  # the framework is waiting for it: before anything that runs ahead
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
+        self._is_ahead = False
         self._observed: Mapping[int, str] = {}
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
         self._events: list[Event] = []
@@ -113,9 +121,11 @@ class Session:
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
     def run_ahead(self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str]) -> None:
-        """Start one run-ahead for each input; it goes on while the caller does."""
+        """Start one run-ahead for each input, in place of an earlier one; it goes on while the caller does."""
+        if not self._is_ahead:
+            self._is_ahead = True
+            self._host.subscribe(self._owner, self._events.append)
         self._observed = observed
-        self._host.subscribe(self._owner, self._events.append)
 
         waiting = iter(inputs)
 
@@ -125,11 +135,18 @@ class Session:
                 self._runs[-1].start()
 
         def start() -> None:
+            for run in self._runs:
+                run.stop()
+            self._runs = []
             for _ in range(MAX_RUNS):
                 begin()
 
         begin_next = partial(self._host.soon, begin) if len(inputs) > MAX_RUNS else None
         self._host.soon(start)
+
+    def follow(self, follow: Follow) -> None:
+        """Let `follow` say what may run ahead after something that the framework's run has told."""
+        self._follow = follow
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
@@ -229,6 +246,9 @@ class Session:
         """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said."""
         name = self._observed.get(id(component))
         if name is None:
+            if self._follow and (begun := self._follow(component, value)):
+                prepared, inputs, observed = begun
+                self.run_ahead(prepared, [inputs], observed)
             return
 
         def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun

@@ -18,8 +18,8 @@ class LangChainAdapter:
     name = "langchain"
 
     def knows(self, pipeline: Any) -> bool:
-        """See `adapters.Adapter.knows`. A compiled LangGraph is a runnable too, but none that is read here."""
-        return isinstance(pipeline, Runnable) and not any(c.__name__ == "Pregel" for c in type(pipeline).__mro__)
+        """See `adapters.Adapter.knows`. (Compiled graphs are runnables too; LangGraph's adapter is asked first.)"""
+        return isinstance(pipeline, Runnable)
 
     def trace(self, pipeline: Any) -> Traced:
         """See `adapters.Adapter.trace`."""

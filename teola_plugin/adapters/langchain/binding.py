@@ -16,6 +16,9 @@ from typing import Any, Literal
 from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import is_plain
 
+ABSENT: Any = object()
+"""What the caller's input does not have under a key that may be missing."""
+
 Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "events"]
 
 
@@ -30,9 +33,9 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a graph input is taken: `whole`, by `key`, or with the call's `mode`."""
+    """How a graph input is taken: `whole`, by `key`, by an `optional` key, or with the call's `mode`."""
 
-    how: Literal["whole", "key", "mode"]
+    how: Literal["whole", "key", "optional", "mode"]
     key: str = ""
 
 
@@ -52,6 +55,10 @@ class Bindings:
     def key(self, key: str) -> Value:
         """What the input has under `key`."""
         return self._input(Access("key", key), key)
+
+    def optional(self, key: str) -> Value:
+        """What the input has under `key`, or ABSENT."""
+        return self._input(Access("optional", key), key)
 
     def only(self, variable: str) -> Value:
         """The one variable of a prompt, which takes the input itself if that is no dict."""
@@ -81,11 +88,13 @@ class Bindings:
                 case "key" if isinstance(value, dict):
                     if access.key in value:
                         bound[name] = value[access.key]
+                case "optional" if isinstance(value, dict):
+                    bound[name] = value.get(access.key, ABSENT)
                 case "key" if access.key in self._may_be_bare:
                     bound[name] = value
                 case _:
                     pass
-        return {name: value for name, value in bound.items() if value is entered or is_plain(value)}
+        return {name: value for name, value in bound.items() if value is entered or value is ABSENT or is_plain(value)}
 
     def _input(self, access: Access, name: str, depth: int = 0) -> Value:
         if access not in self._names:

@@ -16,7 +16,7 @@ from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.finish import OUTSIDE
-from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
+from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.purity import Asks, effects_of
 from teola_plugin.effects import Effects, declared_effects
@@ -25,20 +25,33 @@ from teola_plugin.seams import Session, active, current
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
-def trace_function(draft: Draft, component: Any, given: Symbol, name: str, asks: Asks) -> Symbol:
-    """What a function makes of its input. `component` has it as `func` or `afunc`. Raises: Untraceable."""
-    function = getattr(component, "func", None) or component.afunc
-    keys = read_keys(function)
-    if keys and keys.is_getter and not isinstance(given, Prompt):
+def trace_function(
+    draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str, asks: Asks, *,
+    prepare: Callable[[Any], Any] | None = None, is_object: bool = False, is_running: bool = False,
+    unknown: frozenset[str] = frozenset(),
+) -> Symbol:  # fmt: skip
+    """What the function of a component makes of its input.
+
+    `prepare` is applied to an input that is taken whole, and makes an object of it that is no dict (`is_object`).
+    `is_running`: the framework runs it now anyhow, and will tell. `unknown`: keys of which nothing is known.
+
+    Raises: Untraceable.
+    """
+    keys = None if is_object else read_keys(function)
+    if keys and keys.is_getter and not isinstance(given, Prompt) and not (prepare or is_running):
         return draft.field(given, keys.required[0])
     shown = _name(function)
     fn = shown if shown != "function" else name or shown
-    effects = _effects(component, function, asks)
-    if not effects.pure:
-        if not effects.writes:
+    effects = _effects(function, asks)
+    if not effects.pure or is_running:
+        if not (effects.pure or effects.writes):
             draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
-        return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), effects.writes or None)
-    call, args = _arguments(draft, function, given, keys)
+        writes = effects.writes or None
+        read = _mentioned(draft, given, keys)
+        return draft.await_run(name or shown, component, fn, read, writes, is_pure=effects.pure)
+    if missing := unknown if keys is None else unknown.intersection((*keys.required, *keys.optional)):
+        raise Untraceable("TB120", ", ".join(sorted(missing)))
+    call, args = _arguments(draft, function, given, keys, prepare)
     if declared_effects(function) is None:
         call = on_plain_data(call)
     is_async = inspect.iscoroutinefunction(function)
@@ -91,14 +104,12 @@ def _asking(function: Callable[..., Any], is_hosted: bool, is_async: bool) -> Ca
     return acall if is_async else call
 
 
-def _effects(component: Any, function: Callable[..., Any], asks: Asks) -> Effects:
+def _effects(function: Callable[..., Any], asks: Asks) -> Effects:
     declared = declared_effects(function)
     if declared is not None:
         return declared
     if isinstance(function, operator.itemgetter):
         return Effects(pure=True)
-    if getattr(component, "func", None) and getattr(component, "afunc", None):
-        return Effects(pure=False, why="it has a form for coroutines besides")
     if inspect.isgeneratorfunction(function):
         return Effects(pure=False, why="it is a generator function")
     if accepts_config(function) or accepts_run_manager(function):
@@ -107,15 +118,20 @@ def _effects(component: Any, function: Callable[..., Any], asks: Asks) -> Effect
 
 
 def _arguments(
-    draft: Draft, function: Callable[..., Any], given: Symbol, keys: ReadKeys | None
-) -> tuple[Callable[..., Any], list[Value]]:
+    draft: Draft, function: Callable[..., Any], given: Symbol, keys: ReadKeys | None,
+    prepare: Callable[[Any], Any] | None = None,
+) -> tuple[Callable[..., Any], list[Value]]:  # fmt: skip
     """The function as one of the values it really reads, and those values."""
+
+    def of_whole(value: Any) -> Any:
+        return function(prepare(value) if prepare else value)
+
     if keys is None or not isinstance(given, Record | Root):
-        return function, [draft.value(given)]
+        return of_whole, [draft.value(given)]
     fields = given.fields if isinstance(given, Record) else {}
     rest = given.rest if isinstance(given, Record) else given
     if rest is not None and any(k not in fields for k in keys.optional):
-        return function, [draft.value(given)]  # whether a key is there is known at run time only
+        return of_whole, [draft.value(given)]  # whether a key is there is known at run time only
     names = [*keys.required, *(k for k in keys.optional if k in fields)]
     symbols = {k: draft.field(given, k) for k in names}
     constants: Mapping[str, Any] = {k: s.value for k, s in symbols.items() if isinstance(s, Constant)}

@@ -155,7 +155,10 @@ class Tracer:
             case RunnablePassthrough() if _is_stock(component, RunnablePassthrough):
                 return self._passthrough(component, given)
             case RunnableLambda() if _is_stock(component, RunnableLambda):
-                return trace_function(self.draft, component, given, name, asked_by)
+                function, coroutine = getattr(component, "func", None), getattr(component, "afunc", None)
+                if function and coroutine:
+                    raise Untraceable("TB101", "it has a form for coroutines besides")
+                return trace_function(self.draft, component, function or coroutine, given, name, asked_by)  # type: ignore[arg-type]
             case RunnableBranch() if _is_stock(component, RunnableBranch):
                 return self._branch(component, given, name)
             case RunnableEach() if _is_stock(component, RunnableEach):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,25 +42,30 @@ response cache that was set when the pipeline was read."""
 REMADE = (
     "__or__", "__ror__", "pipe", "pick", "assign", "bind", "with_config", "with_listeners", "with_alisteners",
     "with_types", "with_retry", "with_fallbacks", "map", "configurable_fields", "configurable_alternatives",
-    "bind_tools", "with_structured_output", "model_copy",
+    "bind_tools", "with_structured_output", "model_copy", "copy",
 )  # fmt: skip
 """Methods that make another pipeline out of this one."""
 
 
-def make_twin(pipeline: Runnable[Any, Any], calls: Calls) -> Runnable[Any, Any]:
-    """A same-type copy of the pipeline whose calls go through `calls`."""
+def make_twin(
+    pipeline: Runnable[Any, Any], calls: Calls, parts: Iterable[Runnable[Any, Any]] | None = None
+) -> Runnable[Any, Any]:
+    """A same-type copy of the pipeline whose calls go through `calls`.
+
+    `parts`: those that a config may make others of; the pipeline itself if not given.
+    """
     twin = copy.copy(pipeline)
     object.__setattr__(twin, "__class__", _twin_class(type(pipeline)))
     vars(twin)[_CALLS] = calls
-    vars(twin)[_CHOICES] = _choices(pipeline)
+    vars(twin)[_CHOICES] = _choices([pipeline] if parts is None else parts)
     vars(twin)[_CACHE] = get_llm_cache()
     return twin
 
 
-def _choices(pipeline: Runnable[Any, Any]) -> frozenset[str] | None:
+def _choices(parts: Iterable[Runnable[Any, Any]]) -> frozenset[str] | None:
     """Keys of `configurable` that make the pipeline another one; None if they cannot be told."""
     try:
-        return frozenset(spec.id for spec in pipeline.config_specs)
+        return frozenset(spec.id for part in parts for spec in part.config_specs)
     except Exception:  # LangChain reads what the user's functions hold, and anything there may raise
         return None
 
@@ -148,9 +153,18 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
     return {name: functools.wraps(method)(of_the_kind_of(method, e)) for name, (method, e) in stood_for.items()}
 
 
+KNOWN_ARGUMENTS = frozenset({
+    "return_exceptions",
+    # of compiled graphs
+    "context", "stream_mode", "print_mode", "output_keys", "interrupt_before", "interrupt_after", "durability",
+    "control", "subgraphs", "debug", "version", "checkpoint_during",
+})  # fmt: skip
+"""Arguments of entry methods that do not change what is asked of models."""
+
+
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """The inputs that may run ahead: none if they come with arguments that were not read, or are no list at all."""
-    return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - {"return_exceptions"} else []
+    return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
 
 
 @contextmanager
@@ -229,7 +243,7 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
         inputs = []  # only so many things at a time, or other things than those that were read: nothing runs ahead
     if get_llm_cache() is not vars(twin)[_CACHE]:
         inputs = []  # nor what a cache may answer
-    if any(map(_is_watched, configs)):
+    if any(map(is_watched, configs)):
         mode = "events"
     calls: Calls = vars(twin)[_CALLS]
     return calls.open([Entered(value, mode) for value in inputs], loop=loop)
@@ -241,7 +255,7 @@ def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:
     return bool(chosen) if choices is None else not choices.isdisjoint(chosen)
 
 
-def _is_watched(config: Mapping[str, Any]) -> bool:
+def is_watched(config: Mapping[str, Any]) -> bool:
     """A handler turns every model's reply into a stream (`astream_events`)."""
     callbacks = config.get("callbacks")
     handlers = callbacks if isinstance(callbacks, list) else getattr(callbacks, "handlers", ())

@@ -1,0 +1,45 @@
+"""The LangGraph adapter: compiled state graphs, followed from superstep to superstep.
+
+    supersteps.py   what may run ahead from the nodes that are about to run, as a p-graph
+    follow.py       LangGraph's loop tells where it is; what runs ahead begins anew where it must
+    returned.py     which keys a node's function writes
+
+The superstep structure is LangGraph's own: task ids, checkpoints, history, interrupts and streams come from its run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.pregel import Pregel
+
+from teola_plugin.adapters import Calls
+from teola_plugin.adapters.langchain import twin
+from teola_plugin.adapters.langgraph import follow
+from teola_plugin.trace import Traced
+
+
+class LangGraphAdapter:
+    """Implements `adapters.Adapter`."""
+
+    name = "langgraph"
+
+    def knows(self, pipeline: Any) -> bool:
+        """See `adapters.Adapter.knows`."""
+        return isinstance(pipeline, Pregel)
+
+    def trace(self, pipeline: Any) -> Traced:
+        """See `adapters.Adapter.trace`."""
+        return follow.trace(pipeline)
+
+    def twin(self, pipeline: Any, calls: Calls) -> Any:
+        """See `adapters.Adapter.twin`."""
+        return twin.make_twin(pipeline, calls, [node.bound for node in pipeline.nodes.values()])
+
+    def calls_of(self, pipeline: Any) -> Calls | None:
+        """See `adapters.Adapter.calls_of`."""
+        return twin.calls_of(pipeline)
+
+
+follow.install()
+adapter = LangGraphAdapter()

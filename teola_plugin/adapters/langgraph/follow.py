@@ -1,0 +1,128 @@
+"""LangGraph's run, followed from superstep to superstep: where it goes is known for certain only when it gets there.
+
+Each `tick` of LangGraph's loop tells the session which nodes are about to run, and the state they see. If that is what
+the run-ahead expects, it goes on. If not (a conditional edge was decided, a loop turns, a thread was resumed), what may
+run ahead from there begins anew. What follows from a front is worked out once, the first time beside the call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langgraph.channels.named_barrier_value import NamedBarrierValue
+from langgraph.constants import START
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._io import read_channels
+from langgraph.pregel._loop import PregelLoop
+
+from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.adapters.langchain.twin import is_watched
+from teola_plugin.adapters.langgraph.supersteps import (
+    Front,
+    Graph,
+    Names,
+    Stretch,
+    asks,
+    first_front,
+    interrupts,
+    trace_from,
+)
+from teola_plugin.graph import Graph as PGraph
+from teola_plugin.seams import current, instrument
+from teola_plugin.trace import Traced
+
+MAX_FRONTS = 64
+"""So many fronts of a graph are kept; a graph that comes to more is left to LangGraph from there on."""
+
+
+def install() -> None:
+    """Let LangGraph's loop tell where it is. Idempotent."""
+    instrument(PregelLoop, "tick", _telling_tick)
+
+
+def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:
+    def tick(self: Any) -> bool:
+        goes_on = original(self)
+        if goes_on and (session := current()) is not None:
+            session.observe(self.nodes, self)
+        return goes_on
+
+    return tick
+
+
+def trace(graph: Any) -> Traced:
+    """What comes first in a compiled graph, and how to go on from there."""
+    if not isinstance(graph, CompiledStateGraph) or "__root__" in graph.builder.channels:
+        return Traced(PGraph((), (), ()))
+    fronts = Fronts(graph)
+    return replace(fronts.first.traced, follow=fronts.follow) if asks(graph) else fronts.first.traced
+
+
+class Fronts:
+    """What may run ahead from each front of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.first = trace_from(graph, first := first_front(graph))
+        self._known: dict[Front, Stretch | None] = {first: self.first}
+
+    def stretch(self, front: Front) -> Stretch | None:
+        """What follows from a front, or None while that is not known."""
+        if front not in self._known and len(self._known) < MAX_FRONTS:
+            self._known[front] = None
+            threading.Thread(target=self._learn, args=[front], name="teola-trace", daemon=True).start()
+        return self._known.get(front)
+
+    def _learn(self, front: Front) -> None:
+        self._known[front] = trace_from(self.graph, front)
+
+    def follow(self, entered: Entered) -> Following:
+        """One call."""
+        return Following(self, entered)
+
+
+@dataclass
+class Following:
+    """Implements `trace.Follower` for one call: the loop it follows, and the supersteps that the run-ahead covers."""
+
+    fronts: Fronts
+    entered: Entered
+    loop: object = None
+    expected: list[Names] = field(default_factory=list)
+
+    def tell(self, component: object, value: Any) -> tuple[Traced, Mapping[str, Any]] | None:
+        """See `trace.Follower.tell`; the value is the loop."""
+        if component is not self.fronts.graph.nodes or self.loop not in (None, value):
+            return None  # another graph's, or the same graph inside itself
+        self.loop = value
+        nodes = frozenset(task.name for task in value.tasks.values())
+        if START in nodes:
+            return None  # LangGraph still takes the input in
+        if self.expected and self.expected[0] == nodes:
+            del self.expected[0]
+            return None
+        self.expected = []
+        if value.config.get("max_concurrency") is not None or len(nodes) < len(value.tasks):
+            return None  # only so many at a time, or one node with several inputs (Send)
+        stretch = self.fronts.stretch(_front(value, nodes))
+        if stretch is None or value.stop - value.step < len(stretch.steps) - 1:
+            return None
+        self.expected = list(stretch.steps[1:])
+        state = read_channels(value.channels, list(self.fronts.graph.builder.channels))
+        entered = replace(self.entered, value=state)
+        if is_watched(value.config):
+            entered = replace(entered, mode="events")
+        return stretch.traced, stretch.traced.bind(entered)
+
+
+def _front(loop: Any, nodes: Names) -> Front:
+    joined = frozenset(
+        (key, node)
+        for key, channel in loop.channels.items()
+        if isinstance(channel, NamedBarrierValue)
+        for node in channel.seen
+    )
+    return Front(nodes, joined, interrupts(loop.interrupt_before), interrupts(loop.interrupt_after))

@@ -1,0 +1,306 @@
+"""The supersteps of a state graph, run symbolically: which nodes come next, and what each sees of the state.
+
+LangGraph shows the writes of a superstep when its slowest node has ended. But a node reads certain keys, and each of
+these is known as soon as the node that wrote it has ended:
+
+    a -> b -> d          superstep 2 is {b, c}, superstep 3 is {d}; d reads what b wrote, so it can run ahead of c
+      -> c -> e
+
+So from a *front* (the nodes that LangGraph is about to run) the tracer goes on, superstep by superstep, while it is
+certain which nodes follow: up to a conditional edge, a node that runs for the second time, or an interrupt. There the
+next front is revealed by LangGraph's own run (see follow.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.ephemeral_value import EphemeralValue
+from langgraph.channels.last_value import LastValue
+from langgraph.channels.named_barrier_value import NamedBarrierValue
+from langgraph.constants import START
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
+
+from teola_plugin.adapters.langchain.binding import ABSENT
+from teola_plugin.adapters.langchain.functions import trace_function
+from teola_plugin.adapters.langchain.trace import Tracer, asked_by
+from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.langgraph.returned import returned_keys
+from teola_plugin.adapters.plain import has_own_code
+from teola_plugin.adapters.purity import effects_of
+from teola_plugin.trace import Traced
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+Names = frozenset[str]
+
+ALL = frozenset({"*"})
+"""Interrupts at every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where a run stands: the nodes that are about to run, who has come to which join, and where it will interrupt."""
+
+    nodes: Names
+    joined: frozenset[tuple[str, str]] = frozenset()
+    stops_before: Names = frozenset()
+    stops_after: Names = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What may run ahead from a front: the p-graph, and the nodes of each superstep it covers."""
+
+    traced: Traced
+    steps: tuple[Names, ...]
+
+
+def trace_from(graph: Graph, front: Front) -> Stretch:
+    """What follows from a front, as far as that is certain. Never runs the user's code."""
+    return _Steps(graph, front).trace()
+
+
+def first_front(graph: Graph) -> Front:
+    """The nodes that a fresh input leads to, where no condition decides that."""
+    before, after = map(interrupts, (graph.interrupt_before_nodes, graph.interrupt_after_nodes))
+    nodes, _, is_certain = _successors(graph, frozenset({START}), frozenset())
+    return Front(nodes if is_certain else frozenset(), frozenset(), before, after)
+
+
+def asks(graph: Graph) -> bool:
+    """Some node may run ahead and asks an engine."""
+    return bool(_Steps(graph, Front(frozenset(graph.nodes) - {START})).trace_apart().engines)
+
+
+def interrupts(nodes: str | Iterable[str] | None) -> Names:
+    """Where to interrupt, as LangGraph takes it: names, or "*"."""
+    return frozenset([nodes] if isinstance(nodes, str) else nodes or ())
+
+
+def _successors(
+    graph: Graph, nodes: Names, joined: frozenset[tuple[str, str]]
+) -> tuple[Names, frozenset[tuple[str, str]], bool]:
+    """Who runs after these nodes, who has come to which join then, and whether there is nobody else."""
+    found: set[str] = set()
+    come = set(joined)
+    is_certain = True
+    for name in sorted(nodes):
+        for writer in graph.nodes[name].writers:
+            if not isinstance(writer, ChannelWrite):
+                is_certain = False  # a conditional edge
+                continue
+            for entry in writer.writes:
+                if not isinstance(entry, ChannelWriteEntry):
+                    is_certain &= not getattr(entry, "static", None)  # it may return a Command
+                    continue
+                channel = graph.channels[entry.channel]
+                targets = graph.trigger_to_nodes.get(entry.channel, ())
+                if type(channel) is NamedBarrierValue:
+                    come.add((entry.channel, entry.value))
+                elif type(channel) is EphemeralValue:
+                    found.update(targets)
+                else:
+                    is_certain = False  # a deferred node
+    for key, channel in graph.channels.items():
+        if isinstance(channel, NamedBarrierValue) and channel.names <= {node for join, node in come if join == key}:
+            found.update(graph.trigger_to_nodes.get(key, ()))
+            come = {(join, node) for join, node in come if join != key}
+    return frozenset(found), frozenset(come), is_certain
+
+
+Lazy = Callable[[], Symbol]
+"""What a key holds, put into the graph once somebody reads it."""
+
+
+@dataclass
+class _Steps:
+    graph: Graph
+    front: Front
+    tracer: Tracer = field(default_factory=lambda: Tracer(streams=False))
+    written: dict[str, Lazy] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+
+    @property
+    def draft(self) -> Any:
+        return self.tracer.draft
+
+    def trace(self) -> Stretch:
+        nodes, joined, is_certain = self.front.nodes, self.front.joined, True
+        steps: list[Names] = []
+        results: dict[str, Symbol] = {}
+        while nodes and is_certain and not nodes & results.keys() and not _meets(nodes, self.front.stops_before, steps):
+            made = self._superstep(nodes, is_running=not steps)
+            steps.append(nodes)
+            results |= made
+            if _meets(nodes, self.front.stops_after, [nodes]):
+                break
+            nodes, joined, is_known = _successors(self.graph, nodes, joined)
+            if not is_known and nodes and not nodes & results.keys() and not self.front.stops_before:
+                # others may run beside these, but what these read is written already
+                results |= self._superstep(nodes, is_running=False)
+                steps.append(nodes)
+            is_certain = is_known
+        return Stretch(self.draft.traced(Record(results)), tuple(steps))
+
+    def trace_apart(self) -> Traced:
+        """The nodes of the front as if each ran at some later time."""
+        traced: Traced = self.draft.traced(Record(self._superstep(self.front.nodes, is_running=False)))
+        return traced
+
+    def _superstep(self, nodes: Names, *, is_running: bool) -> dict[str, Symbol]:
+        results: dict[str, Symbol] = {}
+        with self.draft.side_by_side() as branch:
+            for name in sorted(nodes):  # the order in which LangGraph applies writes
+                branch()
+                results[name] = self._node(name, is_running=is_running)
+        updates: dict[str, list[Lazy]] = {}
+        for name, result in results.items():
+            for key, update in self._updates(name, result):
+                updates.setdefault(key, []).append(update)
+        for key, writes in updates.items():
+            self._write(key, writes)
+        return results
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _node(self, name: str, *, is_running: bool) -> Symbol:
+        node = self.graph.nodes[name]
+        component = node.bound
+        channels = [node.channels] if isinstance(node.channels, str) else node.channels
+        given = Record(_Fields({k: self.written[k] for k in channels if k in self.written}), Root())
+
+        def read() -> Symbol:
+            if node.cache_policy or self.graph.cache_policy:
+                raise Untraceable("TB103", "its results are cached")
+            if not isinstance(component, RunnableCallable):
+                if self.unknown.intersection(channels):
+                    raise Untraceable("TB120", ", ".join(sorted(self.unknown.intersection(channels))))
+                return self.tracer.trace(component, given, name)
+            if component.func_accepts:
+                raise Untraceable("TB101", f"it takes the run's {', '.join(component.func_accepts)}")
+            prepare = _preparation(node.mapper, channels)
+            return trace_function(
+                self.draft, component, _function(component), given, name, asked_by,
+                prepare=prepare, is_object=node.mapper is not None, is_running=is_running,
+                unknown=frozenset(self.unknown.intersection(channels)),
+            )  # fmt: skip
+
+        return self.tracer.attempt(read, component, given, name)
+
+    def _updates(self, name: str, result: Symbol) -> Iterator[tuple[str, Lazy]]:
+        """The keys that a node writes, and what: ABSENT where it turns out not to."""
+        keys = self.graph.builder.channels
+        if isinstance(result, Record) and result.rest is None:
+            yield from ((key, partial(_held, symbol)) for key, symbol in result.fields.items() if key in keys)
+            return
+        value = self.draft.value(result, name)
+        bound = self.graph.nodes[name].bound
+        written = returned_keys(_function(bound)) if isinstance(bound, RunnableCallable) else None
+        for key in keys:
+            if written is None or key in written.sometimes:
+                yield key, partial(self._get, value, key)
+            elif key in written.always:
+                yield key, partial(self.draft.field, value, key)
+
+    def _get(self, value: Value, key: str) -> Symbol:
+        def get(written: Any) -> Any:
+            return written.get(key, ABSENT) if isinstance(written, dict) else ABSENT
+
+        made: Symbol = self.draft.call(key, f"get_{key}", get, value, identity=("written", key))
+        return made
+
+    # --- the state ---------------------------------------------------------------------------------------------------
+
+    def _write(self, key: str, updates: list[Lazy]) -> None:
+        channel = self.graph.channels[key]
+        is_plain = len(updates) == 1 and updates[0].func is not self._get  # type: ignore[attr-defined]
+        if type(channel) is LastValue and is_plain:
+            self.written[key] = updates[0]
+        elif type(channel) is LastValue or (type(channel) is BinaryOperatorAggregate and _is_pure(channel.operator)):
+            self.written[key] = _once(partial(self._merged, key, self.written.get(key), updates))
+        else:
+            self.unknown.add(key)
+
+    def _merged(self, key: str, before: Lazy | None, updates: list[Lazy]) -> Symbol:
+        """What LangGraph's own channel makes of the updates of one superstep."""
+        channel: Any = self.graph.channels[key]
+        old = before() if before else self.draft.bindings.optional(key)
+        args = [self.draft.value(symbol, key) for symbol in (old, *(update() for update in updates))]
+
+        def merge(old: Any, *updates: Any) -> Any:
+            made = channel.copy() if old is ABSENT else channel.from_checkpoint(old)
+            # add_messages gives each message an identity, and those are the framework's
+            made.update([copy.deepcopy(u) if _marks(channel) else u for u in updates if u is not ABSENT])
+            return made.get()
+
+        made: Symbol = self.draft.call(key, f"update_{key}", merge, *args)
+        return made
+
+
+class _Fields(Mapping[str, Symbol]):
+    def __init__(self, held: Mapping[str, Lazy]) -> None:
+        self._held = held
+
+    def __getitem__(self, key: str) -> Symbol:
+        return self._held[key]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _function(component: RunnableCallable) -> Callable[..., Any]:
+    function: Any = component.func or component.afunc
+    return cast(Callable[..., Any], function)
+
+
+def _held(symbol: Symbol) -> Symbol:
+    return symbol
+
+
+def _once(make: Lazy) -> Lazy:
+    made: list[Symbol] = []
+
+    def get() -> Symbol:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _meets(nodes: Names, stops: Names, steps: object) -> bool:
+    """An interrupt stands in the way; one before the front's own nodes has been passed already."""
+    return bool(steps) and (stops == ALL or not stops.isdisjoint(nodes))
+
+
+def _preparation(mapper: Callable[[Any], Any] | None, channels: list[str]) -> Callable[[Mapping[str, Any]], Any]:
+    """What makes a node's input of the whole state. Raises: Untraceable."""
+    schema = getattr(mapper, "args", (None,))[0]
+    if mapper is not None and (schema is None or has_own_code(schema)):
+        raise Untraceable("TB101", "its state has code of its own")
+
+    def prepare(state: Mapping[str, Any]) -> Any:
+        given = {key: state[key] for key in channels if key in state}
+        return mapper(given) if mapper else given
+
+    return prepare
+
+
+def _marks(channel: Any) -> bool:
+    return getattr(channel, "operator", None) is add_messages
+
+
+def _is_pure(reducer: Any) -> bool:
+    return reducer is add_messages or reducer in (operator.add, operator.or_) or effects_of(reducer).pure
