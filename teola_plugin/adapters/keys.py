@@ -60,7 +60,7 @@ def _keys_of(source: Source, parameter: str) -> ReadKeys | None:
                 found = optional
             case _:
                 continue
-        text = _text_of(key, source)
+        text = text_of(key, source)
         if p.id == parameter and text is not None:
             allowed.add(id(p))
             found[text] = None
@@ -74,7 +74,8 @@ def _keys_of(source: Source, parameter: str) -> ReadKeys | None:
     return ReadKeys(tuple(required), tuple(k for k in optional if k not in required), is_getter)
 
 
-def _text_of(key: ast.expr, source: Source) -> str | None:
+def text_of(key: ast.expr, source: Source) -> str | None:
+    """The text that a key is: a constant, or the name of one from outside the function; else None."""
     match key:
         case ast.Constant(value=str(text)):
             return text

@@ -8,6 +8,7 @@ run ahead from there begins anew. What follows from a front is worked out once, 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -90,14 +91,14 @@ class Following:
 
     fronts: Fronts
     entered: Entered
-    loop: object = None
+    loop: weakref.ref[Any] | None = None
     expected: list[Names] = field(default_factory=list)
 
     def tell(self, component: object, value: Any) -> tuple[Traced, Mapping[str, Any]] | None:
         """See `trace.Follower.tell`; the value is the loop."""
-        if component is not self.fronts.graph.nodes or self.loop not in (None, value):
+        if component is not self.fronts.graph.nodes or (self.loop is not None and self.loop() is not value):
             return None  # another graph's, or the same graph inside itself
-        self.loop = value
+        self.loop = weakref.ref(value)
         nodes = frozenset(task.name for task in value.tasks.values())
         if START in nodes:
             return None  # LangGraph still takes the input in

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from teola_plugin.adapters.source import source_of
+from teola_plugin.adapters.keys import text_of
+from teola_plugin.adapters.source import Source, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ def returned_keys(function: Any) -> Written | None:
         returns: list[ast.expr | None] = [node.body]
     else:
         returns = [*_returns(node.body), *([] if _always_ends(node.body) else [None])]
-    found = [_keys(value) for value in returns]
+    found = [_keys(value, source) for value in returns]
     known = [keys for keys in found if keys is not None]
     if not known or len(known) < len(found):
         return None
@@ -66,11 +67,13 @@ def _always_ends(body: list[ast.stmt]) -> bool:
             return False
 
 
-def _keys(value: ast.expr | None) -> frozenset[str] | None:
+def _keys(value: ast.expr | None, source: Source) -> frozenset[str] | None:
     match value:
         case None | ast.Constant(value=None):
             return frozenset()
-        case ast.Dict(keys=keys) if all(isinstance(k, ast.Constant) and isinstance(k.value, str) for k in keys):
-            return frozenset(k.value for k in keys)  # type: ignore[union-attr]
+        case ast.Dict(keys=keys):
+            texts = [text_of(key, source) if key else None for key in keys]
+            known = frozenset(text for text in texts if text is not None)
+            return known if None not in texts else None
         case _:
             return None

@@ -162,10 +162,10 @@ class _Steps:
             for name in sorted(nodes):  # the order in which LangGraph applies writes
                 branch()
                 results[name] = self._node(name, is_running=is_running)
-        updates: dict[str, list[Lazy]] = {}
+        updates: dict[str, list[tuple[Lazy, bool]]] = {}
         for name, result in results.items():
-            for key, update in self._updates(name, result):
-                updates.setdefault(key, []).append(update)
+            for key, update, is_certain in self._updates(name, result):
+                updates.setdefault(key, []).append((update, is_certain))
         for key, writes in updates.items():
             self._write(key, writes)
         return results
@@ -196,20 +196,20 @@ class _Steps:
 
         return self.tracer.attempt(read, component, given, name)
 
-    def _updates(self, name: str, result: Symbol) -> Iterator[tuple[str, Lazy]]:
-        """The keys that a node writes, and what: ABSENT where it turns out not to."""
+    def _updates(self, name: str, result: Symbol) -> Iterator[tuple[str, Lazy, bool]]:
+        """The keys that a node writes, what, and whether that is certain: else it may turn out to be ABSENT."""
         keys = self.graph.builder.channels
         if isinstance(result, Record) and result.rest is None:
-            yield from ((key, partial(_held, symbol)) for key, symbol in result.fields.items() if key in keys)
+            yield from ((key, partial(_held, symbol), True) for key, symbol in result.fields.items() if key in keys)
             return
         value = self.draft.value(result, name)
         bound = self.graph.nodes[name].bound
         written = returned_keys(_function(bound)) if isinstance(bound, RunnableCallable) else None
         for key in keys:
             if written is None or key in written.sometimes:
-                yield key, partial(self._get, value, key)
+                yield key, partial(self._get, value, key), False
             elif key in written.always:
-                yield key, partial(self.draft.field, value, key)
+                yield key, partial(self.draft.field, value, key), True
 
     def _get(self, value: Value, key: str) -> Symbol:
         def get(written: Any) -> Any:
@@ -220,13 +220,13 @@ class _Steps:
 
     # --- the state ---------------------------------------------------------------------------------------------------
 
-    def _write(self, key: str, updates: list[Lazy]) -> None:
+    def _write(self, key: str, updates: list[tuple[Lazy, bool]]) -> None:
         channel = self.graph.channels[key]
-        is_plain = len(updates) == 1 and updates[0].func is not self._get  # type: ignore[attr-defined]
-        if type(channel) is LastValue and is_plain:
-            self.written[key] = updates[0]
+        if type(channel) is LastValue and [is_certain for _, is_certain in updates] == [True]:
+            self.written[key] = updates[0][0]
         elif type(channel) is LastValue or (type(channel) is BinaryOperatorAggregate and _is_pure(channel.operator)):
-            self.written[key] = _once(partial(self._merged, key, self.written.get(key), updates))
+            merged = partial(self._merged, key, self.written.get(key), [update for update, _ in updates])
+            self.written[key] = _once(merged)
         else:
             self.unknown.add(key)
 
