@@ -110,7 +110,7 @@ def test_a_join_remembers_who_came() -> None:
     assert fronts(graph, Front(frozenset({"D"}), frozenset({("join:C+D:E", "C")}))) == [["D"], ["E"]]
 
 
-@pytest.mark.parametrize("stops, steps", [
+@pytest.mark.parametrize(("stops", "steps"), [
     ({"interrupt_before": ["D"]}, [["A"], ["B", "C"]]), ({"interrupt_after": ["B"]}, [["A"], ["B", "C"]]),
     ({"interrupt_before": "*"}, [["A"]]), ({"interrupt_after": "*"}, [["A"]]), ({"interrupt_before": ["A"]}, None),
 ])  # fmt: skip
@@ -224,12 +224,12 @@ def only_a(x: Any) -> Any:
 def a_or_b(x: Any) -> Any:
     if x:
         return {"a": 1, "c": 2}
-    else:
+    else:  # noqa: RET505
         return {"b": 1, "c": 2}
 
 
 def perhaps(x: Any) -> Any:
-    for y in x:
+    for y in x:  # noqa: RET503
         return {"a": y}
 
 
@@ -239,6 +239,7 @@ def spread(x: Any) -> Any:
 
 def by_name(x: Any) -> Any:
     made = {"a": 1}
+    made["b"] = x
     return made
 
 
@@ -249,7 +250,7 @@ def guarded(x: Any) -> Any:
         return {"a": None}
 
 
-@pytest.mark.parametrize("function, keys", [
+@pytest.mark.parametrize(("function", "keys"), [
     (only_a, Written(frozenset("a"))), (a_or_b, Written(frozenset("c"), frozenset("ab"))), (spread, None),
     (perhaps, Written(frozenset(), frozenset("a"))), (by_name, None), (guarded, Written(frozenset("a"))),
     (lambda x: {"a": x}, Written(frozenset("a"))), (len, None),
