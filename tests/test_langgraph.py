@@ -228,9 +228,10 @@ def a_or_b(x: Any) -> Any:
         return {"b": 1, "c": 2}
 
 
-def perhaps(x: Any) -> Any:
-    for y in x:  # noqa: RET503
-        return {"a": y}
+def perhaps(x: Any) -> Any:  # noqa: RET503
+    if x:
+        return {"a": x}
+    print(x)
 
 
 def spread(x: Any) -> Any:
