@@ -18,12 +18,10 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from teola_plugin import compare, optimize, optimized, runtime
 from teola_plugin.calling import Caller
-from teola_plugin.comparison import Comparison
 from teola_plugin.demo.corpus import passages
 from teola_plugin.demo.parts import Sizes, llm_parts
 from teola_plugin.demo.run import FORMS, Case, cases_of, kit_for
@@ -52,9 +50,8 @@ def main(
         try:
             task = progress.add_task("starting the engines", total=None)
             parts = llm_parts(engines)
-            _say(screen.console, f"{engines} engines, milliseconds, {repeats} pairs")
-            _say(
-                screen.console,
+            screen.say(f"{engines} engines, milliseconds, {repeats} pairs")
+            screen.say(
                 ROW.format("pipeline", "orig.", "async", "opt.", "ratio [95 %]", "bound", "/bound", "equal"),
             )
             for framework in FORMS:
@@ -63,13 +60,9 @@ def main(
                 for case in cases_of(framework, ("advanced", "naive"), kit, sizes):
                     if only in case.name:
                         told = partial(_tell, progress, task, case.name)
-                        _say(screen.console, ROW.format(*_row(case, repeats, told)))
+                        screen.say(ROW.format(*_row(case, repeats, told)))
         finally:
             runtime.host.close()
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _tell(progress: Progress, task: TaskID, name: str, done: int, total: int) -> None:
@@ -81,8 +74,8 @@ def _row(case: Case, repeats: int, progress: Callable[[int, int], None]) -> list
     found = compare(case.pipeline, case.inputs, optimized=twin, repeats=repeats, mode=case.form, progress=progress)
     bound_s = _bound_s(twin, repeats)
     return [
-        case.name, _ms(found.original_median_s), _async_ms(case, repeats), _ms(found.optimized_median_s),
-        str(found.ratio), _ms(bound_s), f"{found.optimized_median_s / bound_s:.2f}", _equal(found),
+        case.name, ms(found.original_median_s), _async_ms(case, repeats), ms(found.optimized_median_s),
+        str(found.ratio), ms(bound_s), f"{found.optimized_median_s / bound_s:.2f}", found.verdict,
     ]  # fmt: skip
 
 
@@ -98,14 +91,10 @@ def _async_ms(case: Case, repeats: int) -> str:
         return "-"
     with Caller() as caller:
         times = [caller.call(case.with_async, case.form, case.inputs[0]).seconds for _ in range(repeats + 1)]
-    return _ms(statistics.median(times[1:]))
+    return ms(statistics.median(times[1:]))
 
 
-def _equal(found: Comparison) -> str:
-    return "yes" if found.equal else f"NO ({len(found.differences)}, {len(found.tree_differences)})"
-
-
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f}"
 
 

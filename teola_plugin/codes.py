@@ -27,6 +27,7 @@ CODES = {
     "TR402": "items wait for the whole text: nobody takes them one by one",
     "TR403": "the generation ends with the last wanted item",
     "TR404": "the generation runs to its own end: the whole text is seen",
+    "TR405": "items wait for the whole text: their own prefills would hold up its decoding",
     # breaks
     "TB001": "not a pipeline we know; returned as it is",
     "TB101": "this function may have effects, so only the framework's own run calls it",

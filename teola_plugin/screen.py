@@ -40,6 +40,10 @@ class Screen:
     console: Console
     log: Path
 
+    def say(self, line: str) -> None:
+        """Print one line as it is."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
 
 @contextmanager
 def own_screen() -> Iterator[Screen]:

@@ -111,11 +111,24 @@ def test_each_slot_is_handed_out_once(host: LocalHost) -> None:
     session = Session(host)
     session.run_ahead(prepared(fakes), [{"question": "why"}], {})
     barrier(host)
-    spec = fakes["embedder"].spec
-    replies = session.ask(spec, "embedding", ["why", "why"], {"normalize": True})
-    assert [r.result() for r in replies] == ["v(why)", "v(why)"]
-    assert fakes["embedder"].seen.count("why") == 2
+    spec = fakes["llm"].spec
+    replies = session.ask(spec, "decoding", ["rewrite: why", "rewrite: why"], {})
+    assert [r.result() for r in replies] == ["one\ntwo"] * 2
+    assert fakes["llm"].seen.count("rewrite: why") == 2
     assert session.close().misses == 1
+
+
+def test_the_same_embedding_is_computed_once(host: LocalHost) -> None:
+    fakes = engines()
+    session = Session(host)
+    session.run_ahead(prepared(fakes), [{"question": "why"}], {})
+    barrier(host)
+    spec = fakes["embedder"].spec
+    replies = session.ask(spec, "embedding", ["why", "why", "not", "not"], {"normalize": True})
+    assert [r.result() for r in replies] == ["v(why)", "v(why)", "v(not)", "v(not)"]
+    assert [fakes["embedder"].seen.count(text) for text in ("why", "not")] == [1, 1]
+    report = session.close()
+    assert (report.hits, report.misses) == (3, 1)
 
 
 def test_a_different_setting_is_a_miss_not_a_wrong_answer(host: LocalHost) -> None:

@@ -80,6 +80,11 @@ class Comparison:
         return not self.differences and not self.tree_differences
 
     @property
+    def verdict(self) -> str:
+        """`yes`, or how many answers and callback trees differ."""
+        return "yes" if self.equal else f"NO ({len(self.differences)}, {len(self.tree_differences)})"
+
+    @property
     def original_median_s(self) -> float:
         return statistics.median(self.original_s)
 

@@ -9,6 +9,9 @@
 It pays if somebody takes the items one by one; who takes the list whole waits for its end anyway. How many
 items there will be is not known and need not be: nothing is made beforehand for items that may never come.
 
+It does not pay if the items only become prompts of the same LLM: the last one is not written any sooner, and the
+prefills of those before it hold up its decoding one by one, where all of them together would have been one batch.
+
 `early_stop` ends the generation when all `wanted` items are written. Only where nobody but the graph sees the
 text: the framework's own run reads it to the end, so there it would be another answer. Source: Teola/Ayo,
 section 4.3, pass 4; the paper makes a fixed number of partial decodings instead.
@@ -18,8 +21,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from teola_plugin.graph import PIPELINE, Graph, Primitive, map_depth
+from teola_plugin.graph import DECODES, PIPELINE, Graph, Primitive, map_depth
+from teola_plugin.passes.estimates import llm_profile
 from teola_plugin.passes.rewrite import Context, Record
+from teola_plugin.plan import is_request
 
 NAME = "pipeline_decoding"
 
@@ -34,6 +39,11 @@ def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Recor
         if not takers:
             records.append(Record("TR402", NAME, p.name, False, "nobody takes its items one by one", 0))
             continue
+        loss_s = _loss_s(graph, p, takers, context)
+        if loss_s > 0:
+            reason = f"all prompts of its items at once are prefilled {loss_s * 1000:.0f} ms sooner than one by one"
+            records.append(Record("TR405", NAME, p.name, False, reason, loss_s))
+            continue
         reason = f"items go on one by one to {', '.join(takers)}"
         records.append(Record("TR401", NAME, p.name, True, reason, len(takers)))
         changed = replace(p, kind="partial_decoding")
@@ -44,6 +54,30 @@ def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Recor
             records.append(Record("TR404", NAME, p.name, False, "the whole text may be seen", wanted))
         changes[p.name] = [changed]
     return graph.replacing(changes), records
+
+
+LLM_KINDS = (*DECODES, "partial_prefilling", "call")
+ITEM_TOKENS = 16
+"""Of a line in a list, to tell how many there are in a text of the usual length."""
+
+
+def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> float:
+    """Seconds that the items' own prefills hold up the decoding, if they are all prompts of the same engine."""
+    requests = [request for taker in takers for request in _requests(graph, taker)]
+    if any(request.kind not in LLM_KINDS or request.engine != p.engine for request in requests):
+        return 0.0
+    llm = llm_profile(p.engine, context)
+    items = max(2, llm.output_tokens // ITEM_TOKENS)
+    tokens = context.expected_tokens
+    return items * llm.prefill_s(tokens) - llm.prefill_s(items * tokens, items=items)
+
+
+def _requests(graph: Graph, name: str) -> list[Primitive]:
+    """What is asked of engines next, from this primitive on."""
+    p = graph[name]
+    if is_request(p) or p.engine == PIPELINE:
+        return [p]
+    return [request for user in graph.consumers()[name] for request in _requests(graph, user.name)]
 
 
 def _takers(graph: Graph, p: Primitive) -> list[str]:

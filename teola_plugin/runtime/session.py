@@ -5,6 +5,8 @@ run asks for a key it gets the n-th slot, and so does the run-ahead: whoever com
 shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
 counted as wasted.
 
+The same embedding or rerank score asked for twice in a call is computed once: later slots of the key share the reply.
+
 A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
 the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
 """
@@ -24,13 +26,19 @@ from teola_plugin import seams
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import Event, Retired
+from teola_plugin.graph import Graph
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Traced
 
 MAX_RUNS = 256
 """So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
+
+
+SHARED = ("embedding", "reranking")
+"""Work whose value is numbers, the same each time. What a search finds is changed by those who get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Report:
     `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
     why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
     hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
-    framework asked for.
+    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
     """
 
     hits: int = 0
@@ -58,7 +66,11 @@ class Report:
     lead_s: float = 0.0
     asking_s: float = 0.0
     rested: bool = False
+    graphs: tuple[Graph, ...] = ()
 
+
+Listener = Callable[[Report, Traced], None]
+"""Is told what a call came to, and how its pipeline was read."""
 
 Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
 """What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
@@ -72,6 +84,9 @@ class _Slot:
     stamp: Hashable = None
     is_ours: bool = False
     """The framework's run opened it, not the run-ahead."""
+
+    is_shared: bool = False
+    """It has the reply of an earlier slot."""
 
     since_s: float = field(default_factory=time.perf_counter)
 
@@ -106,10 +121,12 @@ class Session:
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self._has_rested = False
+        self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
         self._lead_s = 0.0
         self._is_closed = False
         self._started_s = time.perf_counter()
+        self.listeners: list[Listener] = []  # whoever hears of the call may add itself, to be told how it ended
 
     is_unheard = False
 
@@ -126,6 +143,7 @@ class Session:
             self._is_ahead = True
             self._host.subscribe(self._owner, self._events.append)
         self._observed = observed
+        self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
 
@@ -161,7 +179,7 @@ class Session:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
                 entry = self._entry(spec, op, payload, settings)
-                if entry.ahead == len(entry.slots):
+                if entry.ahead == len(entry.slots) and not _share(entry, op):
                     entry.slots.append(_Slot(Reply(), stamp))
                     fresh.append((self._bound(payload), entry.slots[-1].reply))
                 replies.append(entry.slots[entry.ahead].reply)
@@ -223,7 +241,10 @@ class Session:
                 fresh = [(self._bound(payload), Reply()) for payload in payloads]
                 replies, payloads = [reply for _, reply in fresh], ()
             for payload in payloads:
-                reply, outcome = self._retire(self._entry(spec, op, payload, settings), stamp)
+                entry = self._entry(spec, op, payload, settings)
+                if entry.taken == len(entry.slots):
+                    _share(entry, op)
+                reply, outcome = self._retire(entry, stamp)
                 replies.append(reply)
                 if outcome != "hit":
                     fresh.append((self._bound(payload), reply))
@@ -265,7 +286,7 @@ class Session:
             for entry in self._table.values():
                 shared += sum(slot.is_ours for slot in entry.slots[: entry.ahead])
                 for slot in entry.slots[entry.taken :]:
-                    wasted += 1
+                    wasted += not slot.is_shared
                     slot.reply.cancel_unless_ended()
             self._table.clear()
 
@@ -293,6 +314,7 @@ class Session:
             self._lead_s,
             last_asked_s - self._started_s,
             self._has_rested,
+            tuple(self._graphs.values()),
         )
 
     # --- slots -------------------------------------------------------------------------------------------------------
@@ -356,6 +378,14 @@ class _Asking:
 
     def observe(self, component: object, value: Any) -> None:
         """What runs ahead tells nobody."""
+
+
+def _share(entry: _Slots, op: str) -> bool:
+    """Let a new slot have the reply of the last one, where nobody can tell the difference."""
+    if op not in SHARED or not entry.slots or isinstance(entry.slots[-1].reply.outcome, Failed):
+        return False
+    entry.slots.append(_Slot(entry.slots[-1].reply, entry.slots[-1].stamp, is_shared=True))
+    return True
 
 
 def _ended_reply() -> Reply:

@@ -1,0 +1,341 @@
+"""LangChain and LangGraph at simulated latencies: original, optimized, and the same requests overlapped by hand.
+
+    python benchmarks/langchain_and_langgraph.py                    all rows
+    python benchmarks/langchain_and_langgraph.py --only barrier     those whose name contains this
+
+All three share engines that wait by published profiles of a 7B model, an embedding model and a vector store (real
+waiting, so no GPU is needed). `by hand` is asyncio code without a framework that asks for the same things as early as
+their inputs exist: what a careful user could write, and the bound of the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypedDict
+
+import typer
+from langchain_chroma import Chroma
+from langchain_classic.retrievers import EnsembleRetriever, MultiQueryRetriever
+from langchain_core.documents import Document
+from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langgraph.graph import END, START, StateGraph
+
+from teola_plugin import compare, optimize, runtime
+from teola_plugin.demo.corpus import passages
+from teola_plugin.demo.parts import chroma_without
+from teola_plugin.engines import Engine
+from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings
+from teola_plugin.profile import PAPER, PAPER_LLM
+from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
+from teola_plugin.screen import own_screen, progress_bar
+
+ROW = "{:28}{:>8}{:>8}{:>9}  {:18}{:>9}  {}"
+QUESTION = {"q": "Why is the sky blue at noon and red in the evening?"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pipeline, an input, and the same by hand."""
+
+    name: str
+    pipeline: Any
+    given: Any
+    by_hand: Callable[[], Awaitable[Any]]
+    form: str = "invoke"
+
+
+def main(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 7,
+    only: Annotated[str, typer.Option(help="Rows whose name contains this.")] = "",
+) -> None:
+    """Print one row for each shape of pipeline."""
+    with own_screen() as screen, progress_bar(screen.console) as progress:
+        task = progress.add_task("storing passages", total=None)
+        try:
+            screen.say(f"profile engines, milliseconds, {repeats} pairs")
+            screen.say(ROW.format("pipeline", "orig.", "opt.", "by hand", "ratio [95 %]", "/by hand", "equal"))
+            for row in rows():
+                if only in row.name:
+                    told = partial(progress.update, task, description=row.name)
+                    screen.say(ROW.format(*_measured(row, repeats, told)))
+        finally:
+            runtime.host.close()
+
+
+def _measured(row: Row, repeats: int, told: Callable[..., None]) -> list[str]:
+    found = compare(
+        row.pipeline, [row.given], optimized=optimize(row.pipeline), repeats=repeats, mode=row.form,
+        progress=lambda done, total: told(completed=done, total=total),
+    )  # fmt: skip
+    by_hand_s = statistics.median(asyncio.run(_seconds(row.by_hand)) for _ in range(repeats))
+    return [
+        row.name, ms(found.original_median_s), ms(found.optimized_median_s), ms(by_hand_s), str(found.ratio),
+        f"{found.optimized_median_s / by_hand_s:.2f}", found.verdict,
+    ]  # fmt: skip
+
+
+async def _seconds(act: Callable[[], Awaitable[Any]]) -> float:
+    started_s = time.perf_counter()
+    await act()
+    return time.perf_counter() - started_s
+
+
+# --- what they are made of -------------------------------------------------------------------------------------------
+
+
+class Models:
+    """Chat models of several lengths on one engine, and a store on an embedding engine."""
+
+    def __init__(self) -> None:
+        self.engine: Engine = ProfileLLM("llm", PAPER_LLM["7b"])
+        self.short, self.middle, self.long = (self.chat(max_tokens=n) for n in (8, 16, 40))
+        self.embeddings = EngineEmbeddings(ProfileEmbedding(64, PAPER["embedding"]))
+        self.stores = [self.store(name) for name in ("notes", "manuals")]
+
+    def chat(self, **settings: Any) -> EngineChatModel:
+        return EngineChatModel(engine=self.engine, **settings)
+
+    def store(self, name: str) -> Chroma:
+        store = Chroma(name, self.embeddings, client=chroma_without(name))
+        store.add_texts([p.text for p in passages(16)])
+        return store
+
+
+def ask(template: str) -> ChatPromptTemplate:
+    return ChatPromptTemplate.from_template(template)
+
+
+def format_docs(docs: Sequence[Document]) -> str:
+    return "\n".join(d.page_content for d in docs)
+
+
+def rows() -> list[Row]:
+    m = Models()
+    return [assigns(m), batch(m), list_into_map(m), ensemble(m), multi_query(m), barrier(m), fan_out(m)]
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def assigns(m: Models) -> Row:
+    """Two steps that stand one after the other, and need not."""
+    summary, critic = ask("Summarize: {q}"), ask("Criticize: {q}")
+    last = ask("Answer {q} with {summary} and {critique}")
+    chain = (
+        RunnablePassthrough.assign(summary=summary | m.middle | StrOutputParser())
+        | RunnablePassthrough.assign(critique=critic | m.middle | StrOutputParser())
+        | last
+        | m.middle
+        | StrOutputParser()
+    )
+
+    async def by_hand() -> Any:
+        first, second = await asyncio.gather(*(m.middle.ainvoke(t.invoke(QUESTION)) for t in (summary, critic)))
+        return await m.middle.ainvoke(last.invoke({**QUESTION, "summary": first.content, "critique": second.content}))
+
+    return Row("assigns in turn", chain, QUESTION, by_hand)
+
+
+def batch(m: Models) -> Row:
+    """LangChain's batch takes each step for all inputs before the next one."""
+    questions = [{"q": f"{QUESTION['q']} ({n})", "brief": n % 4 != 0} for n in range(8)]
+    last = ask("Judge {draft}")
+
+    def draft(x: dict[str, Any]) -> str:
+        if x["brief"]:
+            return str(m_short.invoke(f"Draft: {x['q']}").content)
+        return str(m_long.invoke(f"Draft: {x['q']}").content)
+
+    def judged(x: dict[str, Any]) -> str:
+        if x["brief"]:
+            return str(m_long.invoke(f"Judge {x['draft']}").content)
+        return str(m_short.invoke(f"Judge {x['draft']}").content)
+
+    m_short, m_long = m.short, m.long
+    chain = RunnablePassthrough.assign(draft=draft) | RunnableLambda(judged)
+
+    async def one(x: dict[str, Any]) -> Any:
+        first, second = (m.short, m.long) if x["brief"] else (m.long, m.short)
+        draft = await first.ainvoke(f"Draft: {x['q']}")
+        return await second.ainvoke(last.invoke({"draft": draft.content}))
+
+    async def by_hand() -> Any:
+        return await asyncio.gather(*map(one, questions))
+
+    return Row("batch of 8", chain, questions, by_hand, "batch")
+
+
+def list_into_map(m: Models) -> Row:
+    """Twelve items, each explained: LangChain runs as many at once as it has threads for (6 on two cores)."""
+    writer = m.chat(settings={"max_tokens": 64, "shape": "numbered:12"})
+    first, each, last = ask("List aspects of: {q}"), ask("Explain {item}"), ask("Conclude from {parts}")
+
+    def join(parts: list[str]) -> dict[str, str]:
+        return {"parts": "\n".join(parts)}
+
+    one = {"item": RunnablePassthrough()} | each | m.middle | StrOutputParser()
+    chain = first | writer | NumberedListOutputParser() | one.map() | RunnableLambda(join) | last | m.middle
+
+    async def by_hand() -> Any:
+        text = await writer.ainvoke(first.invoke(QUESTION))
+        items = NumberedListOutputParser().parse(str(text.content))
+        replies = await asyncio.gather(*(m.middle.ainvoke(each.invoke({"item": item})) for item in items))
+        return await m.middle.ainvoke(last.invoke(join([str(reply.content) for reply in replies])))
+
+    return Row("list into map", chain, QUESTION, by_hand)
+
+
+def ensemble(m: Models) -> Row:
+    """Several retrievers, which LangChain asks in turn."""
+    retrievers = [store.as_retriever(search_kwargs={"k": 3}) for store in m.stores]
+    retriever = EnsembleRetriever(retrievers=retrievers, weights=[0.5, 0.5])
+
+    async def by_hand() -> Any:
+        vector = await m.embeddings.aembed_query(QUESTION["q"])
+        return await asyncio.gather(*(store.asimilarity_search_by_vector(vector, k=3) for store in m.stores))
+
+    return Row("ensemble of 2 retrievers", retriever, QUESTION["q"], by_hand)
+
+
+def multi_query(m: Models) -> Row:
+    """Queries are searched for in turn, once all of them are written."""
+    retriever = m.stores[0].as_retriever(search_kwargs={"k": 3})
+    writer = m.chat(settings={"max_tokens": 40, "shape": "lines:3"})
+    several = MultiQueryRetriever.from_llm(retriever=retriever, llm=writer)
+    last = ask("Answer {q} from {context}")
+    chain: Runnable[Any, Any] = (
+        RunnablePassthrough.assign(context=operator.itemgetter("q") | several | format_docs) | last | m.middle
+    )
+
+    async def by_hand() -> Any:
+        text, asked = "", []
+        async for piece in writer.astream(several.llm_chain.first.invoke({"question": QUESTION["q"]})):
+            text += str(piece.content)
+            lines = [line for line in text.split("\n")[:-1] if line]
+            asked += [asyncio.create_task(retriever.ainvoke(line)) for line in lines[len(asked) :]]
+        lines = [line for line in text.split("\n") if line]
+        asked += [asyncio.create_task(retriever.ainvoke(line)) for line in lines[len(asked) :]]
+        docs = {d.page_content: d for found in await asyncio.gather(*asked) for d in found}
+        return await m.middle.ainvoke(last.invoke({**QUESTION, "context": format_docs(list(docs.values()))}))
+
+    return Row("multi-query RAG", chain, QUESTION, by_hand)
+
+
+class State(TypedDict, total=False):
+    q: str
+    a: str
+    b: str
+    c: str
+    d: str
+    d2: str
+    e: str
+
+
+def barrier(m: Models) -> Row:
+    """a -> {b -> d -> d2, c} -> e, where c is as long as b, d and d2 together; LangGraph lets d wait for c."""
+    short, long = m.short, m.long
+
+    def a(s: State) -> State:
+        return {"a": short.invoke(f"a {s['q']}").content}
+
+    def b(s: State) -> State:
+        return {"b": short.invoke(f"b {s['a']}").content}
+
+    def c(s: State) -> State:
+        return {"c": long.invoke(f"c {s['a']}").content}
+
+    def d(s: State) -> State:
+        return {"d": short.invoke(f"d {s['b']}").content}
+
+    def d2(s: State) -> State:
+        return {"d2": short.invoke(f"d2 {s['d']}").content}
+
+    def e(s: State) -> State:
+        return {"e": short.invoke(f"e {s['c']} {s['d2']}").content}
+
+    graph = StateGraph(State)
+    for name, node in {"A": a, "B": b, "C": c, "D": d, "D2": d2, "E": e}.items():
+        graph.add_node(name, node)
+    for start, end in [(START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), ("D", "D2"), (["C", "D2"], "E"), ("E", END)]:
+        graph.add_edge(start, end)
+
+    async def asked(model: Any, prompt: str) -> str:
+        return str((await model.ainvoke(prompt)).content)
+
+    async def by_hand() -> Any:
+        first = await asked(short, f"a {QUESTION['q']}")
+
+        async def branch() -> str:
+            second = await asked(short, f"b {first}")
+            return await asked(short, f"d2 {await asked(short, f'd {second}')}")
+
+        other, found = await asyncio.gather(asked(long, f"c {first}"), branch())
+        return await asked(short, f"e {other} {found}")
+
+    return Row("LangGraph barrier", graph.compile(), QUESTION, by_hand)
+
+
+def fan_out(m: Models) -> Row:
+    """A plan, two searches that each write a section, a review of one, and a report."""
+    middle, short, long = m.middle, m.short, m.long
+    retriever = m.stores[0].as_retriever(search_kwargs={"k": 3})
+
+    def plan(s: State) -> State:
+        return {"a": short.invoke(f"Plan {s['q']}").content}
+
+    def section(s: State) -> State:
+        found = retriever.invoke(f"first {s['a']}")
+        return {"b": short.invoke(f"Write {found[0].page_content}").content}
+
+    def other(s: State) -> State:
+        found = retriever.invoke(f"second {s['a']}")
+        return {"c": long.invoke(f"Write {found[0].page_content}").content}
+
+    def review(s: State) -> State:
+        return {"d": middle.invoke(f"Review {s['b']}").content}
+
+    def report(s: State) -> State:
+        return {"e": middle.invoke(f"Report {s['c']} {s['d']}").content}
+
+    graph = StateGraph(State)
+    for name, node in {"plan": plan, "one": section, "two": other, "review": review, "report": report}.items():
+        graph.add_node(name, node)
+    for start, end in [
+        (START, "plan"), ("plan", "one"), ("plan", "two"), ("one", "review"), (["two", "review"], "report"),
+    ]:  # fmt: skip
+        graph.add_edge(start, end)
+
+    async def asked(model: Any, prompt: str) -> str:
+        return str((await model.ainvoke(prompt)).content)
+
+    async def by_hand() -> Any:
+        first = await asked(short, f"Plan {QUESTION['q']}")
+
+        async def branch() -> str:
+            found = await retriever.ainvoke(f"first {first}")
+            return await asked(middle, f"Review {await asked(short, f'Write {found[0].page_content}')}")
+
+        async def second() -> str:
+            found = await retriever.ainvoke(f"second {first}")
+            return await asked(long, f"Write {found[0].page_content}")
+
+        left, right = await asyncio.gather(second(), branch())
+        return await asked(middle, f"Report {left} {right}")
+
+    return Row("LangGraph research", graph.compile(), QUESTION, by_hand)
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f}"
+
+
+if __name__ == "__main__":
+    typer.run(main)
