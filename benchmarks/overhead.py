@@ -11,14 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypedDict
 
 import typer
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnableSequence
+from langgraph.graph import START, StateGraph
 
-from teola_plugin import optimize, runtime
+from teola_plugin import optimize, optimized, runtime
 from teola_plugin.engines import Batch, Capabilities, Completion, Done, Emit
 from teola_plugin.models.langchain import EngineChatModel
 
@@ -46,14 +48,42 @@ def main(blocks: Annotated[int, typer.Option(min=4)] = 40) -> None:
     """Print the figures."""
     plain = RunnableLambda(str.strip) | RunnableLambda(str.upper)
     print(f"a pipeline without leaves comes back as the same object: {optimize(plain) is plain}")
-    chain = ChatPromptTemplate.from_template("Is {x} prime?") | EngineChatModel(engine=AtOnce()) | StrOutputParser()
-    twin = optimize(chain)
-    assert twin is not chain
-    original_s, added_s = _per_call(lambda: chain.invoke({"x": "7"}), lambda: twin.invoke({"x": "7"}), blocks)
-    print(f"a chain with nothing to gain: {original_s * 1000:.2f} ms a call, optimized {added_s * 1000:+.2f} ms")
+    llm = EngineChatModel(engine=AtOnce())
+    ask = ChatPromptTemplate.from_template("Is {x} prime?") | llm | StrOutputParser()
+    again = [RunnableLambda(lambda answer: {"x": answer}), RunnablePassthrough(), RunnableLambda(lambda x: x)]
+    for name, pipeline in {
+        "a chain of 3 steps": ask,
+        "a chain of 10 steps": ask | RunnableSequence(*again) | ask | StrOutputParser(),
+        "a graph of 10 nodes": _graph(llm),
+    }.items():
+        twin = optimize(pipeline)
+        assert twin is not pipeline
+        original_s, added_s = _per_call(partial(pipeline.invoke, {"x": "7"}), partial(twin.invoke, {"x": "7"}), blocks)
+        assert not any(report.hits for report in optimized(twin).reports)
+        print(f"{name} with nothing to gain: {original_s * 1000:.2f} ms a call, optimized {added_s * 1000:+.2f} ms")
     for statement in ("pass", "import teola_plugin", "from teola_plugin import optimize"):
         print(f"python -c '{statement}': {_python_s(statement) * 1000:.0f} ms")
     runtime.host.close()
+
+
+class State(TypedDict):
+    x: str
+
+
+def _graph(llm: EngineChatModel) -> Any:
+    """Nine nodes in a row that compute a little, and one that asks."""
+
+    def node(state: State) -> State:
+        return {"x": state["x"] + "."}
+
+    def ask(state: State) -> State:
+        return {"x": llm.invoke(state["x"]).text}
+
+    graph = StateGraph(State)
+    for at in range(10):
+        graph.add_node(f"n{at}", ask if at == 5 else node)
+        graph.add_edge(f"n{at - 1}" if at else START, f"n{at}")
+    return graph.compile()
 
 
 def _per_call(first: Callable[[], Any], second: Callable[[], Any], blocks: int) -> tuple[float, float]:

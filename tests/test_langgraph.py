@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-from teola_plugin import explain, optimize, optimized
+from teola_plugin import compare, explain, optimize, optimized
 from teola_plugin.adapters.langgraph.returned import Written, returned_keys
 from teola_plugin.adapters.langgraph.supersteps import Front, first_front, trace_from
 from teola_plugin.graph import PIPELINE
@@ -330,3 +330,10 @@ def test_send_is_left_to_langgraph_and_what_follows_is_not() -> None:
     graph.add_edge("B", "D")
     plain = graph.compile()
     assert optimize(plain).invoke({"q": "one two three"}) == plain.invoke({"q": "one two three"})
+
+
+def test_compare_and_explain_take_graphs() -> None:
+    found = compare(barrier(), [{"q": "x"}], repeats=1)
+    assert found.equal
+    assert found.tree_nodes > 5
+    assert "E = call(mode, c, d, fn='anode') @ llm" in explain(optimize(barrier()), analyze={"q": "x"})

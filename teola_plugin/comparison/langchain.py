@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,10 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 
 from teola_plugin.comparison.trees import Node
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Identities of LangGraph's tasks, which are others in each run."""
 
 
 class Recorder(BaseCallbackHandler):
@@ -24,7 +29,8 @@ class Recorder(BaseCallbackHandler):
         self, kind: str, serialized: dict[str, Any] | None, run_id: UUID, parent: UUID | None, **more: Any
     ) -> None:
         name = more.get("name") or (serialized or {}).get("name") or ((serialized or {}).get("id") or ["?"])[-1]
-        facts = {"tags": sorted(more.get("tags") or ()), "metadata": dict(more.get("metadata") or {})}
+        metadata = {k: _UUID.sub("*", v) if isinstance(v, str) else v for k, v in (more.get("metadata") or {}).items()}
+        facts = {"tags": sorted(more.get("tags") or ()), "metadata": metadata}
         with self._lock:
             self.nodes[str(run_id)] = Node(kind, str(name), str(parent) if parent else None, facts)
 

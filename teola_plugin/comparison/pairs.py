@@ -75,7 +75,7 @@ def _pair(
 def _recording(pipeline: Any, is_recorded: bool) -> Iterator[tuple[dict[str, Any], dict[str, Node]]]:
     """Options for the call, and where its callbacks' nodes will be."""
     framework = adapter.name if is_recorded and (adapter := adapter_for(pipeline)) else ""
-    if framework == "langchain":
+    if framework in ("langchain", "langgraph"):
         from teola_plugin.comparison.langchain import Recorder
 
         recorder = Recorder()
