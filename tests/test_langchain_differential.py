@@ -7,6 +7,7 @@ maps, searches, functions with and without effects, retries, fallbacks and engin
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import random
 from collections.abc import Callable
@@ -244,7 +245,7 @@ class Maker:
     def text_step(self, deep: int) -> Runnable[Any, Any]:
         options = [
             self.chat, self.completion, self.chat, self.pure, self.impure, self.searched, self.choice, self.mapped,
-            self.twice, self.retried, self.rescued,
+            self.twice, self.retried, self.rescued, self.asking, self.asking,
         ]  # fmt: skip
         return self.pick(options, deep)
 
@@ -275,6 +276,31 @@ class Maker:
             return count(x)
 
         return self.chance.choice([RunnableLambda(count), RunnableLambda(count, acount)])
+
+    def asking(self, deep: int) -> Runnable[Any, Any]:
+        model, inner, words = self.engines.chat, self.text_step(min(deep, 1)), self.words("")
+
+        def asks(x: dict[str, Any]) -> str:
+            reply = model.invoke(f"{words}{x['question']}")
+            return str(reply.content).upper()
+
+        def asks_inside(x: dict[str, Any]) -> str:
+            return ", ".join([inner.invoke({"question": x["question"]}), words])
+
+        def asks_and_notes(x: dict[str, Any]) -> str:
+            self.effects.append(plain_text(x))
+            return str(model.invoke(words).content)
+
+        async def asks_in_coroutine(x: dict[str, Any]) -> str:
+            first, second = await asyncio.gather(model.ainvoke(words), inner.ainvoke({"question": x["question"]}))
+            return str(first.content) + second
+
+        # where an engine fails too, chance decides which of two branches is heard
+        coroutines = [] if self.fails else [asks_in_coroutine]
+        function = self.chance.choice([asks, asks_inside, asks_and_notes, *coroutines])
+        return self.chance.choice(
+            [RunnableLambda(function), RunnableLambda(function), RunnableLambda(asks, asks_in_coroutine)]
+        )
 
     def searched(self, deep: int) -> Runnable[Any, Any]:
         if self.store is None:
@@ -316,7 +342,7 @@ class Maker:
         return " ".join([self.chance.choice(["red", "green", "blue", "gray"]) for _ in range(2)] + [rest])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TEOLA_SEEDS", "60"))))
 def test_random_pipeline(seed: int) -> None:
     forms = random.Random(seed).sample(FORMS, 3)
     given = {"question": f"hive {seed % 5}"}
