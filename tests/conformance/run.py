@@ -36,7 +36,7 @@ QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 PYTEST = (
-    "-q", "-p", "routed", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "timeout=300", "-rfE",
+    "-q", "-p", "routed", "-p", "no:cacheprovider", "-p", "no:randomly", "-o", "timeout=60", "-rfE",
     "--benchmark-disable",
 )  # fmt: skip
 OFFLINE = ("--disable-socket", "--allow-unix-socket")
@@ -90,7 +90,7 @@ SUITES = {
         excepted={"": CLASSIC},
     ),
     "langgraph": Suite(
-        modes=("graph", "graph-ahead"),
+        modes=("graph",),
         path="tests",
         distribution="langgraph",
         options=("-p", "no:asyncio", "-o", "addopts=--snapshot-warn-unused --strict-markers"),
@@ -125,7 +125,8 @@ def _run(name: str, mode: str, options: Sequence[str]) -> int:
     print(f"--- {name} {version(suite.distribution) if suite.distribution else ''}, mode {mode}", flush=True)
     excepted = {**suite.excepted.get("", {}), **suite.excepted.get(mode, {})}
     leave_out = [f"--leave-out={test}" for test in excepted]
-    chosen = [] if any(not option.startswith("-") and "::" in option for option in options) else [suite.path]
+    folder = _folder(suite.distribution)
+    chosen = [] if any((folder / option.partition("::")[0]).exists() for option in options) else [suite.path]
     command = [
         sys.executable,
         "-m",
@@ -139,7 +140,7 @@ def _run(name: str, mode: str, options: Sequence[str]) -> int:
     ]
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run(command, cwd=_folder(suite.distribution), env=env, check=False).returncode
+    return subprocess.run(command, cwd=folder, env=env, check=False).returncode
 
 
 def _folder(distribution: str) -> Path:

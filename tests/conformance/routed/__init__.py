@@ -6,7 +6,7 @@
     --route=graph    what StateGraph.compile() and @entrypoint give is optimized
 
 `exec-ahead`, `object-ahead` and `graph-ahead` are the same with every model declared pure and every pipeline taken to
-gain by running ahead, and synchronous calls give it a head start. Otherwise hardly anything would run ahead: the fake
+gain by running ahead, which gets a head start before each model. Otherwise hardly anything would run ahead: the fake
 models of the tests count their calls and answer at once, and most pipelines are one model behind one prompt.
 
 A pipeline without anything to run ahead, which `optimize` hands back as it is, becomes a twin all the same, so that the
@@ -15,14 +15,12 @@ suite tests every method of a twin. At the end stands what became of the pipelin
 
 from __future__ import annotations
 
-import asyncio
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from routed.routes import route_calls, route_graphs, route_objects
+from routed.routes import give_head_start, route_calls, route_graphs, route_objects
 from routed.twins import Twins
 
 MODES = ("off", "exec", "object", "graph", "exec-ahead", "object-ahead", "graph-ahead")
@@ -96,16 +94,9 @@ def _run_all_ahead() -> None:
     from langchain_core.language_models import BaseChatModel, BaseLLM
 
     from teola_plugin import api, pure
-    from teola_plugin.runtime.session import Session
 
     for cls in (BaseChatModel, BaseLLM):
         pure(cls)
-    make_plan, run_ahead = api.make_plan, Session.run_ahead
-
-    def ahead_by_a_bit(session: Session, *args: Any) -> None:
-        run_ahead(session, *args)
-        if asyncio._get_running_loop() is None:
-            time.sleep(HEAD_START_S)
-
+        give_head_start(cls, HEAD_START_S)
+    make_plan = api.make_plan
     api.make_plan = lambda graph: replace(make_plan(graph), has_slack=True)
-    Session.run_ahead = ahead_by_a_bit

@@ -5,9 +5,11 @@ The classes of the framework are changed, for the whole process.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -85,6 +87,25 @@ def _routed(original: Callable[..., Any], twins: Twins) -> Callable[..., Any]:
 
 def _is_twin(pipeline: Any) -> bool:
     return hasattr(type(pipeline), "__teola__")
+
+
+def give_head_start(model: Any, seconds: float) -> None:
+    """In a call of a twin, models begin later. Not a synchronous one in an event loop, which that would hold up."""
+    invoke, ainvoke = model.invoke, model.ainvoke
+
+    @functools.wraps(invoke)
+    def slow_invoke(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current() is not None and asyncio._get_running_loop() is None:
+            time.sleep(seconds)
+        return invoke(self, *args, **kwargs)
+
+    @functools.wraps(ainvoke)
+    async def slow_ainvoke(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current() is not None:
+            await asyncio.to_thread(time.sleep, seconds)  # where a test freezes time, asyncio.sleep never ends
+        return await ainvoke(self, *args, **kwargs)
+
+    model.invoke, model.ainvoke = slow_invoke, slow_ainvoke
 
 
 def route_objects(twins: Twins) -> None:
