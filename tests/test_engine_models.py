@@ -132,6 +132,15 @@ def test_two_langchain_models_share_no_entry_of_a_response_cache(kind: Any) -> N
     assert [kind(engine=e)._identifying_params["model"] for e in engines] == ["/models/a", "/models/b"]
 
 
+@pytest.mark.parametrize(("kind", "type_"), [(lc.EngineChatModel, "chat"), (lc.EngineLLM, "llm")])
+def test_traces_name_a_langchain_model_as_its_replies_do(kind: Any, type_: str) -> None:
+    said = kind(engine=llm(), max_tokens=4)._get_ls_params(stop=["x"])
+    assert said == {
+        "ls_provider": "teola", "ls_model_name": "llm", "ls_model_type": type_, "ls_temperature": 0.0,
+        "ls_max_tokens": 4, "ls_stop": ["x"],
+    }  # fmt: skip
+
+
 def test_a_llamaindex_embedding_is_called_after_its_model() -> None:
     assert li.EngineEmbedding(engine=with_model("a")).model_name == "llm/a"
     assert li.EngineEmbedding(engine=llm()).model_name == "llm"

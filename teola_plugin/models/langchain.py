@@ -19,7 +19,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel, BaseLLM, LanguageModelInput
+from langchain_core.language_models import BaseChatModel, BaseLLM, LangSmithParams, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ChatMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import (
@@ -136,6 +136,9 @@ class EngineChatModel(BaseChatModel):
     def _metadata(self, completion: str) -> dict[str, Any]:
         return {"finish_reason": finish_reason(completion), "model_name": self.engine.name}
 
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        return _traced_as(self.engine, super()._get_ls_params(stop, **kwargs))
+
     @property
     def _llm_type(self) -> str:
         return "teola-engine-chat"
@@ -219,6 +222,9 @@ class EngineLLM(BaseLLM):
             "total_tokens": sum(c["total_tokens"] for c in counted),
         }
         return LLMResult(generations=generations, llm_output={"token_usage": total, "model_name": self.engine.name})
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        return _traced_as(self.engine, super()._get_ls_params(stop, **kwargs))
 
     @property
     def _llm_type(self) -> str:
@@ -315,6 +321,11 @@ def _settings(model: EngineChatModel | EngineLLM, stop: Sequence[str] | None, kw
     own = {"temperature": model.temperature, "max_tokens": model.max_tokens, "stop": model.stop}
     asked = {**kwargs, "stop": stop} if stop is not None else kwargs
     return sampling_settings(own, model.settings, asked)
+
+
+def _traced_as(engine: Engine, params: LangSmithParams) -> LangSmithParams:
+    """The model under the name that its replies have; LangChain looks for fields that these models lack."""
+    return {"ls_model_name": engine.name, **params, "ls_provider": "teola"}
 
 
 def _message(message: BaseMessage) -> dict[str, Any]:
