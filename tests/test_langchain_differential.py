@@ -292,7 +292,8 @@ class Maker:
             return str(model.invoke(words).content)
 
         async def asks_in_coroutine(x: dict[str, Any]) -> str:
-            first, second = await asyncio.gather(model.ainvoke(words), inner.ainvoke({"question": x["question"]}))
+            question = x["question"]  # a stream may not have it yet, and what is made before that is never awaited
+            first, second = await asyncio.gather(model.ainvoke(words), inner.ainvoke({"question": question}))
             return str(first.content) + second
 
         # where an engine fails too, chance decides which of two branches is heard
