@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 _NAMES = {
     "optimize": "api", "optimized": "api", "compare": "comparison", "explain": "explanation",
-    "pure": "effects", "reads": "effects", "writes": "effects",
+    "pure": "effects", "reads": "effects", "writes": "effects", "TeolaCallbackHandler": "callbacks",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Begun, Report, Session
+from teola_plugin.runtime.session import Begun, Listener, Report, Session
 from teola_plugin.trace import Follower, Traced
 from teola_plugin.worth import Worth
 
@@ -52,14 +52,14 @@ class OpenCall:
 
     __slots__ = ("_ended", "session")
 
-    def __init__(self, session: Session | None, ended: Callable[[Report], None]) -> None:
+    def __init__(self, session: Session | None, ended: Callable[[Report, Sequence[Listener]], None]) -> None:
         self.session = session
-        self._ended: Callable[[Report], None] | None = ended
+        self._ended: Callable[[Report, Sequence[Listener]], None] | None = ended
 
     def close(self) -> None:
         ended, self._ended = self._ended, None
         if ended and self.session:
-            ended(self.session.close())
+            ended(self.session.close(), self.session.listeners)
 
 
 class OptimizedPipeline:
@@ -127,17 +127,18 @@ class OptimizedPipeline:
 
         return explain_pipeline(self, format, analyze)
 
-    def _judged(self, report: Report) -> None:
+    def _judged(self, report: Report, listeners: Sequence[Listener]) -> None:
         self._worth.judge(report)
-        self._ended(report)
+        self._ended(report, listeners)
 
-    def _ended(self, report: Report) -> None:
+    def _ended(self, report: Report, listeners: Sequence[Listener]) -> None:
         self.reports.append(report)
-        for callback in self.options.callbacks:
+        told = [partial(listener, report, self.traced) for listener in listeners]
+        for tell in (*(partial(callback, report) for callback in self.options.callbacks), *told):
             try:
-                callback(report)
+                tell()
             except Exception:  # a user's callback must not break the pipeline
-                log.exception("a callback of optimize(callbacks=...) failed")
+                log.exception("%r failed on the report of a call", tell.func)
 
 
 def optimize(

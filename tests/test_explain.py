@@ -90,6 +90,26 @@ def test_what_nobody_foresaw_counts_after_what_had_ended() -> None:
     assert found.bound_s == pytest.approx(0.98 + 0.501, abs=0.002)
 
 
+def test_what_nobody_foresaw_may_take_no_time_at_all() -> None:
+    found = run_of([BatchRan("llm", "decoding", 1, 0.001 * n, 0.001 * n) for n in (1, 2, 2, 3)], 0.004)
+    assert [link.step.asked_s for link in found.path] == [0.001, 0.002, 0.003]
+
+
+def test_primitives_of_several_graphs_that_ran_ahead() -> None:
+    graphs = tuple(map(parse, (
+        "inputs(x); a = decoding(x) @ llm; b = decoding(a) @ llm; outputs(b)",
+        "inputs(y); c = decoding(y) @ llm; b = decoding(c) @ llm; outputs(b)",
+    )))  # fmt: skip
+    events = [
+        *ran("a", "llm", "decoding", 0.0, 0.0, 0.1),
+        *ran("c", "llm", "decoding", 0.2, 0.2, 0.3),
+        *ran("b", "llm", "decoding", 0.3, 0.3, 0.5),
+    ]
+    found = measure(GRAPH, Report(ended_s=0.5, events=tuple(events), graphs=graphs))
+    assert [link.step.primitive for link in found.path] == ["c", "b"]
+    assert found.bound_s == pytest.approx(0.3)
+
+
 def test_a_run_in_which_nothing_ran_ahead() -> None:
     found = run_of([], 0.0)
     assert found.path == ()

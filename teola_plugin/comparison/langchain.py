@@ -11,7 +11,6 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from teola_plugin.comparison.trees import Node
 
-
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Identities of LangGraph's tasks, which are others in each run."""
 

@@ -98,14 +98,15 @@ class Measured:
 
 
 def measure(graph: Graph, report: Report, error: BaseException | None = None) -> Measured:
-    """What the report of one call of the e-graph `graph` says."""
+    """What the report of one call says. `graph` is the e-graph if the report names none."""
+    graphs = report.graphs or (graph,)
     batches = [e for e in report.events if isinstance(e, BatchRan)]
     ran = sorted((e for e in report.events if isinstance(e, PrimitiveRan)), key=lambda e: e.started_s)
-    ops = {p.name: p.kind.removeprefix("partial_") for p in graph}
+    ops = {p.name: p.kind.removeprefix("partial_") for graph in graphs for p in graph}
     steps = [_step(e, ops[e.primitive], batches, report.started_s) for e in ran]
     batches += _unended(report, ran, ops, batches)
     steps = sorted([*steps, *_unforeseen(ran, ops, batches, report.started_s)], key=lambda s: s.asked_s)
-    before = _requests_before(graph)
+    before = _before(graphs)
     late = tuple(
         (e.engine, f"{e.op} (stale)" if e.outcome == "stale" else e.op, e.at_s - report.started_s)
         for e in report.events
@@ -177,6 +178,16 @@ def _is_within(first: BatchRan | PrimitiveRan, second: BatchRan | PrimitiveRan) 
     return second.started_s <= (first.started_s + first.ended_s) / 2 <= second.ended_s
 
 
+def _before(graphs: Sequence[Graph]) -> Sources:
+    """For primitives of several graphs: what is before them in any."""
+    found: dict[str, tuple[frozenset[str], bool]] = {}
+    for graph in graphs:
+        for name, (sources, has_barrier) in _requests_before(graph).items():
+            others, had_barrier = found.get(name, (frozenset(), False))
+            found[name] = (others | sources, had_barrier or has_barrier)
+    return found
+
+
 def _requests_before(graph: Graph) -> Sources:
     behind: dict[str, tuple[frozenset[str], bool]] = {i.name: (frozenset(), False) for i in graph.inputs}
     out: dict[str, tuple[frozenset[str], bool]] = {}
@@ -205,9 +216,11 @@ def _critical_path(steps: Sequence[Step], before: Sources) -> list[Link]:
 
 
 def _is_before(first: Step, step: Step, before: Sources) -> bool:
+    if first.asked_s >= step.asked_s:
+        return False
     if step.primitive == FRAMEWORK:
-        return first is not step and first.ended_s <= step.asked_s + 5 * CLOCK_S
-    return first.primitive in before[step.primitive][0] and first.asked_s < step.asked_s
+        return first.ended_s <= step.asked_s + 5 * CLOCK_S
+    return first.primitive in before[step.primitive][0]
 
 
 def _bound(steps: Sequence[Step], before: Sources) -> float:

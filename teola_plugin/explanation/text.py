@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -46,11 +46,22 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
         ),
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
-        _section("left to the framework", [line for b in traced.breaks for line in _break_lines(b)] or ["  nothing"]),
+        breaks_text(traced.breaks),
     ]
     if measured:
         sections.append(_section("measured run", list(_measured_lines(measured))))
     return "\n\n".join(sections)
+
+
+def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
+    """One measured run of a pipeline, without its graphs."""
+    sections = [_wrapped(head), _section("measured run", list(_measured_lines(measured)))]
+    return "\n\n".join([*sections, breaks_text(breaks)])
+
+
+def breaks_text(breaks: Sequence[Break]) -> str:
+    """What `optimize` leaves to the framework."""
+    return _section("left to the framework", [line for b in breaks for line in _break_lines(b)] or ["  nothing"])
 
 
 def _section(title: str, lines: list[str]) -> str:

@@ -90,7 +90,7 @@ SUITES = {
         excepted={"": CLASSIC},
     ),
     "langgraph": Suite(
-        modes=("graph", "exec-ahead"),
+        modes=("graph-ahead", "exec-ahead"),
         path="tests",
         distribution="langgraph",
         options=("-p", "no:asyncio", "-o", "addopts=--snapshot-warn-unused --strict-markers"),

@@ -1,0 +1,208 @@
+"""What `optimize` would gain, predicted from one run of a pipeline that was not optimized.
+
+Known of the run are its *leaves* (chat models, LLMs, retrievers, tools): when each began and ended, what it was given
+and what it said. A leaf *needs* an earlier one, that had ended when it began, if it was given something of what that
+one said. Run ahead, a leaf would begin as soon as those it needs have ended:
+
+    a ####      a ####             predicted time = the longest path of leaves + glue
+    b     ###   b ###              glue = the time in which no leaf ran
+    c        ## c     ##           (c needs a and b)
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from teola_plugin.callbacks.texts import occurs, pieces
+from teola_plugin.explanation.text import WIDTH, breaks_text
+from teola_plugin.trace import Break
+
+MAX_LEAVES = 512
+MAX_CHARACTERS = 500_000
+"""What is kept of one run: leaves, and characters of what they were given and said. Leaves beyond the first count as
+glue; what is beyond the second may be anything, so that every later leaf needs the earlier one."""
+
+CAVEAT = (
+    "An estimate, and an upper limit of what one query alone gains where whole steps overlap. Whether a step has"
+    " effects cannot be seen from here: what is not plainly pure, and what comes after it, is left to the framework."
+    " Nor can what a step needs without being given any of its text (a decision, a text made into another one). What"
+    " shortens the steps themselves (early prefills, items handed on while they are written, batches across queries)"
+    " is not counted."
+)
+
+
+@dataclass(slots=True)
+class Seen:
+    """A leaf while it runs, and after. `given` None: it was too much to keep."""
+
+    name: str
+    kind: str
+    given: Sequence[str] | None
+    began_s: float
+    ended_s: float | None = None
+    said: Sequence[str] = ()
+    failed: bool = False
+    is_around: bool = False
+    """Other leaves ran inside it, so it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """`needs`: positions in `Prediction.leaves`. `began_s`: since the start of the run."""
+
+    name: str
+    kind: str
+    began_s: float
+    seconds: float
+    needs: tuple[int, ...] = ()
+    on_path: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """An estimate, and an upper limit of the gain, for one query alone; `caveat` says what it cannot know.
+
+    `leaves` are in the order in which they began. `breaks` are those that `optimize` would have, None if the handler
+    was not given the pipeline. `left_out`: so many leaves were too many, and count as glue.
+    """
+
+    run_id: str
+    name: str
+    measured_s: float
+    predicted_s: float
+    glue_s: float
+    leaves: tuple[Leaf, ...] = ()
+    breaks: tuple[Break, ...] | None = None
+    error: str = ""
+    left_out: int = 0
+    caveat: str = CAVEAT
+
+    @property
+    def ratio(self) -> float:
+        """Measured / predicted: so many times faster at best."""
+        return self.measured_s / self.predicted_s if self.predicted_s > 0 else 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"optimized": False, **asdict(self), "ratio": self.ratio}
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield _wrapped(
+            f"{self.name}: {self.measured_s * 1000:.1f} ms, not optimized; optimized {self.predicted_s * 1000:.1f} ms"
+            f" at best, {self.ratio:.2f} x"
+        )
+        yield _wrapped(self.caveat, "  ")
+        if self.error:
+            yield _wrapped(f"the pipeline raised {self.error}", "  ")
+        yield ""
+        yield f"  {'':5} {'leaf':30} {'kind':10} {'from ms':>9} {'ms':>9}  needs"
+        for position, leaf in enumerate(self.leaves):
+            needs = textwrap.shorten(", ".join(map(str, leaf.needs)), 30, placeholder=" ...")
+            failed = " failed" if leaf.failed else ""
+            yield (
+                f"  {'*' if leaf.on_path else ' '} {position:3} {leaf.name[:30]:30} {leaf.kind:10}"
+                f" {leaf.began_s * 1000:9.1f} {leaf.seconds * 1000:9.1f}  {needs}{failed}"
+            )
+        more = f", and {self.left_out} leaves too many to keep" if self.left_out else ""
+        yield f"  longest path (*): {(self.predicted_s - self.glue_s) * 1000:.1f} ms"
+        yield f"  glue: {self.glue_s * 1000:.1f} ms in which no leaf ran{more}"
+        if self.breaks is not None:
+            yield ""
+            yield breaks_text(self.breaks)
+
+
+@dataclass
+class Recorded:
+    """A run of a pipeline that was not optimized, on `time.perf_counter()`."""
+
+    run_id: str
+    name: str
+    breaks: tuple[Break, ...] | None = None
+    began_s: float = field(default_factory=time.perf_counter)
+    ended_s: float = 0.0
+    seen: list[Seen] = field(default_factory=list)
+    left_out: int = 0
+    characters: int = 0
+    error: str = ""
+    made: Prediction | None = None
+
+    def begin(self, name: str, kind: str, given: Sequence[str]) -> Seen | None:
+        """Note a leaf that begins; None if there are too many."""
+        if len(self.seen) >= MAX_LEAVES:
+            self.left_out += 1
+            return None
+        leaf = Seen(name, kind, given if self._has_room_for(given) else None, time.perf_counter())
+        self.seen.append(leaf)
+        return leaf
+
+    def end(self, leaf: Seen, said: Sequence[str], *, failed: bool) -> None:
+        """Note how a leaf ended."""
+        leaf.ended_s, leaf.failed = time.perf_counter(), failed
+        leaf.said = said if self._has_room_for(said) else ()
+
+    def _has_room_for(self, texts: Sequence[str]) -> bool:
+        self.characters += sum(map(len, texts))
+        return self.characters <= MAX_CHARACTERS
+
+    @property
+    def prediction(self) -> Prediction:
+        """Worked out when somebody wants to know, after the run; then the texts are let go."""
+        seen = self.seen  # before another thread lets them go
+        if self.made is None:
+            leaves, glue_s = predict(seen, self.began_s, self.ended_s)
+            path_s = sum(leaf.seconds for leaf in leaves if leaf.on_path)
+            self.made = Prediction(
+                self.run_id, self.name, self.ended_s - self.began_s, path_s + glue_s, glue_s, leaves, self.breaks,
+                self.error, self.left_out,
+            )  # fmt: skip
+            self.seen = []
+        return self.made
+
+
+def predict(seen: Sequence[Seen], began_s: float, ended_s: float) -> tuple[tuple[Leaf, ...], float]:
+    """The leaves with what each needs, those of a longest path marked, and the glue in seconds."""
+    leaves = sorted((leaf for leaf in seen if not leaf.is_around), key=lambda leaf: leaf.began_s)
+    ends = [ended_s if leaf.ended_s is None else leaf.ended_s for leaf in leaves]
+    said = [pieces(leaf.said) for leaf in leaves]
+    needs = [
+        tuple(n for n in range(position) if ends[n] <= leaf.began_s and occurs(said[n], leaf.given))
+        for position, leaf in enumerate(leaves)
+    ]
+    path = _longest_path([end - leaf.began_s for leaf, end in zip(leaves, ends, strict=True)], needs)
+    busy_s, until_s = 0.0, began_s
+    for leaf, end in zip(leaves, ends, strict=True):
+        busy_s += max(0.0, end - max(leaf.began_s, until_s))
+        until_s = max(until_s, end)
+    found = tuple(
+        Leaf(leaf.name, leaf.kind, leaf.began_s - began_s, ends[n] - leaf.began_s, needs[n], n in path, leaf.failed)
+        for n, leaf in enumerate(leaves)
+    )
+    return found, max(0.0, ended_s - began_s - busy_s)
+
+
+def _longest_path(seconds: Sequence[float], needs: Sequence[Sequence[int]]) -> set[int]:
+    """Positions; those before one that is needed come first."""
+    until: list[float] = []
+    last: list[int | None] = []
+    for n, own_s in enumerate(seconds):
+        last.append(max(needs[n], key=until.__getitem__, default=None))
+        before = last[n]
+        until.append(own_s + (0.0 if before is None else until[before]))
+    at = max(range(len(until)), key=until.__getitem__, default=None)
+    path: set[int] = set()
+    while at is not None:
+        path.add(at)
+        at = last[at]
+    return path
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
