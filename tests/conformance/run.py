@@ -57,10 +57,6 @@ class Suite:
     excepted: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-CORE_OBJECTS = {
-    "tests/unit_tests/runnables/test_runnable.py::test_router_runnable": "it spies on a twin's class; of a twin, `|`"
-    " takes the plain object",
-}
 LOAD = "langchain-core loads classes of its own only, unless told otherwise"
 CLASSIC = {
     "tests/unit_tests/chat_models/test_base.py::test_configurable": "langchain-openai has other fields by now",
@@ -80,7 +76,6 @@ SUITES = {
         path="tests/unit_tests",
         distribution="langchain-core",
         options=(*OFFLINE, "-o", "addopts=--snapshot-warn-unused --strict-markers"),
-        excepted=dict.fromkeys(("object", "object-ahead"), CORE_OBJECTS),
     ),
     "classic": Suite(
         modes=("exec", "object", "exec-ahead", "object-ahead"),

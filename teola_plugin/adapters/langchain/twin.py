@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
@@ -268,7 +268,9 @@ def is_watched(config: Mapping[str, Any]) -> bool:
 def _remaking(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def remake(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = method(plain(self), *args, **kwargs)
+        # as a step of a sequence it may be itself; a copy of it must not have what is ours
+        is_step = method.__name__ in ("__or__", "__ror__", "pipe") and not isinstance(self, RunnableSequence)
+        made = method(self if is_step else plain(self), *args, **kwargs)
         calls = vars(self).get(_CALLS)
         return calls.again(made) if calls is not None and isinstance(made, Runnable) else made
 
