@@ -14,7 +14,7 @@ The decorators only leave a mark; the function stays the same object.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from teola_plugin.engines import EngineSpec
@@ -29,7 +29,8 @@ class Effects:
     """What running a function does. `why` says why it is not pure, or who says that it is.
 
     A function that is neither pure nor writes a named resource may do anything. One that `asks` is pure but for the
-    models and stores that it asks, which are all known: the name and spec of an engine among them.
+    models and stores that it asks, which are all known: the name and spec of an engine among them. `is_so_still` tells
+    before each run whether it would ask the same objects.
     """
 
     pure: bool
@@ -37,6 +38,7 @@ class Effects:
     writes: tuple[str, ...] = ()
     why: str = ""
     asks: tuple[str, EngineSpec] | None = None
+    is_so_still: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
 def pure(function: T) -> T:

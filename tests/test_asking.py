@@ -140,6 +140,16 @@ def test_a_hosted_model_that_fails_ahead_in_a_function_is_asked_again() -> None:
     assert call(fast, Recorder(), is_async=False) == call(rescued, Recorder(), is_async=False) == "rescued"
 
 
+def test_a_function_that_holds_another_model_by_now_is_left_to_the_framework() -> None:
+    tool = Tool(llm)
+    fast = optimize(chain(tool.run))
+    tool.model = Hosted()
+    expected = call(chain(tool.run), Recorder(), is_async=False)
+    assert call(fast, Recorder(), is_async=False) == expected
+    assert len(tool.model._calls) == 2
+    assert optimized(fast).reports[-1].hits <= 1  # the step before it
+
+
 def test_what_it_asks_is_not_streamed_ahead_where_events_are_watched() -> None:
     async def events(pipeline: Any) -> list[str]:
         return [e["event"] async for e in pipeline.astream_events({"q": "x"}, version="v2")]

@@ -26,6 +26,7 @@ import operator
 import re
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.plain import has_own_code
@@ -125,7 +126,8 @@ def effects_of(function: Any, asks: Asks | None = None) -> Effects:
         why = "its source is nested too deeply"
     reads = tuple(dict.fromkeys(resource for question in known.questions for resource in question.reads))
     engines = [question.engine for question in known.questions if question.engine]
-    return Effects(not why, reads, why=why, asks=engines[-1] if engines and not why else None)
+    asks_one = engines[-1] if engines and not why else None
+    return Effects(not why, reads, why=why, asks=asks_one, is_so_still=lambda: all(same() for same in known.sames))
 
 
 @dataclasses.dataclass
@@ -134,6 +136,7 @@ class _Known:
 
     asks: Asks | None = None
     questions: list[Question] = dataclasses.field(default_factory=list)
+    sames: list[Callable[[], bool]] = dataclasses.field(default_factory=list)
 
 
 def _why_impure(function: Any, callers: tuple[Any, ...], known: _Known) -> str:
@@ -193,6 +196,7 @@ class _Check:
                 if question is None or (question.engine and question.is_async != is_async):
                     continue
                 self.known.questions.append(question)
+                self.known.sames.append(partial(self._is_same, node.func.value, owner))
                 (asked if question.is_async else asking).add(id(node))
                 asking |= {id(n) for n in ast.walk(node.func)}
         for node in self.nodes:
@@ -203,6 +207,9 @@ class _Check:
                     if node.value not in calls:
                         asking |= {id(node.value), *(id(n) for n in ast.walk(node.value.func))}  # type: ignore[attr-defined]
         return asking
+
+    def _is_same(self, node: ast.expr, owner: Any) -> bool:
+        return self._held(node) is owner
 
     def _awaited(self, value: ast.expr) -> list[ast.expr]:
         """The calls that are awaited: the value itself, or what it gathers."""

@@ -56,7 +56,7 @@ def trace_function(
         call = on_plain_data(call)
     is_async = inspect.iscoroutinefunction(function)
     if effects.asks or is_async:
-        call, args = _asking(call, OUTSIDE in effects.reads, is_async), [draft.bindings.mode(), *args]
+        call, args = _asking(call, effects, is_async), [draft.bindings.mode(), *args]
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     return draft.call(
@@ -70,15 +70,17 @@ def _says_text(function: Any) -> bool:
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
 
 
-def _asking(function: Callable[..., Any], is_hosted: bool, is_async: bool) -> Callable[..., Any]:
+def _asking(function: Callable[..., Any], effects: Effects, is_async: bool) -> Callable[..., Any]:
     """The function as one of the call's `Entered` and its arguments, in a copy of the caller's context.
 
     Clients of hosted models take credentials from there; LangChain's own config is the framework's run's alone.
     """
 
     def enter(entered: Entered) -> Session | None:
-        if is_hosted and entered.mode == "events":
+        if OUTSIDE in effects.reads and entered.mode == "events":
             raise LookupError("its models' replies are streamed")
+        if not effects.is_so_still():
+            raise LookupError("it holds other models by now")
         return current()
 
     def call(entered: Entered, *args: Any) -> Any:
