@@ -42,6 +42,18 @@ def by_outer_name(x: Any) -> Any:
     return x[NAME]
 
 
+def by_helper(x: Any) -> Any:
+    return strips(x) + by_outer_name(x) + x["own"]
+
+
+def by_unknown_helper(x: Any) -> Any:
+    return len(x) + by_outer_name(x)
+
+
+def by_itself(x: Any) -> Any:
+    return by_itself(x) if x["more"] else x["a"]
+
+
 class Callee:
     def __call__(self, x: Any) -> Any:
         return x["called"]
@@ -53,6 +65,9 @@ class Callee:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
+        (by_helper, of("own", "yes", "outer", optional=("flag", "other"))),
+        (by_unknown_helper, None),
+        (by_itself, None),
         (left, of("a", "b")),
         (right, of("c")),
         (nested["first"], of("docs", optional=("more",))),

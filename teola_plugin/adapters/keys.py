@@ -4,15 +4,16 @@ The parameter must not escape. Each use of it has to be one of
 
     p["key"]      p.get("key")      p.get("key", default)      "key" in p
 
-and anything else (`helper(p)`, `{**p}`, `p[k]`, `q = p`, a rebinding, `locals()`) makes the answer None. So a function
-whose keys are known behaves the same on a dict that holds nothing but those keys. A key may also be the name of a text
-from outside the function (`p[document_variable_name]`).
+or `helper(p)`, where the helper is a function for which the same holds. Anything else (`{**p}`, `p[k]`, `q = p`, a
+rebinding, `locals()`) makes the answer None. So a function whose keys are known behaves the same on a dict that holds
+nothing but those keys. A key may also be the name of a text from outside the function (`p[document_variable_name]`).
 """
 
 from __future__ import annotations
 
 import ast
 import operator
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +36,17 @@ def read_keys(function: Any) -> ReadKeys | None:
     if isinstance(function, operator.itemgetter):
         keys = function.__reduce__()[1]
         return ReadKeys(tuple(keys), (), len(keys) == 1) if all(isinstance(k, str) for k in keys) else None
+    return _read_keys(function, ())
+
+
+def _read_keys(function: Any, callers: tuple[Any, ...]) -> ReadKeys | None:
     source = source_of(function)
-    if source is None or source.parameter is None:
+    if source is None or source.parameter is None or function in callers:
         return None
-    return _keys_of(source, source.parameter)
+    return _keys_of(source, source.parameter, (*callers, function))
 
 
-def _keys_of(source: Source, parameter: str) -> ReadKeys | None:
+def _keys_of(source: Source, parameter: str, callers: tuple[Any, ...]) -> ReadKeys | None:
     node = source.node
     body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     inner = [n for part in body for n in ast.walk(part)]
@@ -58,6 +63,15 @@ def _keys_of(source: Source, parameter: str) -> ReadKeys | None:
                 found = optional
             case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[ast.Name() as p]):
                 found = optional
+            case ast.Call(func=ast.Name(id=helper), args=[ast.Name(id=handed) as p], keywords=[]) if (
+                handed == parameter and isinstance(called := outer_value(source.function, helper), types.FunctionType)
+            ):
+                keys = None if helper in source.function.__code__.co_varnames else _read_keys(called, callers)
+                if keys is not None:
+                    allowed.add(id(p))
+                    required |= dict.fromkeys(keys.required)
+                    optional |= dict.fromkeys(keys.optional)
+                continue
             case _:
                 continue
         text = text_of(key, source)
