@@ -43,6 +43,7 @@ CODES = {
     "TB111": "a branch inside a map is left to the framework",
     "TB112": "its configuration chooses among components, or limits how much runs at once",
     "TB120": "nothing is known of a key of the state that it reads",
+    "TB121": "this graph inside another one is left to its own run",
     "TB200": "this query engine is not read; what is inside it is only batched",
     "TB201": "this retriever is not a stock one; its own run tells its nodes",
     "TB202": "this postprocessor is not known to be pure; its own run tells its nodes",

@@ -206,6 +206,25 @@ def test_a_chain_as_a_node_is_read_like_any_chain() -> None:
     assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
 
 
+def test_a_graph_inside_a_graph_is_read_to_its_end() -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+    graph = built({"A": A, "I": inner, "C": C, "E": E}, (START, "A"), ("A", "I"), ("A", "C"), (["I", "C"], "E"))
+    assert ahead(graph, first_front(graph))["E"] == {"A", "C"}
+    text = str(trace_from(graph, first_front(graph)).traced.graph)
+    assert "D = call(mode, b, fn='node_4') @ llm" in text
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+
+
+def test_a_graph_inside_a_graph_that_decides_is_left_to_its_run() -> None:
+    deciding = StateGraph(State)
+    deciding.add_node("B", B)
+    deciding.add_edge(START, "B")
+    deciding.add_conditional_edges("B", lambda state: END)
+    graph = built({"A": A, "I": deciding.compile(), "D": D}, (START, "A"), ("A", "I"), ("I", "D"))
+    assert [b.code for b in trace_from(graph, first_front(graph)).traced.breaks] == ["TB121"]
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+
+
 def test_a_graph_that_asks_nothing_comes_back_as_it_is() -> None:
     graph = built({"A": lambda state: {"a": state["q"]}}, (START, "A"))
     assert optimize(graph) is graph

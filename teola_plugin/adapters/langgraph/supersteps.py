@@ -33,7 +33,7 @@ from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
 from teola_plugin.adapters.langchain.binding import ABSENT
 from teola_plugin.adapters.langchain.functions import trace_function
 from teola_plugin.adapters.langchain.trace import Tracer, asked_by
-from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
+from teola_plugin.adapters.langchain.values import Constant, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.langgraph.returned import returned_keys
 from teola_plugin.adapters.plain import has_own_code
 from teola_plugin.adapters.purity import effects_of
@@ -123,40 +123,56 @@ Lazy = Callable[[], Symbol]
 
 @dataclass
 class _Steps:
+    """The supersteps from a front on. `rest`: what the state was there; None for a graph that begins with nothing.
+
+    `certain`: keys that were written for certain. `passed`: by node, keys that it may just have passed on, if they were
+    there. `is_open`: others may run as well, or later.
+    """
+
     graph: Graph
     front: Front
     tracer: Tracer = field(default_factory=lambda: Tracer(streams=False))
+    rest: Root | None = field(default_factory=Root)
     written: dict[str, Lazy] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+    steps: list[Names] = field(default_factory=list)
+    results: dict[str, Symbol] = field(default_factory=dict)
+    certain: set[str] = field(default_factory=set)
+    passed: dict[str, set[str]] = field(default_factory=dict)
+    is_open: bool = False
 
     @property
     def draft(self) -> Any:
         return self.tracer.draft
 
     def trace(self) -> Stretch:
-        nodes, joined, is_certain = self.front.nodes, self.front.joined, True
-        steps: list[Names] = []
-        results: dict[str, Symbol] = {}
-        while nodes and is_certain and not nodes & results.keys() and not _meets(nodes, self.front.stops_before, steps):
-            made = self._superstep(nodes, is_running=not steps)
-            steps.append(nodes)
-            results |= made
-            if _meets(nodes, self.front.stops_after, [nodes]):
-                break
-            nodes, joined, is_known = _successors(self.graph, nodes, joined)
-            if not is_known and nodes and not nodes & results.keys() and not self.front.stops_before:
-                # others may run beside these, but what these read is written already
-                results |= self._superstep(nodes, is_running=False)
-                steps.append(nodes)
-            is_certain = is_known
-        return Stretch(self.draft.traced(Record(results)), tuple(steps))
+        self.run(is_running=True)
+        return Stretch(self.draft.traced(Record(self.results)), tuple(self.steps))
+
+    def run(self, *, is_running: bool) -> None:
+        """Go on while it is certain which nodes follow. `is_running`: the framework runs those of the front now."""
+        nodes, joined, stops = self.front.nodes, self.front.joined, self.front.stops_before
+        while nodes:
+            if self.is_open or nodes & self.results.keys() or (self.steps and _meets(nodes, stops)):
+                self.is_open = True
+                return
+            self._superstep(nodes, is_running=is_running and not self.steps)
+            if _meets(nodes, self.front.stops_after):
+                self.is_open = True
+                return
+            nodes, joined, is_certain = _successors(self.graph, nodes, joined)
+            if not is_certain:
+                self.is_open = True
+                if nodes and not (nodes & self.results.keys() or stops):
+                    self._superstep(nodes, is_running=False)  # beside others; what these read is written already
 
     def trace_apart(self) -> Traced:
         """The nodes of the front as if each ran at some later time."""
-        traced: Traced = self.draft.traced(Record(self._superstep(self.front.nodes, is_running=False)))
+        self._superstep(self.front.nodes, is_running=False)
+        traced: Traced = self.draft.traced(Record(self.results))
         return traced
 
-    def _superstep(self, nodes: Names, *, is_running: bool) -> dict[str, Symbol]:
+    def _superstep(self, nodes: Names, *, is_running: bool) -> None:
         results: dict[str, Symbol] = {}
         with self.draft.side_by_side() as branch:
             for name in sorted(nodes):  # the order in which LangGraph applies writes
@@ -168,7 +184,8 @@ class _Steps:
                 updates.setdefault(key, []).append((update, is_certain))
         for key, writes in updates.items():
             self._write(key, writes)
-        return results
+        self.steps.append(nodes)
+        self.results |= results
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +193,7 @@ class _Steps:
         node = self.graph.nodes[name]
         component = node.bound
         channels = [node.channels] if isinstance(node.channels, str) else node.channels
-        given = Record(_Fields({k: self.written[k] for k in channels if k in self.written}), Root())
+        given = Record(_Fields({k: self.written[k] for k in channels if k in self.written}), self.rest)
 
         def read() -> Symbol:
             if node.cache_policy or self.graph.cache_policy:
@@ -184,7 +201,13 @@ class _Steps:
             if not isinstance(component, RunnableCallable):
                 if self.unknown.intersection(channels):
                     raise Untraceable("TB120", ", ".join(sorted(self.unknown.intersection(channels))))
+                if node.mapper is not None:
+                    raise Untraceable("TB108", "the state is no dict")
+                if isinstance(component, CompiledStateGraph):
+                    return self._subgraph(name, component, is_running=is_running)
                 return self.tracer.trace(component, given, name)
+            if type(component) is not RunnableCallable or component.kwargs or component.explode_args:
+                raise Untraceable("TB102", type(component).__name__)
             if component.func_accepts:
                 raise Untraceable("TB101", f"it takes the run's {', '.join(component.func_accepts)}")
             prepare = _preparation(node.mapper, channels)
@@ -196,11 +219,28 @@ class _Steps:
 
         return self.tracer.attempt(read, component, given, name)
 
+    def _subgraph(self, name: str, graph: Graph, *, is_running: bool) -> Record:
+        """What a graph inside this one returns, if that is certain. Raises: Untraceable."""
+        front, schemas = first_front(graph), graph.builder.schemas
+        if graph.checkpointer or graph.cache_policy or "__root__" in graph.builder.channels:
+            raise Untraceable("TB121", "it has a checkpointer or a cache of its own, or a state without keys")
+        inner = _Steps(graph, front, self.tracer, rest=None)
+        for key in schemas[graph.builder.input_schema]:
+            if key in self.graph.builder.channels and (self.rest or key in self.written):
+                inner.written[key] = self._held(key)
+        inner.run(is_running=is_running)
+        if inner.is_open or inner.unknown or not inner.steps:
+            raise Untraceable("TB121", "what it does is decided while it runs")
+        self.passed[name] = inner.written.keys() - inner.certain
+        return Record(_Fields({k: w for k, w in inner.written.items() if k in schemas[graph.builder.output_schema]}))
+
     def _updates(self, name: str, result: Symbol) -> Iterator[tuple[str, Lazy, bool]]:
         """The keys that a node writes, what, and whether that is certain: else it may turn out to be ABSENT."""
         keys = self.graph.builder.channels
         if isinstance(result, Record) and result.rest is None:
-            yield from ((key, partial(_held, symbol), True) for key, symbol in result.fields.items() if key in keys)
+            passed = self.passed.get(name, ())
+            for key in (key for key in result.fields if key in keys):
+                yield key, partial(result.fields.__getitem__, key), key not in passed
             return
         value = self.draft.value(result, name)
         bound = self.graph.nodes[name].bound
@@ -223,18 +263,24 @@ class _Steps:
     def _write(self, key: str, updates: list[tuple[Lazy, bool]]) -> None:
         channel = self.graph.channels[key]
         if type(channel) is LastValue and [is_certain for _, is_certain in updates] == [True]:
-            self.written[key] = updates[0][0]
+            self.written[key] = _once(updates[0][0])
+            self.certain.add(key)
         elif type(channel) is LastValue or (type(channel) is BinaryOperatorAggregate and _is_pure(channel.operator)):
-            merged = partial(self._merged, key, self.written.get(key), [update for update, _ in updates])
+            merged = partial(self._merged, key, self._held(key), [update for update, _ in updates])
             self.written[key] = _once(merged)
         else:
             self.unknown.add(key)
 
-    def _merged(self, key: str, before: Lazy | None, updates: list[Lazy]) -> Symbol:
+    def _held(self, key: str) -> Lazy:
+        """What the state has under a key, or ABSENT."""
+        if key in self.written:
+            return self.written[key]
+        return partial(self.draft.bindings.optional, key) if self.rest else lambda: Constant(ABSENT)
+
+    def _merged(self, key: str, before: Lazy, updates: list[Lazy]) -> Symbol:
         """What LangGraph's own channel makes of the updates of one superstep."""
         channel: Any = self.graph.channels[key]
-        old = before() if before else self.draft.bindings.optional(key)
-        args = [self.draft.value(symbol, key) for symbol in (old, *(update() for update in updates))]
+        args = [self.draft.value(get(), key) for get in (before, *updates)]
 
         def merge(old: Any, *updates: Any) -> Any:
             made = channel.copy() if old is ABSENT else channel.from_checkpoint(old)
@@ -265,10 +311,6 @@ def _function(component: RunnableCallable) -> Callable[..., Any]:
     return cast(Callable[..., Any], function)
 
 
-def _held(symbol: Symbol) -> Symbol:
-    return symbol
-
-
 def _once(make: Lazy) -> Lazy:
     made: list[Symbol] = []
 
@@ -280,9 +322,8 @@ def _once(make: Lazy) -> Lazy:
     return get
 
 
-def _meets(nodes: Names, stops: Names, steps: object) -> bool:
-    """An interrupt stands in the way; one before the front's own nodes has been passed already."""
-    return bool(steps) and (stops == ALL or not stops.isdisjoint(nodes))
+def _meets(nodes: Names, stops: Names) -> bool:
+    return stops == ALL or not stops.isdisjoint(nodes)
 
 
 def _preparation(mapper: Callable[[Any], Any] | None, channels: list[str]) -> Callable[[Mapping[str, Any]], Any]:
