@@ -212,7 +212,7 @@ def test_a_graph_inside_a_graph_is_read_to_its_end() -> None:
     assert ahead(graph, first_front(graph))["E"] == {"A", "C"}
     text = str(trace_from(graph, first_front(graph)).traced.graph)
     assert "D = call(mode, b, fn='node_4') @ llm" in text
-    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+    assert asyncio.run(optimize(graph).ainvoke({"q": "x"})) == asyncio.run(graph.ainvoke({"q": "x"}))
 
 
 def test_a_graph_inside_a_graph_that_decides_is_left_to_its_run() -> None:
