@@ -116,6 +116,7 @@ class Session:
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
         self._is_ahead = False
+        self._told: set[int] = set()
         self._observed: Mapping[int, str] = {}
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
         self._events: list[Event] = []
@@ -142,7 +143,7 @@ class Session:
         if not self._is_ahead:
             self._is_ahead = True
             self._host.subscribe(self._owner, self._events.append)
-        self._observed = observed
+        self._observed, self._told = observed, set()
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
@@ -264,13 +265,19 @@ class Session:
         return reply, outcome != "hit"
 
     def observe(self, component: object, value: Any) -> None:
-        """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said."""
+        """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said.
+
+        Of a component that runs more than once (a retry, a fallback) the first value counts.
+        """
         name = self._observed.get(id(component))
         if name is None:
             if self._follow and (begun := self._follow(component, value)):
                 prepared, inputs, observed = begun
                 self.run_ahead(prepared, [inputs], observed)
             return
+        if id(component) in self._told:
+            return
+        self._told.add(id(component))
 
         def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun
             if len(self._runs) == 1:

@@ -141,7 +141,7 @@ class Draft:
             case Constant(constant):
                 return self.call(name, "constant", lambda: constant)
             case Record():
-                return self._dict(symbol)
+                return symbol.whole() if symbol.whole else self._dict(symbol)
             case Prompt(template, variables):
                 known = {k: v.value for k, v in variables.items() if isinstance(v, Constant)}
                 names = [k for k in variables if k not in known]

@@ -27,18 +27,17 @@ DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 def trace_function(
     draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str, asks: Asks, *,
-    prepare: Callable[[Any], Any] | None = None, is_object: bool = False, is_running: bool = False,
-    unknown: frozenset[str] = frozenset(),
+    prepare: Callable[[Any], Any] | None = None, is_running: bool = False, unknown: frozenset[str] = frozenset(),
 ) -> Symbol:  # fmt: skip
     """What the function of a component makes of its input.
 
-    `prepare` is applied to an input that is taken whole, and makes an object of it that is no dict (`is_object`).
+    `prepare` makes an object of the dict that its input is.
     `is_running`: the framework runs it now anyhow, and will tell. `unknown`: keys of which nothing is known.
 
     Raises: Untraceable.
     """
-    keys = None if is_object else read_keys(function)
-    if keys and keys.is_getter and not isinstance(given, Prompt) and not (prepare or is_running):
+    keys = None if prepare else read_keys(function)
+    if keys and keys.is_getter and not isinstance(given, Prompt) and not is_running:
         return draft.field(given, keys.required[0])
     shown = _name(function)
     fn = shown if shown != "function" else name or shown

@@ -1,8 +1,8 @@
 """How the run-ahead learns what only the framework's own run computes: the entry methods of such components report.
 
-A component reports once in a session, what its first run came to. A stream reports when it ends, with its chunks added
-up as LangChain adds them. What is no plain data is the framework's alone: an iterator can be read only once, and a
-method of the user's own may do anything.
+A component reports what it came to; a session that has heard it hears it no second time. A stream reports when it
+ends, with its chunks added up as LangChain adds them. What is no plain data is the framework's alone: an iterator can
+be read only once, and a method of the user's own may do anything.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from teola_plugin.seams import Session, current, instrument
 
 _watched_for: dict[int, Callable[[], object]] = {}
 """By id, a weak reference to each component whose value somebody may want."""
-
-_told: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
 
 
 def instrument_component(component: object) -> None:
@@ -47,9 +45,7 @@ def _listener(component: object) -> Session | None:
 
 
 def _report(session: Session, component: object, value: Any) -> None:
-    told = _told.setdefault(session, set())
-    if id(component) not in told and is_plain(value):
-        told.add(id(component))
+    if is_plain(value):
         session.observe(component, value)
 
 

@@ -209,7 +209,7 @@ class Tracer:
         with self._at(component.mapper):
             added = self._parallel(component.mapper, given)
         known = given if isinstance(given, Record) else Record({}, given)
-        return replace(known, fields={**known.fields, **added.fields})
+        return replace(known, fields={**known.fields, **added.fields}, whole=None)
 
     def _passthrough(self, component: Any, given: Symbol) -> Symbol:
         if component.func is not None or component.afunc is not None:

@@ -11,7 +11,7 @@ Reading is exact or not at all: `Untraceable` leaves the component to the framew
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,10 +55,14 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A dict; `rest` (a dict too) has the keys that are not in `fields`."""
+    """A dict; `rest` (a dict too) has the keys that are not in `fields`.
+
+    `whole` makes all of it, where putting `rest` and `fields` together would not give the same.
+    """
 
     fields: Mapping[str, Symbol] = field(default_factory=dict)
     rest: Root | Value | None = None
+    whole: Callable[[], Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)

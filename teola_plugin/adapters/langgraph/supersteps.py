@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels.binop import BinaryOperatorAggregate
@@ -72,8 +72,8 @@ def trace_from(graph: Graph, front: Front) -> Stretch:
 def first_front(graph: Graph) -> Front:
     """The nodes that a fresh input leads to, where no condition decides that."""
     before, after = map(interrupts, (graph.interrupt_before_nodes, graph.interrupt_after_nodes))
-    nodes, _, is_certain = _successors(graph, frozenset({START}), frozenset())
-    return Front(nodes if is_certain else frozenset(), frozenset(), before, after)
+    following = _following(graph, frozenset({START}), frozenset())
+    return Front(following.nodes if following.are_all else frozenset(), frozenset(), before, after)
 
 
 def asks(graph: Graph) -> bool:
@@ -86,21 +86,31 @@ def interrupts(nodes: str | Iterable[str] | None) -> Names:
     return frozenset([nodes] if isinstance(nodes, str) else nodes or ())
 
 
-def _successors(
-    graph: Graph, nodes: Names, joined: frozenset[tuple[str, str]]
-) -> tuple[Names, frozenset[tuple[str, str]], bool]:
-    """Who runs after these nodes, who has come to which join then, and whether there is nobody else."""
+class _Following(NamedTuple):
+    """The nodes of the next superstep, as far as they are certain, and who has come to which join by then.
+
+    `are_all`: there are no others. `is_decided`: nothing that takes its time, or may refuse to go on, runs before it.
+    """
+
+    nodes: Names
+    joined: frozenset[tuple[str, str]]
+    are_all: bool
+    is_decided: bool
+
+
+def _following(graph: Graph, nodes: Names, joined: frozenset[tuple[str, str]]) -> _Following:
     found: set[str] = set()
     come = set(joined)
-    is_certain = True
+    are_all = is_decided = True
     for name in sorted(nodes):
         for writer in graph.nodes[name].writers:
             if not isinstance(writer, ChannelWrite):
-                is_certain = False  # a conditional edge
+                are_all = False  # a conditional edge
+                is_decided &= _is_swift(writer)
                 continue
             for entry in writer.writes:
                 if not isinstance(entry, ChannelWriteEntry):
-                    is_certain &= not getattr(entry, "static", None)  # it may return a Command
+                    are_all &= not getattr(entry, "static", None)  # it may return a Command
                     continue
                 channel = graph.channels[entry.channel]
                 targets = graph.trigger_to_nodes.get(entry.channel, ())
@@ -109,12 +119,18 @@ def _successors(
                 elif type(channel) is EphemeralValue:
                     found.update(targets)
                 else:
-                    is_certain = False  # a deferred node
+                    are_all = False  # a deferred node
     for key, channel in graph.channels.items():
         if isinstance(channel, NamedBarrierValue) and channel.names <= {node for join, node in come if join == key}:
             found.update(graph.trigger_to_nodes.get(key, ()))
             come = {(join, node) for join, node in come if join != key}
-    return frozenset(found), frozenset(come), is_certain
+    return _Following(frozenset(found), frozenset(come), are_all, is_decided)
+
+
+def _is_swift(edge: Any) -> bool:
+    """What decides a conditional edge only computes."""
+    path = getattr(getattr(edge.func, "__self__", None), "path", None)
+    return type(path) is RunnableCallable and path.func is not None and effects_of(path.func).pure
 
 
 Lazy = Callable[[], Symbol]
@@ -160,10 +176,10 @@ class _Steps:
             if _meets(nodes, self.front.stops_after):
                 self.is_open = True
                 return
-            nodes, joined, is_certain = _successors(self.graph, nodes, joined)
-            if not is_certain:
+            nodes, joined, are_all, is_decided = _following(self.graph, nodes, joined)
+            if not are_all:
                 self.is_open = True
-                if nodes and not (nodes & self.results.keys() or stops):
+                if nodes and is_decided and not (nodes & self.results.keys() or stops):
                     self._superstep(nodes, is_running=False)  # beside others; what these read is written already
 
     def trace_apart(self) -> Traced:
@@ -193,7 +209,8 @@ class _Steps:
         node = self.graph.nodes[name]
         component = node.bound
         channels = [node.channels] if isinstance(node.channels, str) else node.channels
-        given = Record(_Fields({k: self.written[k] for k in channels if k in self.written}), self.rest)
+        fields = _Fields({k: self.written[k] for k in channels if k in self.written})
+        given = Record(fields, self.rest, partial(self._whole, tuple(channels)))
 
         def read() -> Symbol:
             if node.cache_policy or self.graph.cache_policy:
@@ -210,10 +227,9 @@ class _Steps:
                 raise Untraceable("TB102", type(component).__name__)
             if component.func_accepts:
                 raise Untraceable("TB101", f"it takes the run's {', '.join(component.func_accepts)}")
-            prepare = _preparation(node.mapper, channels)
             return trace_function(
                 self.draft, component, _function(component), given, name, asked_by,
-                prepare=prepare, is_object=node.mapper is not None, is_running=is_running,
+                prepare=_preparation(node.mapper), is_running=is_running,
                 unknown=frozenset(self.unknown.intersection(channels)),
             )  # fmt: skip
 
@@ -277,6 +293,16 @@ class _Steps:
             return self.written[key]
         return partial(self.draft.bindings.optional, key) if self.rest else lambda: Constant(ABSENT)
 
+    def _whole(self, keys: tuple[str, ...]) -> Value:
+        """The state as a node sees it."""
+
+        def made(*values: Any) -> dict[str, Any]:
+            return {key: value for key, value in zip(keys, values, strict=True) if value is not ABSENT}
+
+        args = [self.draft.value(self._held(key)(), key) for key in keys]
+        whole: Value = self.draft.call("state", "state", made, *args, identity=("state", keys))
+        return whole
+
     def _merged(self, key: str, before: Lazy, updates: list[Lazy]) -> Symbol:
         """What LangGraph's own channel makes of the updates of one superstep."""
         channel: Any = self.graph.channels[key]
@@ -326,17 +352,12 @@ def _meets(nodes: Names, stops: Names) -> bool:
     return stops == ALL or not stops.isdisjoint(nodes)
 
 
-def _preparation(mapper: Callable[[Any], Any] | None, channels: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """What makes a node's input of the whole state. Raises: Untraceable."""
+def _preparation(mapper: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """What makes an object of the state, if it is one. Raises: Untraceable."""
     schema = getattr(mapper, "args", (None,))[0]
     if mapper is not None and (schema is None or has_own_code(schema)):
         raise Untraceable("TB101", "its state has code of its own")
-
-    def prepare(state: Mapping[str, Any]) -> Any:
-        given = {key: state[key] for key in channels if key in state}
-        return mapper(given) if mapper else given
-
-    return prepare
+    return mapper
 
 
 def _marks(channel: Any) -> bool:
