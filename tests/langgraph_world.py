@@ -11,7 +11,7 @@ import operator
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -62,7 +62,13 @@ class State(Given, total=False):
     log: Annotated[list[str], operator.add]
     messages: Annotated[list[AnyMessage], add_messages]
     longest: Annotated[str, longer]
-    turns: Annotated[int, lambda a, b: a + b]
+    turns: Annotated[int, operator.add]
+
+
+class OddState(State, total=False):
+    """With a reducer that nobody can read: lambdas of annotations in quotes have no source."""
+
+    odd: Annotated[str, lambda a, b: f"{a} {b}"]
 
 
 class Shown(TypedDict, total=False):
@@ -108,16 +114,19 @@ class Boom(Exception):
 
 
 class Patient(FakeEngine):
-    """Takes a moment for each batch, so that something can run ahead of it."""
+    """Takes a moment for each batch, for some longer than for others, so that something can run ahead of it."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         super().__init__(answer, name="llm", concurrent=True)
         self.running = 0
 
+    async def hold(self, batch: Batch) -> None:
+        await asyncio.sleep(max(int(digest(str(item.payload))[0], 16) for item in batch.items) * 0.0003)
+
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.running += 1
         try:
-            await asyncio.sleep(0.001)
+            await self.hold(batch)
             await super().run(batch, emit)
         finally:
             self.running -= 1
@@ -161,23 +170,31 @@ class Nodes:
 
     world: World
     chance: random.Random
+    is_async: bool = False
     spelled: list[Callable[[str], Node]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.spelled = [self.plans, self.drafts, self.sums_up, self.sums_up_at_times, self.says_mode]
+        self.spelled = [self.plans, self.drafts, self.sums_up_at_times, self.says_mode]
+        self.spelled += [self.sums_up] if self.is_async else []
         self.chance.shuffle(self.spelled)
 
-    def pick(self, key: str, read: str) -> tuple[Any, dict[str, Any]]:
-        """A node and the options that it is added with."""
-        if self.spelled and self.chance.random() < 0.4:
+    def pick(self, key: str, read: str, *, is_quick: bool = False) -> tuple[Any, dict[str, Any]]:
+        """A node and the options that it is added with; `is_quick`: one that may run ahead, or is slow itself."""
+        if self.spelled and self.chance.random() < 0.3:
             return self.spelled.pop()(read), {}
-        makers = [
-            self.asks, self.asks, self.asks_then_builds, self.asks_in_coroutine, self.varies, self.talks, self.logs,
-            self.chain, self.chain, self.assigns, self.plain, self.declared, self.unpacks, self.notes,
-            self.notes_in_coroutine, self.slow, self.raises, self.tells, self.needs, self.batches, self.flaky,
-            self.cached, self.competes, self.mapped, self.writes_nothing, self.asks_as_object, self.configured,
+        quick = [
+            self.asks, self.asks_then_builds, self.asks_then_builds, self.varies, self.logs, self.chain, self.chain,
+            self.plain, self.batches, self.needs, self.asks_as_object, self.slow,
         ]  # fmt: skip
-        made = self.chance.choice(makers)(key, read, self.chance.choice(["red", "green", "blue"]))
+        others = [
+            self.talks, self.assigns, self.declared, self.unpacks, self.notes, self.notes, self.raises, self.tells,
+            self.flaky, self.cached, self.competes, self.mapped, self.writes_nothing, self.configured,
+        ]  # fmt: skip
+        if self.is_async:
+            quick += [self.asks_in_coroutine, self.asks_in_coroutine]
+            others += [self.notes_in_coroutine]
+        make = self.chance.choice(quick if is_quick else [*quick, *others])
+        made = make(key, read, self.chance.choice(["red", "green", "blue"]))
         return made if isinstance(made, tuple) else (made, {})
 
     # those that may run ahead
@@ -392,7 +409,7 @@ class Nodes:
             await adispatch_custom_event("told", {"key": key}, config=config)
             return {key: state.get(read, word)}
 
-        return self.chance.choice([node, node, anode])
+        return anode if self.is_async else node
 
     def configured(self, key: str, read: str, word: str) -> Any:
         chat = self.world.chat
@@ -472,7 +489,8 @@ class Nodes:
                 lambda state: {key: chat.invoke(word + state.k2).content},
             ])
         }  # fmt: skip
-        return self.chance.choice([reads.get(read, reads["k0"]), reads["k1"], notes, builds, waits])
+        others = [notes, builds, waits] if self.is_async else [notes, builds]
+        return self.chance.choice([reads.get(read, reads["k0"]), reads["k1"], *others])
 
 
 def _as_mode(message: Any) -> dict[str, Any]:
@@ -499,81 +517,77 @@ class Maker:
         self.chance = random.Random(seed)
         fails = self.chance.random() < 0.08
         self.world = World((lambda prompt: digest(prompt)[0] == "0") if fails else (lambda prompt: False))
-        self.nodes = Nodes(self.world, self.chance)
+        self.is_async = self.chance.random() < 0.4
         self.has_saver = self.chance.random() < 0.45
-        self.is_async = False
+        self.nodes = Nodes(self.world, self.chance, self.is_async)
         self.names: list[str] = []
 
     def graph(self) -> Any:
-        kind = self.chance.choices(["dict", "object", "serial"], [8, 2, 1])[0]
-        size = self.chance.randint(2, 8)
-        if kind == "object":
-            return self._object_graph(size)
-        return self._dict_graph(size, depth=1, is_serial=kind == "serial")
+        size, shape = self.chance.randint(2, 8), self.chance.choice(["braid", "braid", "random", "serial"])
+        return (self._object_graph if self.chance.random() < 0.15 else self._dict_graph)(size, shape)
 
-    def _object_graph(self, size: int) -> Any:
+    def _object_graph(self, size: int, shape: str) -> Any:
         builder: Any = StateGraph(self.chance.choice([Fields, Slots]))
-        for n in range(size):
-            self._add(builder, f"n{n}", self.nodes.of_object(f"k{n}", f"k{self.chance.randint(0, max(n - 1, 0))}"))
-        self._connect(builder, size, is_serial=False)
+        for n, parents in self._connect(builder, size, shape):
+            builder.add_node(f"n{n}", self.nodes.of_object(f"k{n}", f"k{min(parents, default=0)}"))
         return self._compiled(builder)
 
-    def _dict_graph(self, size: int, *, depth: int, is_serial: bool) -> Any:
+    def _dict_graph(self, size: int, shape: str, depth: int = 1) -> Any:
         schemas: Any = self.chance.choice([{}, {}, {"input_schema": Given}, {"output_schema": Shown}])
-        builder: Any = StateGraph(State, **schemas)
+        builder: Any = StateGraph(OddState if self.chance.random() < 0.15 else State, **schemas)
         loops = size > 2 and self.chance.random() < 0.25
-        for n in range(size):
-            key, read = f"k{n}", self.chance.choice(["question", *(f"k{m}" for m in range(n))])
+        for n, parents in self._connect(builder, size, shape):
+            key, read = f"k{n}", self.chance.choice(["question", *(f"k{p}" for p in (*parents, *parents))])
             options: dict[str, Any] = {}
             if loops and n == size - 1:
                 node = self.nodes.turning(key, read, "turn")
-            elif depth and n and self.chance.random() < 0.07:
+            elif depth and n and self.chance.random() < 0.06:
                 node = self._inner(depth)
             elif depth and self.has_saver and self.chance.random() < 0.06:
                 node = self.nodes.stops(key, read, "stop")
             else:
-                node, options = self.nodes.pick(key, read)
-            options |= {"defer": True} if n and not loops and self.chance.random() < 0.05 else {}
-            self._add(builder, f"n{n}", node, **options)
-        forks = self._connect(builder, size, is_serial=is_serial)
+                node, options = self.nodes.pick(key, read, is_quick=shape == "braid" and self.chance.random() < 0.7)
+            options |= {"defer": True} if n and not loops and self.chance.random() < 0.04 else {}
+            builder.add_node(f"n{n}", node, **options)
         if loops:
-            again = f"n{self.chance.randint(0, size - 2)}"
-            builder.add_conditional_edges(
-                f"n{size - 1}", lambda s: again if s.get("turns", 0) < 3 else END, [again, END]
-            )
-        elif forks and self.chance.random() < 0.5:
-            self._decide(builder, *forks)
+            self._loop(builder, f"n{size - 1}", f"n{self.chance.randint(0, size - 2)}")
+        elif size > 3 and self.chance.random() < 0.25:
+            self._decide(builder, f"n{self.chance.randint(0, size - 3)}", [f"n{size - 2}", f"n{size - 1}"])
         return self._compiled(builder, is_inner=not depth)
 
-    def _add(self, builder: Any, name: str, node: Any, **options: Any) -> None:
-        function = getattr(node, "func", node)
-        self.is_async |= asyncio.iscoroutinefunction(function)
-        builder.add_node(name, node, **options)
+    def _loop(self, builder: Any, last: str, first: str) -> None:
+        builder.add_conditional_edges(last, lambda s: first if s.get("turns", 0) < 3 else END, [first, END])
 
     def _inner(self, depth: int) -> Any:
         """A graph as a node: with the same state, or called by a function."""
-        inner = self._dict_graph(self.chance.randint(1, 3), depth=depth - 1, is_serial=False)
+        inner = self._dict_graph(self.chance.randint(1, 3), "random", depth - 1)
         if self.chance.random() < 0.7 or self.is_async:
             return inner
         return lambda state: {"log": [repr(sorted(inner.invoke({"question": state["question"]})))]}
 
-    def _connect(self, builder: Any, size: int, *, is_serial: bool) -> tuple[str, list[str]] | None:
-        """Edges from the start onwards; a node whose targets may be left to a condition, and these."""
+    def _connect(self, builder: Any, size: int, shape: str) -> Iterator[tuple[int, list[int]]]:
+        """Edges from the start onwards. Each node with those before it.
+
+        A braid has strands that do not wait for each other, but for LangGraph's supersteps.
+        """
         builder.add_edge(START, "n0")
-        optional = size - 2 if size > 3 and self.chance.random() < 0.4 else None
-        for n in range(1, size):
-            many = min(n, self.chance.choice([1, 1, 2]))
-            parents = [n - 1] if is_serial else self.chance.sample(range(max(0, n - 3), n), many)
-            if n == optional:
-                continue
+        strands = self.chance.randint(2, 3)
+        for n in range(size):
+            match shape:
+                case "serial":
+                    parents = [n - 1] if n else []
+                case "braid" if n == size - 1 > strands:
+                    parents = [*range(n - strands, n)]
+                case "braid":
+                    parents = [max(n - strands, 0)] if n else []
+                case _:
+                    parents = self.chance.sample(range(max(0, n - 3), n), min(n, self.chance.choice([1, 1, 2])))
+            yield n, parents
             if len(parents) > 1 and self.chance.random() < 0.6:
                 builder.add_edge([f"n{p}" for p in parents], f"n{n}")
             else:
                 for parent in parents:
                     builder.add_edge(f"n{parent}", f"n{n}")
-        if optional is None:
-            return None
-        return f"n{self.chance.randint(0, optional - 1)}", [f"n{optional}", f"n{size - 1}"]
 
     def _decide(self, builder: Any, source: str, targets: list[str]) -> None:
         """A node after which a condition, sends or a command say what comes next."""

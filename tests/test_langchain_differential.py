@@ -343,7 +343,7 @@ class Maker:
         return " ".join([self.chance.choice(["red", "green", "blue", "gray"]) for _ in range(2)] + [rest])
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("TEOLA_SEEDS", "60"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("TEOLA_TEST_CHAINS", "100"))))
 def test_random_pipeline(seed: int) -> None:
     forms = random.Random(seed).sample(FORMS, 3)
     given = {"question": f"hive {seed % 5}"}
