@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-from teola_plugin import compare, explain, optimize, optimized
+from teola_plugin import compare, explain, optimize, optimized, pure
 from teola_plugin.adapters.langgraph.returned import Written, returned_keys
 from teola_plugin.adapters.langgraph.supersteps import Front, first_front, trace_from
 from teola_plugin.graph import PIPELINE
@@ -356,3 +356,30 @@ def test_compare_and_explain_take_graphs() -> None:
     assert found.equal
     assert found.tree_nodes > 5
     assert "E = call(mode, c, d, fn='anode') @ llm" in explain(optimize(barrier()), analyze={"q": "x"})
+
+
+reduced_in: list[str] = []
+
+
+@pure
+def merge(old: list[str], new: list[str]) -> list[str]:
+    reduced_in.append(threading.current_thread().name)
+    return old + new
+
+
+class Merged(TypedDict, total=False):
+    docs: Annotated[list[str], merge]
+    found: str
+
+
+def test_a_reducer_of_the_users_does_not_hold_up_the_engines() -> None:
+    graph = StateGraph(Merged)
+    graph.add_node("b", lambda state: {"docs": [llm.invoke("b").content]})
+    graph.add_node("d", lambda state: {"found": llm.invoke(str(state["docs"])).content})
+    graph.add_edge(START, "b")
+    graph.add_edge("b", "d")
+    graph.add_node("c", lambda state: {"found": llm.invoke("c").content})
+    graph.add_edge("d", "c")
+    optimize(graph.compile()).invoke({"docs": ["a"]})
+    assert reduced_in
+    assert "teola-host" not in reduced_in

@@ -314,7 +314,8 @@ class _Steps:
             made.update([copy.deepcopy(u) if _marks(channel) else u for u in updates if u is not ABSENT])
             return made.get()
 
-        made: Symbol = self.draft.call(key, f"update_{key}", merge, *args)
+        is_glue = getattr(channel, "operator", operator.add) in _SWIFT
+        made: Symbol = self.draft.call(key, f"update_{key}", merge, *args, is_glue=is_glue)
         return made
 
 
@@ -364,5 +365,9 @@ def _marks(channel: Any) -> bool:
     return getattr(channel, "operator", None) is add_messages
 
 
+_SWIFT = (operator.add, operator.or_)
+"""Reducers that may run on the thread of the schedulers; others are the user's, or copy messages."""
+
+
 def _is_pure(reducer: Any) -> bool:
-    return reducer is add_messages or reducer in (operator.add, operator.or_) or effects_of(reducer).pure
+    return reducer is add_messages or reducer in _SWIFT or effects_of(reducer).pure
