@@ -351,6 +351,19 @@ def test_send_is_left_to_langgraph_and_what_follows_is_not() -> None:
     assert optimize(plain).invoke({"q": "one two three"}) == plain.invoke({"q": "one two three"})
 
 
+def test_a_fault_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(*_: Any) -> Any:
+        raise RuntimeError("ours")
+
+    graph = barrier()
+    fast = optimize(graph)
+    monkeypatch.setattr("teola_plugin.adapters.langgraph.follow.Following.tell", boom)
+    assert asyncio.run(fast.ainvoke({"q": "x"})) == asyncio.run(graph.ainvoke({"q": "x"}))
+    assert optimized(fast).reports[-1].fallbacks == ("TF001 RuntimeError: ours",)
+    monkeypatch.setattr("teola_plugin.adapters.langgraph.follow.trace_from", boom)
+    assert optimize(graph) is graph
+
+
 def test_compare_and_explain_take_graphs() -> None:
     found = compare(barrier(), [{"q": "x"}], repeats=1)
     assert found.equal

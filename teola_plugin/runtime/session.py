@@ -271,9 +271,8 @@ class Session:
         """
         name = self._observed.get(id(component))
         if name is None:
-            if self._follow and (begun := self._follow(component, value)):
-                prepared, inputs, observed = begun
-                self.run_ahead(prepared, [inputs], observed)
+            if self._follow:
+                self._go_on(self._follow, component, value)
             return
         if id(component) in self._told:
             return
@@ -284,6 +283,17 @@ class Session:
                 self._runs[0].observe(name, value)
 
         self._host.soon(tell)
+
+    def _go_on(self, follow: Follow, component: object, value: Any) -> None:
+        try:
+            begun = follow(component, value)
+        except Exception as e:  # a fault of ours is never the user's: the framework's run goes on alone
+            self._follow = None
+            self.fell_back(e)
+            return
+        if begun:
+            prepared, inputs, observed = begun
+            self.run_ahead(prepared, [inputs], observed)
 
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""

@@ -7,6 +7,7 @@ run ahead from there begins anew. What follows from a front is worked out once, 
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -33,7 +34,9 @@ from teola_plugin.adapters.langgraph.supersteps import (
 )
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import current, instrument
-from teola_plugin.trace import Traced
+from teola_plugin.trace import Break, Traced
+
+log = logging.getLogger(__name__)
 
 MAX_FRONTS = 64
 """So many fronts of a graph are kept; a graph that comes to more is left to LangGraph from there on."""
@@ -58,8 +61,13 @@ def trace(graph: Any) -> Traced:
     """What comes first in a compiled graph, and how to go on from there."""
     if not isinstance(graph, CompiledStateGraph) or "__root__" in graph.builder.channels:
         return Traced(PGraph((), (), ()))
-    fronts = Fronts(graph)
-    return replace(fronts.first.traced, follow=fronts.follow) if asks(graph) else fronts.first.traced
+    try:
+        fronts = Fronts(graph)
+        return replace(fronts.first.traced, follow=fronts.follow) if asks(graph) else fronts.first.traced
+    except Exception as e:  # a graph of a kind that nobody thought of runs as it is
+        log.exception("%s could not be read", graph.get_name())
+        broken = Break("TB213", f"{graph.get_name()}: {type(e).__name__}: {e}")
+        return Traced(PGraph((), (), ()), breaks=(broken,))
 
 
 class Fronts:
@@ -78,7 +86,10 @@ class Fronts:
         return self._known.get(front)
 
     def _learn(self, front: Front) -> None:
-        self._known[front] = trace_from(self.graph, front)
+        try:
+            self._known[front] = trace_from(self.graph, front)
+        except Exception:  # a fault of ours is never the user's; nothing runs ahead from there
+            log.exception("what follows from %s could not be told", ", ".join(sorted(front.nodes)))
 
     def follow(self, entered: Entered) -> Following:
         """One call."""

@@ -142,7 +142,8 @@ class _Steps:
     """The supersteps from a front on. `rest`: what the state was there; None for a graph that begins with nothing.
 
     `certain`: keys that were written for certain. `passed`: by node, keys that it may just have passed on, if they were
-    there. `is_open`: others may run as well, or later.
+    there. `optional`: keys that a graph inside another one was given, if they were there. `is_open`: others may run as
+    well, or later.
     """
 
     graph: Graph
@@ -155,6 +156,7 @@ class _Steps:
     results: dict[str, Symbol] = field(default_factory=dict)
     certain: set[str] = field(default_factory=set)
     passed: dict[str, set[str]] = field(default_factory=dict)
+    optional: set[str] = field(default_factory=set)
     is_open: bool = False
 
     @property
@@ -209,7 +211,7 @@ class _Steps:
         node = self.graph.nodes[name]
         component = node.bound
         channels = [node.channels] if isinstance(node.channels, str) else node.channels
-        fields = _Fields({k: self.written[k] for k in channels if k in self.written})
+        fields = _Fields({k: partial(self._present, k) for k in channels if k in self.written})
         given = Record(fields, self.rest, partial(self._whole, tuple(channels)))
 
         def read() -> Symbol:
@@ -244,6 +246,7 @@ class _Steps:
         for key in schemas[graph.builder.input_schema]:
             if key in self.graph.builder.channels and (self.rest or key in self.written):
                 inner.written[key] = self._held(key)
+                inner.optional |= {key} - (self.written.keys() - self.optional)
         inner.run(is_running=is_running)
         if inner.is_open or inner.unknown or not inner.steps:
             raise Untraceable("TB121", "what it does is decided while it runs")
@@ -276,8 +279,17 @@ class _Steps:
 
     # --- the state ---------------------------------------------------------------------------------------------------
 
+    def _present(self, key: str) -> Symbol:
+        """What a key holds, for somebody who cannot do without."""
+        symbol = self.written[key]()
+        if key not in self.optional:
+            return symbol
+        made: Symbol = self.draft.call(key, "present", _present, self.draft.value(symbol), identity="present")
+        return made
+
     def _write(self, key: str, updates: list[tuple[Lazy, bool]]) -> None:
         channel = self.graph.channels[key]
+        self.optional.discard(key)
         if type(channel) is LastValue and [is_certain for _, is_certain in updates] == [True]:
             self.written[key] = _once(updates[0][0])
             self.certain.add(key)
@@ -331,6 +343,12 @@ class _Fields(Mapping[str, Symbol]):
 
     def __len__(self) -> int:
         return len(self._held)
+
+
+def _present(value: Any) -> Any:
+    if value is ABSENT:
+        raise LookupError("the state has no such key")
+    return value
 
 
 def _function(component: RunnableCallable) -> Callable[..., Any]:
