@@ -312,7 +312,8 @@ class Session:
                 run.stop()
             self._runs = []
 
-        self._host.soon(stop)
+        if self._is_ahead:
+            self._host.soon(stop)
         self._host.release(self._owner)
         events = tuple(self._events)
         outcomes = [e.outcome for e in events if isinstance(e, Retired)]
