@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import re
 import threading
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig
@@ -396,3 +398,37 @@ def test_a_reducer_of_the_users_does_not_hold_up_the_engines() -> None:
     optimize(graph.compile()).invoke({"docs": ["a"]})
     assert reduced_in
     assert "teola-host" not in reduced_in
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+class Refuses(BaseCallbackHandler):
+    raise_error = True
+
+    def on_chain_start(self, *args: Any, **kwargs: Any) -> None:
+        raise ValueError("the handler")
+
+
+LOOP = built({"A": A, "B": lambda s: {"q": "x" + s["q"][:3]}}, (START, "A"), ("A", "B"), ("B", "A"))
+NO_DICT = built({"A": A, "B": lambda s: "text", "C": lambda s: {"a": "1"}}, (START, "A"), ("A", "B"), ("A", "C"))
+TWICE = built({"A": A, "B": B, "C": lambda s: {"b": "1"}}, (START, "A"), ("A", "B"), ("A", "C"))
+STRANGE = built({"A": A, "B": lambda s: {"strange": 1}}, (START, "A"), ("A", "B"))
+
+
+@pytest.mark.parametrize(("graph", "given", "config", "error"), [
+    (LOOP, {"q": "x"}, {"recursion_limit": 5}, "GraphRecursionError"), (NO_DICT, {"q": "x"}, {}, "InvalidUpdateError"),
+    (TWICE, {"q": "x"}, {}, "InvalidUpdateError"), (STRANGE, {"q": "x"}, {}, ""), (TWICE, None, {}, "EmptyInputError"),
+    (STRANGE, {}, {}, "KeyError"), (STRANGE, {"q": "\ud800"}, {}, ""), (STRANGE, "text", {}, "InvalidUpdateError"),
+    (STRANGE, {"q": "x"}, {"callbacks": [Refuses()]}, "ValueError"),
+])  # fmt: skip
+def test_bad_input_is_langgraphs_own_affair(graph: Any, given: Any, config: Any, error: str) -> None:
+    def outcome(graph: Any) -> tuple[str, str]:
+        try:
+            return "", str(graph.invoke(given, config))
+        except Exception as e:
+            return type(e).__name__, re.sub(r"[0-9a-f-]{36}", "*", str(e))
+
+    expected, fast = outcome(graph), optimize(graph)
+    assert [outcome(fast), outcome(fast)] == [expected, expected]
+    assert expected[0] == error
