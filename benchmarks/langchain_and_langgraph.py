@@ -239,6 +239,19 @@ class State(TypedDict, total=False):
     e: str
 
 
+def compiled(nodes: dict[str, Any], *edges: tuple[Any, str]) -> Any:
+    graph = StateGraph(State)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for start, end in edges:
+        graph.add_edge(start, end)
+    return graph.compile()
+
+
+async def asked(model: Any, prompt: str) -> str:
+    return str((await model.ainvoke(prompt)).content)
+
+
 def barrier(m: Models) -> Row:
     """a -> {b -> d -> d2, c} -> e, where c is as long as b, d and d2 together; LangGraph lets d wait for c."""
     short, long = m.short, m.long
@@ -261,14 +274,10 @@ def barrier(m: Models) -> Row:
     def e(s: State) -> State:
         return {"e": short.invoke(f"e {s['c']} {s['d2']}").content}
 
-    graph = StateGraph(State)
-    for name, node in {"A": a, "B": b, "C": c, "D": d, "D2": d2, "E": e}.items():
-        graph.add_node(name, node)
-    for start, end in [(START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), ("D", "D2"), (["C", "D2"], "E"), ("E", END)]:
-        graph.add_edge(start, end)
-
-    async def asked(model: Any, prompt: str) -> str:
-        return str((await model.ainvoke(prompt)).content)
+    graph = compiled(
+        {"A": a, "B": b, "C": c, "D": d, "D2": d2, "E": e},
+        (START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), ("D", "D2"), (["C", "D2"], "E"), ("E", END),
+    )  # fmt: skip
 
     async def by_hand() -> Any:
         first = await asked(short, f"a {QUESTION['q']}")
@@ -280,7 +289,7 @@ def barrier(m: Models) -> Row:
         other, found = await asyncio.gather(asked(long, f"c {first}"), branch())
         return await asked(short, f"e {other} {found}")
 
-    return Row("LangGraph barrier", graph.compile(), QUESTION, by_hand)
+    return Row("LangGraph barrier", graph, QUESTION, by_hand)
 
 
 def fan_out(m: Models) -> Row:
@@ -305,16 +314,10 @@ def fan_out(m: Models) -> Row:
     def report(s: State) -> State:
         return {"e": middle.invoke(f"Report {s['c']} {s['d']}").content}
 
-    graph = StateGraph(State)
-    for name, node in {"plan": plan, "one": section, "two": other, "review": review, "report": report}.items():
-        graph.add_node(name, node)
-    for start, end in [
+    graph = compiled(
+        {"plan": plan, "one": section, "two": other, "review": review, "report": report},
         (START, "plan"), ("plan", "one"), ("plan", "two"), ("one", "review"), (["two", "review"], "report"),
-    ]:  # fmt: skip
-        graph.add_edge(start, end)
-
-    async def asked(model: Any, prompt: str) -> str:
-        return str((await model.ainvoke(prompt)).content)
+    )  # fmt: skip
 
     async def by_hand() -> Any:
         first = await asked(short, f"Plan {QUESTION['q']}")
@@ -330,7 +333,7 @@ def fan_out(m: Models) -> Row:
         left, right = await asyncio.gather(second(), branch())
         return await asked(middle, f"Report {left} {right}")
 
-    return Row("LangGraph research", graph.compile(), QUESTION, by_hand)
+    return Row("LangGraph research", graph, QUESTION, by_hand)
 
 
 def ms(seconds: float) -> str:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from teola_plugin.callbacks.texts import occurs, pieces
-from teola_plugin.explanation.text import WIDTH, breaks_text
+from teola_plugin.explanation.text import breaks_text, wrapped
 from teola_plugin.trace import Break
 
 MAX_LEAVES = 512
@@ -95,13 +95,13 @@ class Prediction:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield _wrapped(
+        yield wrapped(
             f"{self.name}: {self.measured_s * 1000:.1f} ms, not optimized; optimized {self.predicted_s * 1000:.1f} ms"
             f" at best, {self.ratio:.2f} x"
         )
-        yield _wrapped(self.caveat, "  ")
+        yield wrapped(self.caveat, "  ", "  ")
         if self.error:
-            yield _wrapped(f"the pipeline raised {self.error}", "  ")
+            yield wrapped(f"the pipeline raised {self.error}", "  ", "  ")
         yield ""
         yield f"  {'':5} {'leaf':30} {'kind':10} {'from ms':>9} {'ms':>9}  needs"
         for position, leaf in enumerate(self.leaves):
@@ -202,7 +202,3 @@ def _longest_path(seconds: Sequence[float], needs: Sequence[Sequence[int]]) -> s
         path.add(at)
         at = last[at]
     return path
-
-
-def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)

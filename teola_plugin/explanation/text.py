@@ -39,10 +39,10 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
     head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}"
     sections = [
-        _wrapped(head),
+        wrapped(head),
         _section(
             "p-graph: what the pipeline does",
-            [_wrapped(HOW_TO_READ, "  ", "  "), "", *_graph_lines(traced.graph, None)],
+            [wrapped(HOW_TO_READ, "  ", "  "), "", *_graph_lines(traced.graph, None)],
         ),
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
@@ -55,7 +55,7 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
 
 def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
     """One measured run of a pipeline, without its graphs."""
-    sections = [_wrapped(head), _section("measured run", list(_measured_lines(measured)))]
+    sections = [wrapped(head), _section("measured run", list(_measured_lines(measured)))]
     return "\n\n".join([*sections, breaks_text(breaks)])
 
 
@@ -68,7 +68,8 @@ def _section(title: str, lines: list[str]) -> str:
     return "\n".join([title, "-" * len(title), *lines])
 
 
-def _wrapped(text: str, first: str = "", rest: str = "") -> str:
+def wrapped(text: str, first: str = "", rest: str = "") -> str:
+    """The text in lines of our width, the first one and the rest indented so."""
     return textwrap.fill(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
@@ -86,14 +87,14 @@ def _graph_lines(graph: Graph, before: Graph | None) -> list[str]:
     lines = ["  " + inputs]
     if before is None:
         for origin, primitives in groupby(graph, lambda p: p.origin):
-            lines += [_wrapped(origin, "  # ", "  #   ")] if origin else []
+            lines += [wrapped(origin, "  # ", "  #   ")] if origin else []
             lines += [_line("  ", p) for p in primitives]
     else:
         old = {p.name: p for p in before}
         for p in graph:
             mark = "+ " if p.name not in old else "  " if old[p.name] == p else "~ "
             lines.append(_line(mark, p))
-    return [*lines, _wrapped(outputs, "  ", "    ")]
+    return [*lines, wrapped(outputs, "  ", "    ")]
 
 
 def _line(mark: str, p: Primitive) -> str:
@@ -101,7 +102,7 @@ def _line(mark: str, p: Primitive) -> str:
     settings = tuple((key, _short(value)) for key, value in p.settings)
     line = print_primitive(replace(p, args=args, settings=settings))
     whole = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _NO_BREAK), line)
-    return _wrapped(whole, mark, "      ").replace(_NO_BREAK, " ")
+    return wrapped(whole, mark, "      ").replace(_NO_BREAK, " ")
 
 
 def _short(value: object) -> object:
@@ -128,14 +129,14 @@ def _record_lines(done: Optimized) -> list[str]:
 def _record_line(record: Record) -> str:
     """Its number, which has no unit, is left to the other formats: what a reader needs of it stands in the reason."""
     where = f"{record.primitive}: " if record.primitive else ""
-    return _wrapped(f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}", "    ", "        ")
+    return wrapped(f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}", "    ", "        ")
 
 
 def _break_lines(b: Break) -> Iterator[str]:
     where = "" if b.what.startswith(b.origin) else f" at {b.origin}"
-    yield _wrapped(f"{b.code} {b.what}{where}", "  ", "      ")
+    yield wrapped(f"{b.code} {b.what}{where}", "  ", "      ")
     if b.hint:
-        yield _wrapped(f"hint: {b.hint}", "      ", "      ")
+        yield wrapped(f"hint: {b.hint}", "      ", "      ")
 
 
 # --- the measured run -----------------------------------------------------------------------------------------
@@ -147,11 +148,11 @@ def _measured_lines(m: Measured) -> Iterator[str]:
         f"  {m.seconds * 1000:.1f} ms; items: {r.hits} hits, {r.shared} shared, {r.misses} misses, {r.stale} stale,"
         f" {r.wasted} wasted; {r.prefills} early prefills"
     )
-    yield _wrapped(OUTCOMES, "  ", "  ")
+    yield wrapped(OUTCOMES, "  ", "  ")
     if m.error:
-        yield _wrapped(f"the pipeline raised {m.error}", "  ", "      ")
+        yield wrapped(f"the pipeline raised {m.error}", "  ", "      ")
     for reason in r.fallbacks:
-        yield _wrapped(f"the run-ahead ended early: {reason}", "  ", "      ")
+        yield wrapped(f"the run-ahead ended early: {reason}", "  ", "      ")
     if not m.steps:
         yield "  nothing ran ahead"
     else:
@@ -199,7 +200,7 @@ def _path_lines(m: Measured) -> Iterator[str]:
     for link in m.path:
         wait = f" + {link.step.wait_s * 1000:.1f} wait" if link.step.wait_s > 0.0005 else ""
         parts.append(f"{link.step.primitive} {max(0.0, link.until_s - link.step.began_s) * 1000:.1f}{wait}")
-    yield _wrapped("critical path (*), ms: " + " > ".join(parts), "  ", "      ")
+    yield wrapped("critical path (*), ms: " + " > ".join(parts), "  ", "      ")
     tail_s = m.seconds - m.path[-1].until_s
     yield f"  after it the framework took {tail_s * 1000:.1f} ms to the end of the call"
     if m.bound_s > 0:

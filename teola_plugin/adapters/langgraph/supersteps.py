@@ -246,7 +246,8 @@ class _Steps:
         for key in schemas[graph.builder.input_schema]:
             if key in self.graph.builder.channels and (self.rest or key in self.written):
                 inner.written[key] = self._held(key)
-                inner.optional |= {key} - (self.written.keys() - self.optional)
+                if key not in self.written or key in self.optional:
+                    inner.optional.add(key)
         inner.run(is_running=is_running)
         if inner.is_open or inner.unknown or not inner.steps:
             raise Untraceable("TB121", "what it does is decided while it runs")
