@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,23 @@ os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a sec
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected halves of text fixtures")
+    parser.addoption("--garbage-to-host", action="store_true", help="let only the host's thread collect garbage")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Whatever a finalizer does there, engines must go on."""
+    if not session.config.getoption("--garbage-to-host"):
+        return
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    loop = runtime.host.loop
+
+    def collect() -> None:
+        gc.collect()
+        loop.call_later(0.01, collect)
+
+    loop.call_soon_threadsafe(collect)
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,3 +69,15 @@ class FakeEngine:
 def says(text: str) -> Completion:
     """A completion of these words, one piece each."""
     return Completion(text, pieces=re.findall(r"\S+\s*", text))
+
+
+def collect_garbage() -> None:
+    """`gc.collect` until it has: while another thread collects, it returns at once."""
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.me = self
+
+    gone = weakref.ref(Garbage())
+    while gone() is not None:
+        gc.collect()

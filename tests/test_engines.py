@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import threading
 import weakref
@@ -23,6 +22,7 @@ from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.engines.reranking import RerankingEngine
 from teola_plugin.runtime.engines.worker import isolate
 from teola_plugin.seams import active, current
+from tests.fakes import collect_garbage
 from tests.real_models import (
     TEXTS,
     InlineSession,
@@ -139,7 +139,7 @@ def test_an_engine_goes_with_its_model_and_ends_its_thread() -> None:
     thread = next(t for t in threading.enumerate() if t.name == "teola-short-lived-1")
     gone = weakref.ref(engine)
     del engine, model
-    gc.collect()
+    collect_garbage()
     assert gone() is None
     thread.join(10)
     assert not thread.is_alive()
@@ -149,7 +149,7 @@ def test_an_engine_whose_model_is_gone_says_so() -> None:
     model = FakeModel()
     engine = engine_for(EngineSpec("sentence_transformer", model))
     del model
-    gc.collect()
+    collect_garbage()
     (said,) = outcomes(engine, "embedding", ["a"])
     assert isinstance(said, Failed)
     assert isinstance(said.error, EngineClosed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from teola_plugin.adapters.llamaindex.trace import Entry
 from teola_plugin.graph import parse
 from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRerank
 from teola_plugin.trace import Traced
+from tests.fakes import collect_garbage
 from tests.llamaindex_world import MODES, QUESTION, Engines, Record, apart, engine_of, index_of
 
 GOLDEN = Path(__file__).parent / "pipelines"
@@ -104,7 +104,7 @@ def test_an_unknown_retriever_is_waited_for(update_golden: bool) -> None:
     assert observers._awaited[id(own)] is own
     key = id(own)
     del own, engine, traced
-    gc.collect()
+    collect_garbage()
     assert key not in observers._awaited
 
 

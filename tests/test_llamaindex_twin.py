@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import inspect
 import pickle
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -19,6 +18,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.seams import current
+from tests.fakes import collect_garbage
 from tests.llamaindex_world import Record
 
 
@@ -201,7 +201,7 @@ def test_a_stream_that_is_left_closes_its_call(begun: bool) -> None:
     if begun:
         next(response.response_gen)
     del response
-    gc.collect()
+    collect_garbage()
     assert calls.calls[0].closed > 0
 
 

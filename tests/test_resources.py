@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from contextlib import nullcontext
 
@@ -11,6 +10,7 @@ import pytest
 from teola_plugin.engines import freeze
 from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import IdentityMap, exclusive, held, lock_for, resetting, version, writing
+from tests.fakes import collect_garbage
 
 
 class Thing:
@@ -39,7 +39,7 @@ def test_an_entry_goes_with_its_object_also_out_of_a_cycle() -> None:
     known.get_or_make(b, lambda: 2)
     b.itself = b  # type: ignore[attr-defined]
     del a, b
-    gc.collect()
+    collect_garbage()
     assert len(known) == 0
 
 
@@ -82,11 +82,11 @@ def test_what_cannot_be_held_weakly_is_refused() -> None:
 def test_a_resource_is_held_weakly_unless_it_is_kept() -> None:
     thing = Thing()
     weak, strong = held(thing, keep=False), held(Thing(), keep=True)
-    gc.collect()
+    collect_garbage()
     assert weak() is thing
     assert isinstance(strong(), Thing)
     del thing
-    gc.collect()
+    collect_garbage()
     with pytest.raises(EngineClosed):
         weak()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import textwrap
 import weakref
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Session
 from teola_plugin.seams import Reply, active, current
 from teola_plugin.trace import Function
-from tests.fakes import FakeEngine, says
+from tests.fakes import FakeEngine, collect_garbage, says
 
 TEXT = """
 inputs(question)
@@ -381,7 +380,7 @@ def test_the_host_keeps_no_engine_alive(host: LocalHost) -> None:
     gone = weakref.ref(engine)
     del engine, reply
     barrier(host)
-    gc.collect()
+    collect_garbage()
     assert gone() is None
 
 
@@ -447,7 +446,7 @@ def test_a_cancelled_queue_lets_the_engine_go(host: LocalHost) -> None:
     barrier(host)
     gone = weakref.ref(engine)
     del engine, replies, reply
-    gc.collect()
+    collect_garbage()
     assert gone() is None
 
 

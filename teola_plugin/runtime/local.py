@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
-from teola_plugin import forks
+from teola_plugin import finalizers, forks
 from teola_plugin.engines import Batch, Delta, Engine, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.events import BatchRan
@@ -220,7 +220,8 @@ class LocalHost:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
             loop.call_soon(started.set_result, loop)
-            loop.run_forever()
+            with finalizers.kept_off():
+                loop.run_forever()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

@@ -22,7 +22,7 @@ from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from teola_plugin import forks
+from teola_plugin import finalizers, forks
 from teola_plugin.engines import Batch, Done, Emit, Failed
 from teola_plugin.errors import EngineError
 
@@ -66,6 +66,7 @@ class Worker:
             self._begin()
 
 
+@finalizers.kept_off()
 def _serve(jobs: _Jobs) -> None:
     while job := jobs.get():
         future, function = job
