@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin import runtime
 from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
+from teola_plugin.adapters.source import origin_of
+from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
 from teola_plugin.plan import is_request, make_plan
@@ -25,7 +27,7 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Begun, Listener, Report, Session
-from teola_plugin.trace import Follower, Traced
+from teola_plugin.trace import Asides, Follower, Traced
 from teola_plugin.worth import Worth
 
 log = logging.getLogger(__name__)
@@ -38,13 +40,18 @@ Speculate = Literal["certain", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes."""
+    """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes.
+
+    `assumed`: what counts as declared `@pure` in this pipeline. `stream_lists`: see `optimize`.
+    """
 
     passes: tuple[Pass, ...] = DEFAULT
     profiles: Mapping[str, Profile | LlmProfile] | None = None
     strict: bool = False
     run_ahead: bool = True
     callbacks: tuple[Callable[[Report], None], ...] = ()
+    assumed: Assumed = NOTHING
+    stream_lists: bool = False
 
 
 class OpenCall:
@@ -74,7 +81,7 @@ class OptimizedPipeline:
         self.traced = traced
         self.options = options
         self.optimized = _rewritten(traced, options)
-        self.prepared = _prepared(traced, self.optimized)
+        self.prepared = _prepared(traced, self.optimized, options)
         self.reports: deque[Report] = deque(maxlen=64)
         self._worth = Worth()
         self._depth = max(self.prepared.plan.remaining.values(), default=1)
@@ -84,7 +91,7 @@ class OptimizedPipeline:
         """See `adapters.Calls.open`."""
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
-        session = Session(runtime.host, depth=self._depth, loop=loop)
+        session = Session(runtime.host, depth=self._depth, loop=loop, assumed=self.options.assumed)
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         if not (self.options.run_ahead and inputs and has_slack):
             return OpenCall(session, self._ended)
@@ -103,13 +110,15 @@ class OptimizedPipeline:
             session.run_ahead(self.prepared, values, self.traced.observed)
         return OpenCall(session, self._judged)
 
-    def _follow(self, follower: Follower, component: object, value: Any) -> Begun | None:
-        found = follower.tell(component, value)
+    def _follow(self, follower: Follower, component: object, value: Any, asides: Asides) -> Begun | None:
+        with assuming(self.options.assumed):
+            found = follower.tell(component, value, asides)
         if found is None:
             return None
         traced, inputs = found
         if id(traced) not in self._stretches:
-            self._stretches[id(traced)] = (traced, _prepared(traced, _rewritten(traced, self.options)))
+            rewritten = _rewritten(traced, self.options)
+            self._stretches[id(traced)] = (traced, _prepared(traced, rewritten, self.options))
         prepared = self._stretches[id(traced)][1]
         return (prepared, inputs, traced.observed) if prepared.plan.has_slack else None
 
@@ -125,7 +134,12 @@ class OptimizedPipeline:
         """See `teola_plugin.explain`."""
         from teola_plugin.explanation import explain_pipeline
 
-        return explain_pipeline(self, format, analyze)
+        shown = explain_pipeline(self, format, analyze)
+        if format == "text" and self.options.assumed.objects:
+            shown += "\n\nassumed pure\n------------\n" + "\n".join(
+                f"  {origin_of(each)}" for each in self.options.assumed.objects
+            )
+        return shown
 
     def _judged(self, report: Report, listeners: Sequence[Listener]) -> None:
         self._worth.judge(report)
@@ -144,7 +158,8 @@ class OptimizedPipeline:
 def optimize(
     pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: PolicyName | None = None,
     profiles: Mapping[str, Profile | LlmProfile] | None = None, strict: bool = False, speculate: Speculate = "certain",
-    callbacks: Iterable[Callable[[Report], None]] = (),
+    callbacks: Iterable[Callable[[Report], None]] = (), assume_pure: Iterable[Callable[..., Any]] = (),
+    stream_lists: bool = False,
 ) -> P:  # fmt: skip
     """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
 
@@ -158,15 +173,28 @@ def optimize(
     - `profiles`: latency profiles by engine name, which the passes consult.
     - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
+    - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
+      made of it; for code that cannot be decorated. A `@writes` stands.
+    - `stream_lists`: a hosted LangChain model that writes a list whose items are used one by one is asked for a stream
+      when it runs ahead, so that each item goes on while the next is written. The framework gets the reply as a whole,
+      put together by LangChain; it may lack the token usage (`stream_usage=True` of the model asks for it), and its
+      `response_metadata` is that of a stream.
 
-    Raises: TeolaError for a `policy` or `speculate` that does not exist. With `strict`, TypeError for what is no
-    pipeline we know, and PassError where a pass broke the graph.
+    Raises: TeolaError for a `policy` or `speculate` that does not exist; TypeError for an `assume_pure` that is no list
+    of functions and classes. With `strict`, TypeError for what is no pipeline we know, and PassError where a pass broke
+    the graph.
     """
     _require("speculate", speculate, get_args(Speculate))
     if policy is not None:
         _require("policy", policy, get_args(PolicyName))
         runtime.host.use(policy)
-    options = Options(tuple(passes), profiles, strict, speculate != "off", tuple(callbacks))
+    vouched = assumed(assume_pure)
+    for each in vouched.objects:
+        if adapter_for(each):
+            raise TypeError(
+                f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
+            )
+    options = Options(tuple(passes), profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists)
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
 
@@ -177,7 +205,8 @@ def _optimize(pipeline: Any, options: Options) -> Any:
     calls = adapter.calls_of(pipeline)
     if isinstance(calls, OptimizedPipeline):
         return pipeline if calls.options == options else _optimize(calls.pipeline, options)
-    traced = adapter.trace(pipeline)
+    with assuming(options.assumed):
+        traced = adapter.trace(pipeline)
     if not (traced.follow or any(p.engine in traced.engines for p in traced.graph)):
         return pipeline
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
@@ -225,8 +254,8 @@ def _rewritten(traced: Traced, options: Options) -> Optimized:
     return optimize_graph(traced.graph, options.passes, _context(traced, options), strict=options.strict)
 
 
-def _prepared(traced: Traced, optimized: Optimized) -> Prepared:
-    return Prepared(make_plan(optimized.graph), traced.functions, traced.engines)
+def _prepared(traced: Traced, optimized: Optimized, options: Options) -> Prepared:
+    return Prepared(make_plan(optimized.graph), traced.functions, traced.engines, options.stream_lists)
 
 
 def _context(traced: Traced, options: Options) -> Context:

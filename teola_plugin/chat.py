@@ -10,17 +10,28 @@ prefix of the whole prompt, which may be computed ahead.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from teola_plugin.items.tool_calls import BEGIN, END, write_tool_calls
+
 Message = Mapping[str, Any]
-"""`role` (system, user or assistant) and `content`, as in every chat template."""
+"""`role` (system, user, assistant or tool) and `content`, as in every chat template. An assistant's message may have
+`tool_calls` (each with a `function` that has `name` and `arguments`), a tool's its `name` and `tool_call_id`."""
+
+Tool = Mapping[str, Any]
+"""A tool that the model may call, as JSON schema: `{"type": "function", "function": {"name": ..., ...}}`."""
 
 
-def render_plainly(messages: Sequence[Message]) -> str:
+def render_plainly(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
     """The prompt of a conversation, up to where the assistant answers.
 
     >>> render_plainly([{"role": "user", "content": "Hello"}])
     'User: Hello\\nAssistant:'
     """
-    return "".join(f"{m['role'].capitalize()}: {m['content']}\n" for m in messages) + "Assistant:"
+    lines = [f"Tools, called with {BEGIN}...{END}: {json.dumps(list(tools))}"] if tools else []
+    for message in messages:
+        calls = write_tool_calls([call["function"] for call in message.get("tool_calls", ())])
+        lines.append(f"{message['role'].capitalize()}: {message['content']}{calls}")
+    return "".join(f"{line}\n" for line in lines) + "Assistant:"

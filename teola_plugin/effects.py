@@ -9,12 +9,18 @@ beyond this process: hosted models wait for a function that writes it. `pure` ma
 models whose calls leave nothing behind in them, or of objects that are made, or called, without effects.
 
 The decorators only leave a mark; the function stays the same object.
+
+What cannot be decorated may be vouched for in one pipeline, `optimize(pipeline, assume_pure=[f])`: within `assuming` it
+counts as declared `@pure`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from types import BuiltinMethodType, MethodType
 from typing import Any, TypeVar
 
 from teola_plugin.engines import EngineSpec
@@ -70,16 +76,85 @@ def _require_names(decorator: str, resources: tuple[object, ...]) -> None:
 
 
 def declared_effects(function: Any) -> Effects | None:
-    """What the user declared about this function, method or object (or its class).
+    """What the user declared about this function, method or object (or its class), or assumes of it here.
 
     A decorator made with `functools.wraps` carries the mark of what it wraps, but may have effects of its own: there
-    only "it writes" counts.
+    only "it writes" counts. A mark stands whatever is assumed.
     """
     found = getattr(function, MARK, None)
-    if not isinstance(found, Effects):
-        return None
-    is_carried = getattr(getattr(function, "__wrapped__", None), MARK, None) is found
-    return None if is_carried and found.pure else found
+    if isinstance(found, Effects):
+        is_carried = getattr(getattr(function, "__wrapped__", None), MARK, None) is found
+        if not (is_carried and found.pure):
+            return found
+    return ASSUMED if _is_assumed(function) else None
+
+
+# --- assumed in one pipeline -----------------------------------------------------------------------------------------
+
+ASSUMED = Effects(pure=True, why="assumed pure")
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Functions and classes that the user vouches for; `keys` tell whether a function is one of them."""
+
+    objects: tuple[Any, ...] = field(default=(), compare=False)
+    keys: frozenset[Hashable] = frozenset()
+
+
+NOTHING = Assumed()
+
+_assumed: ContextVar[Assumed] = ContextVar("teola_assumed", default=NOTHING)
+
+
+def assumed(objects: Iterable[Any]) -> Assumed:
+    """These functions and classes. Raises: TypeError for anything that is neither."""
+    if callable(objects) or isinstance(objects, str) or not isinstance(objects, Iterable):
+        raise TypeError(f"assume_pure wants a list of functions and classes, such as [f, g], not {objects!r:.80}")
+    found = tuple(objects)
+    for each in found:
+        if not callable(each):
+            raise TypeError(
+                f"assume_pure wants functions and classes, not {each!r:.80}: give the function that a runnable holds, "
+                "or the class of a model"
+            )
+    return Assumed(found, frozenset(map(_key, found)))
+
+
+@contextmanager
+def assuming(assumed: Assumed) -> Iterator[None]:
+    """What is judged inside is judged as if these were declared `@pure`."""
+    token = _assumed.set(assumed)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def _is_assumed(function: Any) -> bool:
+    keys = _assumed.get().keys
+    if not keys:
+        return False
+    if not isinstance(function, type):
+        if _key(function) in keys or id(getattr(function, "__func__", None)) in keys:
+            return True
+        function = type(function)
+    for cls in function.__mro__:
+        if id(cls) in keys:
+            return True
+        if MARK in vars(cls):  # it speaks for itself
+            return False
+    return False
+
+
+def _key(function: Any) -> Hashable:
+    """Equal for the same object; a bound method is made anew each time that one asks for it."""
+    if isinstance(function, MethodType):
+        return (id(function.__self__), id(function.__func__))
+    return function if isinstance(function, BuiltinMethodType) else id(function)
+
+
+# --- marks -----------------------------------------------------------------------------------------------------------
 
 
 def _mark(function: T, effects: Effects) -> T:

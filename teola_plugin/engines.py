@@ -124,13 +124,15 @@ class Capabilities:
 
     `max_items`: the largest batch. `concurrent`: items of several batches run side by side (continuous batching), so
     slots free up item by item. `prefix`: the engine reuses a prefilled prefix, so `partial_prefilling` pays.
-    `abort`: it can end an item that it has begun.
+    `abort`: it can end an item that it has begun. `remote`: items are requests to a service, and side by side do not
+    slow one another down.
     """
 
     max_items: int = 32
     concurrent: bool = False
     prefix: bool = False
     abort: bool = False
+    remote: bool = False
 
 
 @runtime_checkable
@@ -145,7 +147,7 @@ class Engine(Protocol):
 
     An engine may also have `profile` (its latency profile, for the passes), `model` (what it serves, for the cache keys
     of frameworks), `stamp()` (the version of what it reads: a result computed under another one is not used),
-    `release(owner)` (the query is over) and `render_chat(messages)` (the prompt of a chat).
+    `release(owner)` (the query is over) and `render_chat(messages[, tools])` (the prompt of a chat).
     """
 
     name: str
@@ -164,13 +166,16 @@ class Foreign:
 
     `key` tells calls apart: model, method, normalised messages, arguments, and whether it streams. `call` makes the
     call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
-    client belongs to.
+    client belongs to. `stream`, where there is one, does the same and tells the text as it is written; what it calls
+    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`.
     """
 
     key: Hashable
     call: Callable[[], Any] = field(compare=False)
     is_async: bool = False
     loop: Any = field(default=None, compare=False)
+    stream: Callable[[Callable[[str], None]], Any] | None = field(default=None, compare=False)
+    is_streamed: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class Traced:
 
     `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is. `follow` begins to
     follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
-    only serve to show and to prepare what usually comes first.
+    only serve to show and to prepare what usually comes first. `early` names what starts outside of any graph, as soon as
+    a reply that calls for it says so.
     """
 
     graph: Graph
@@ -59,11 +60,27 @@ class Traced:
     observed: Mapping[int, str] = field(default_factory=dict)
     breaks: tuple[Break, ...] = ()
     follow: Callable[[Any], Follower] | None = None
+    early: tuple[str, ...] = ()
 
 
 class Follower(Protocol):
     """One call of a pipeline that is revealed as it runs."""
 
-    def tell(self, component: object, value: Any) -> tuple[Traced, Mapping[str, Any]] | None:
+    def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """From what the framework's run has told: what may run ahead from here, with its inputs, if that is news."""
+        ...
+
+
+class Asides(Protocol):
+    """What a follower may begin at once, outside of any graph."""
+
+    def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
+        """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
+
+        What it asks lands in the slots of the call. A coroutine runs on the caller's event loop.
+        """
+        ...
+
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+        """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...

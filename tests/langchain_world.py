@@ -262,6 +262,9 @@ class Recorder(BaseCallbackHandler):
     def on_retriever_start(self, serialized: Any, query: Any, **kwargs: Any) -> None:
         self._start("retriever", serialized, query, **kwargs)
 
+    def on_tool_start(self, serialized: Any, input_str: Any, **kwargs: Any) -> None:
+        self._start("tool", serialized, kwargs.get("inputs"), **{"name": (serialized or {}).get("name"), **kwargs})
+
     def on_chain_end(self, outputs: Any, **kwargs: Any) -> None:
         self._end("ended", outputs, **kwargs)
 
@@ -270,6 +273,12 @@ class Recorder(BaseCallbackHandler):
 
     def on_retriever_end(self, documents: Any, **kwargs: Any) -> None:
         self._end("ended", documents, **kwargs)
+
+    def on_tool_end(self, output: Any, **kwargs: Any) -> None:
+        self._end("ended", output, **kwargs)
+
+    def on_tool_error(self, error: BaseException, **kwargs: Any) -> None:
+        self._end("failed", error, **kwargs)
 
     def on_chain_error(self, error: BaseException, **kwargs: Any) -> None:
         self._end("failed", error, **kwargs)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langgraph.graph import END, START, StateGraph
 
 import teola_plugin
 from teola_plugin import compare, explain, optimize, optimized, pure, reads, runtime, writes
 from teola_plugin.api import STANCE
 from teola_plugin.errors import TeolaError
+from teola_plugin.graph import PIPELINE
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
@@ -41,6 +43,67 @@ def test_an_object_that_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None
 def test_an_option_that_does_not_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(TeolaError, match=f"{next(iter(wrong))}=.* is one of"):
         optimize(chain(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (print, "a list of functions"), ("print", "a list of functions"), (1, "a list of functions"),
+        ([RunnableLambda(print)], "give the function"), ([chain()], "give the function"), ([print, None], "not None"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_assumed_pure(wrong: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=f"assume_pure wants .*{why}"):
+        optimize(chain(), assume_pure=wrong)
+
+
+def shout(x: dict[str, str]) -> dict[str, str]:
+    print(end="")
+    return {"x": x["x"].upper()}
+
+
+def test_a_function_assumed_pure_runs_ahead_in_this_pipeline_only() -> None:
+    pipeline = RunnablePassthrough.assign(n=chain()) | RunnableLambda(shout) | chain()
+    fast = optimize(pipeline, assume_pure=[shout])
+    assert optimized(fast).traced.breaks == ()
+    assert optimize(fast, assume_pure=(shout,)) is fast
+    assert optimized(fast.with_config(tags=["later"])).traced.breaks == ()
+    assert explain(fast).count("assumed pure") == 2
+    assert "shout (test_api.py:" in explain(fast).split("assumed pure\n---")[1]
+    assert "assumed pure" in explain(fast, format="json")
+    for plain in (optimize(pipeline), optimize(fast)):
+        assert [b.code for b in optimized(plain).traced.breaks] == ["TB101"]
+        assert "assumed pure" not in explain(plain)
+
+
+class Notes(TypedDict, total=False):
+    x: str
+    y: str
+
+
+def test_nodes_and_conditions_of_a_graph_may_be_assumed_pure() -> None:
+    def elsewhere(state: Notes) -> list[str]:
+        print(end="")
+        return []
+
+    asks = chain() | (lambda message: {"y": message.content})
+    builder = StateGraph(Notes)
+    builder.add_node("first", asks)
+    builder.add_node("shout", shout)
+    builder.add_node("last", asks)
+    for start, end in ((START, "first"), ("first", "shout"), ("shout", "last"), ("last", END)):
+        builder.add_edge(start, end)
+    builder.add_conditional_edges("first", elsewhere, ["last"])
+    graph: Any = builder.compile()
+
+    def ahead(pure: list[Any]) -> set[str]:
+        return {p.name for p in optimized(optimize(graph, assume_pure=pure)).traced.graph if p.engine != PIPELINE}
+
+    assert "shout" not in ahead([elsewhere])  # it may have effects
+    assert "shout" not in ahead([shout])  # it may never run
+    fast = optimize(graph, assume_pure=[shout, elsewhere])
+    assert "shout" in ahead([shout, elsewhere])
+    assert fast.invoke({"x": "it"}) == graph.invoke({"x": "it"})
 
 
 def test_an_optimized_pipeline_is_made_anew_for_other_options_only() -> None:

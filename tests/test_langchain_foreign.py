@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from threading import Event, Lock, Semaphore
 from typing import Any
@@ -14,13 +14,17 @@ import httpx
 import pytest
 from langchain_core.language_models import LLM, BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 from pydantic import PrivateAttr
 
-from teola_plugin import optimize, optimized, pure, writes
+from teola_plugin import explain, optimize, optimized, pure, writes
+from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
+from teola_plugin.errors import Cancelled
+from teola_plugin.runtime import session
+from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.session import Report
 from tests.langchain_world import Engines, Recorder, ask, digest
 
@@ -263,6 +267,14 @@ def test_models_with_state_are_left_alone() -> None:
 
     chain = debate(Counting())
     assert optimize(chain) is chain
+    fast = optimize(chain, assume_pure=[Counting])
+    assert fast.invoke({"claim": "x"}).content == chain.invoke({"claim": "x"}).content
+    assert report_of(fast).hits + report_of(fast).shared + report_of(fast).misses == 3
+    again = fast.with_config(tags=["later"])
+    again.invoke({"claim": "x"})
+    assert report_of(again).hits + report_of(again).shared + report_of(again).misses == 3
+    assert "Counting, assumed pure" in explain(fast)
+    assert optimize(chain) is chain
 
 
 def test_what_comes_after_a_reply_that_did_not_run_ahead_still_does() -> None:
@@ -310,3 +322,210 @@ def test_any_error_reaches_the_caller(error: type[BaseException]) -> None:
     for pipeline in (chain, optimize(chain)):
         with pytest.raises(error):
             pipeline.invoke({"claim": "x"})
+
+
+# --- lists that are streamed -----------------------------------------------------------------------------------------
+
+COLOURS = "1. red\n2. green\n3. blue"
+
+
+@pure
+class Writer(BaseChatModel):
+    """Asked for a list it writes one; streamed, it does not end before somebody asked about an item."""
+
+    fails: bool = False
+    _calls: list[str] = PrivateAttr(default_factory=list)
+    _asked: Event = PrivateAttr(default_factory=Event)
+
+    @property
+    def _llm_type(self) -> str:
+        return "writer"
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        asked = str(messages[0].content)
+        self._calls.append(f"call {asked}")
+        is_list = asked.startswith("List")
+        if not is_list:
+            self._asked.set()
+        text = COLOURS if is_list else digest(asked)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
+
+    def _stream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> Iterator[ChatGenerationChunk]:
+        self._calls.append(f"stream {messages[0].content}")
+        for text in ("1. re", "", "d\n2. green\n"):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=text))
+        assert self._asked.wait(10)
+        if self.fails:
+            raise ConnectionError("cut off")
+        yield ChatGenerationChunk(message=AIMessageChunk(content="3. blue", response_metadata={"done": True}))
+
+
+@pure
+class NativeWriter(Writer):
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        return self._generate(messages, stop, **kwargs)
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        chunks = self._stream(messages, stop)
+        while chunk := await asyncio.to_thread(next, chunks, None):
+            yield chunk
+
+
+@pure
+class ListingLLM(LLM):
+    _calls: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "listing"
+
+    def _call(self, prompt: str, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> str:
+        self._calls.append("call")
+        return COLOURS
+
+    def _stream(
+        self, prompt: str, stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> Iterator[GenerationChunk]:
+        self._calls.append("stream")
+        yield from (GenerationChunk(text=line) for line in COLOURS.splitlines(keepends=True))
+
+
+def listing(writer: Any, about: Any) -> Runnable[Any, Any]:
+    each = ask("About {colour}") | about | StrOutputParser()
+    return ask("List {q}") | writer | NumberedListOutputParser() | each.map()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "HEAD_START_S", 10)
+
+
+def said(chain: Runnable[Any, Any], is_async: bool) -> Any:
+    return asyncio.run(chain.ainvoke({"q": "x"})) if is_async else chain.invoke({"q": "x"})
+
+
+@pytest.mark.parametrize("cls", [Writer, NativeWriter])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_items_go_on_while_a_streamed_list_is_written(cls: type[Writer], is_async: bool, fails: bool) -> None:
+    plain, fast = cls(), cls(fails=fails)
+    chain = optimize(listing(fast, fast), stream_lists=True)
+    assert said(chain, is_async) == said(listing(plain, plain), is_async)
+    again = ["call List x"] if fails else []  # by the framework
+    assert sorted(fast._calls) == sorted(["stream List x", *again, *plain._calls[1:]])
+    assert (report_of(chain).wasted, report_of(chain).fallbacks) == (0, ())
+
+
+@pytest.mark.parametrize("writer", [Writer(), Writer(disable_streaming=True), ListingLLM()])
+def test_no_list_is_streamed_unless_asked_for(writer: Any) -> None:
+    about = Writer()
+    is_asked = getattr(writer, "disable_streaming", False)
+    assert said(optimize(listing(writer, about), stream_lists=is_asked), False) == said(listing(writer, about), False)
+    assert "stream" not in " ".join(writer._calls)
+
+
+def test_only_lists_are_streamed() -> None:
+    model = Hosted()
+    optimize(debate(model), stream_lists=True).invoke({"claim": "x"})
+    assert {how for how, _ in model._calls} == {"call"}
+
+
+def test_a_list_of_an_llm_is_streamed() -> None:
+    writer, about = ListingLLM(), Writer()
+    chain = optimize(listing(writer, about), stream_lists=True)
+    assert said(chain, False) == said(listing(ListingLLM(), about), False)
+    assert writer._calls == ["stream"]
+
+
+def test_the_framework_itself_asks_for_no_stream() -> None:
+    """Something that only its own run computes comes first, and it makes the call in place."""
+    writer = Writer()
+
+    def unknown(x: Any) -> Any:
+        print(end="")
+        return x
+
+    chain = optimize(RunnableLambda(unknown) | writer | NumberedListOutputParser(), stream_lists=True)
+    assert chain.invoke("List x") == ["red", "green", "blue"]
+    assert writer._calls == ["call List x"]
+
+
+def test_a_streamed_list_of_chatopenai() -> None:
+    class Streaming(Service):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            asked = json.loads(request.read())
+            if not asked["messages"][0]["content"].startswith("List"):
+                return super().handle_request(request)
+            self.made.append("stream" if asked.get("stream") else "call")
+            head = {"id": "1", "object": "chat.completion", "model": "m", "created": 1}
+            if not asked.get("stream"):
+                message = {"role": "assistant", "content": COLOURS}
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                return httpx.Response(200, json={**head, "choices": [choice]})
+            pieces = [COLOURS[i : i + 3] for i in range(0, len(COLOURS), 3)]
+            deltas = [*({"role": "assistant", "content": piece} for piece in pieces), {}]
+            lines = [
+                json.dumps({**head, "choices": [{"index": 0, "delta": d, "finish_reason": None if d else "stop"}]})
+                for d in deltas
+            ]
+            body = "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"])
+            return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+
+    plain, service = Streaming(), Streaming()
+    writer = openai(service)
+    got: list[Any] = []
+
+    def keep(message: Any) -> Any:
+        got.append((message.content, message.response_metadata["finish_reason"]))
+        return message
+
+    chain = optimize(
+        ask("List {q}") | writer | RunnableParallel(kept=keep, items=NumberedListOutputParser()), stream_lists=True
+    )
+    assert said(chain, False)["items"] == ["red", "green", "blue"]
+    assert said(optimize(listing(writer, writer), stream_lists=True), False) == said(
+        listing(openai(plain), openai(plain)), False
+    )
+    assert sorted(service.made) == sorted(["call", "stream", *plain.made[1:]])
+    assert got == [(COLOURS, "stop")]
+
+
+async def test_a_stream_that_nobody_waits_for_is_closed() -> None:
+    told, ended = Event(), Event()
+    emitted: list[Outcome] = []
+    heard = asyncio.Event()
+
+    def emit(_: int, outcome: Outcome) -> None:
+        emitted.append(outcome)
+        heard.set()
+
+    def stream(tell: Any) -> None:
+        try:
+            tell("a")
+            assert told.wait(10)
+            tell("b")
+        finally:
+            ended.set()
+
+    engine = PythonEngine()
+    payload = Foreign("a", lambda: None, stream=stream, is_streamed=True)
+    run = asyncio.create_task(engine.run(Batch("decoding", {}, (Item(payload, id=1),)), emit))
+    await heard.wait()
+    engine.abort([1])
+    await run
+    told.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+    await asyncio.sleep(0)
+    first, second = emitted
+    assert first == Delta("a")
+    assert isinstance(second, Failed)
+    assert isinstance(second.error, Cancelled)
+    await engine.close()

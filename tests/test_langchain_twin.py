@@ -26,11 +26,11 @@ from langchain_core.runnables import (
     RunnableSequence,
 )
 
-from teola_plugin import optimize
+from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.seams import current
-from tests.langchain_world import Engines, ask
+from tests.langchain_world import Engines, Recorder, ask
 
 
 class Said:
@@ -193,6 +193,82 @@ async def test_an_abandoned_async_stream_closes_its_call() -> None:
         break
     await asyncio.create_task(chunks.aclose())  # in another task, and so in another context
     assert calls.calls[0].session.is_closed
+
+
+def test_a_transform_is_one_call_and_its_input_none_of_it() -> None:
+    calls = Noted()
+    read: list[str] = []
+
+    def given() -> Iterator[str]:
+        for letter in "ab":
+            read.append(inside(letter))
+            yield letter
+
+    chunks = adapter.twin(RunnableGenerator(exclaims) | StrOutputParser(), calls).transform(given())
+    assert (calls.opened, read) == ([], [])
+    assert next(chunks) == "a!"
+    assert (calls.opened, calls.calls[0].session.is_closed) == ([([], False)], False)
+    assert current() is None
+    chunks.close()
+    assert calls.calls[0].session.is_closed
+    assert read == ["a?", "b?"]  # LangChain reads its input to the end, for the trace
+    assert list(adapter.twin(SEQUENCE, calls).transform(["a", "b"])) == ["ab!"]
+
+
+async def test_an_abandoned_async_transform_closes_its_call() -> None:
+    calls = Noted()
+    read: list[str] = []
+
+    async def given() -> AsyncIterator[str]:
+        for letter in "ab":
+            read.append(inside(letter))
+            yield letter
+
+    chunks = adapter.twin(RunnableLambda(aletters) | StrOutputParser(), calls).atransform(given())
+    async for chunk in chunks:
+        assert chunk == "a!"
+        break
+    assert calls.opened == [([], True)]
+    await asyncio.create_task(chunks.aclose())  # in another task, and so in another context
+    assert calls.calls[0].session.is_closed
+    assert read == ["a?", "b?"]
+    assert current() is None
+
+
+def test_who_waits_for_the_whole_input_runs_ahead_of_it() -> None:
+    calls = Noted()
+    assert list(adapter.twin(RunnableLambda(inside).map(), calls).transform(iter([["a"], ["b"]]))) == [["a!", "b!"]]
+    assert calls.modes == ["stream"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_transform_looks_the_same(is_async: bool) -> None:
+    def letters_of(word: str) -> Iterator[str]:
+        yield from word
+
+    async def aletters_of(word: str) -> AsyncIterator[str]:
+        for letter in word:
+            yield letter
+
+    async def collect(chain: Any, config: Any) -> list[Any]:
+        return [chunk async for chunk in chain.atransform(aletters_of("tea"), config)]
+
+    def run(chain: Any) -> tuple[list[Any], Any]:
+        recorder = Recorder()
+        config: Any = {"callbacks": [recorder], "tags": ["mine"]}
+        chunks = asyncio.run(collect(chain, config)) if is_async else list(chain.transform(letters_of("tea"), config))
+        return chunks, recorder.tree()
+
+    def chain() -> Runnable[Any, Any]:
+        e = Engines()
+        model = e.chat | StrOutputParser()
+        return RunnableParallel(a=ask("A {x}") | model, b=ask("B {x}") | model) | ask("{a} {b}") | model
+
+    fast = optimize(chain())
+    found, tree = run(chain())
+    assert run(fast) == (found, tree)
+    report = optimized(fast).reports[-1]
+    assert (report.misses, report.hits, report.fallbacks) == (3, 0, ())
 
 
 def test_errors_pass_and_close_the_call() -> None:

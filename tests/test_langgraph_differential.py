@@ -54,9 +54,10 @@ _threads = (f"thread-{number}" for number in itertools.count())
 
 _IDS = re.compile(
     r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b|thread-\d+"
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\+00:00|'\d+\.\d{16}'|0\.\d{12,}"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\+00:00|'\d+\.\d{16}'|0\.\d{12,}|\bcall_[0-9a-f]{20}"
 )
-"""What differs from run to run: addresses, ids of runs, tasks, checkpoints, interrupts and threads, times, versions."""
+"""What differs from run to run: addresses, ids of runs, tasks, checkpoints, interrupts, threads and calls, times, versions.
+"""
 
 
 def told(value: Any) -> str:

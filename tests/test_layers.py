@@ -20,7 +20,7 @@ PACKAGE = ROOT / "teola_plugin"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "codes", "events", "forks", "finalizers"),
     ("graph",),
-    ("engines", "seams", "trace", "profile", "items", "effects", "resources", "chat", "calling"),
+    ("engines", "seams", "trace", "profile", "items", "effects", "resources", "chat", "calling", "turns"),
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),

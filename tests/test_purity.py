@@ -23,6 +23,7 @@ from langchain_core.prompts import PromptTemplate, format_document
 
 from teola_plugin import pure, reads, writes
 from teola_plugin.adapters.purity import effects_of
+from teola_plugin.effects import assumed, assuming
 
 SEEN: list[Any] = []
 TABLE = {"a": 1}
@@ -343,6 +344,58 @@ def test_declared() -> None:
     )
     assert effects_of(lambda x: lookup(x)).pure
     assert not effects_of(lambda x: ingest(x)).pure
+
+
+class Printer:
+    def show(self, x: Any) -> Any:
+        print(x)
+
+    def __call__(self, x: Any) -> Any:
+        print(x)
+
+
+class LoudPrinter(Printer): ...
+
+
+def test_assumed() -> None:
+    one, other, loud = Printer(), Printer(), LoudPrinter()
+
+    def is_pure(function: Any, *vouched: Any) -> bool:
+        with assuming(assumed(vouched)):
+            return effects_of(function).pure
+
+    assert is_pure(prints, prints)
+    assert is_pure(lambda x: prints(x), prints)
+    assert is_pure(one.show, one.show)
+    assert not is_pure(other.show, one.show)
+    assert is_pure(one.show, Printer.show)
+    assert is_pure(one, one)
+    assert is_pure(loud, Printer)
+    assert not is_pure(one, LoudPrinter)
+    assert not is_pure(one.show, Printer)  # as of a class that is declared so
+    assert is_pure(lambda x: Printer(), Printer)
+    assert not any(map(is_pure, (prints, one, one.show)))
+
+
+def test_a_mark_stands_whatever_is_assumed() -> None:
+    @writes("kb")
+    def stores(x: Any) -> Any:
+        return x
+
+    @functools.wraps(stores)
+    def announces(x: Any) -> Any:
+        print(x)
+        return stores(x)
+
+    with assuming(assumed([stores, announces])):
+        assert [effects_of(f).writes for f in (stores, announces)] == [("kb",), ("kb",)]
+
+    @functools.wraps(pure(format_docs.__class__(format_docs.__code__, globals())))
+    def prints_first(x: Any) -> Any:
+        print(x)
+
+    with assuming(assumed([prints_first])):
+        assert effects_of(prints_first).pure
 
 
 def test_why_names_the_line() -> None:

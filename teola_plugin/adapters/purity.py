@@ -79,6 +79,7 @@ PURE_TYPES = _words("collections operator fractions decimal langchain_core.docum
 
 PURE_FUNCTIONS = frozenset({
     ("langchain_core.prompts.base", "format_document"),
+    ("langchain_core.prompts.base", "aformat_document"),
     ("langchain_core.messages.utils", "get_buffer_string"),
     ("langchain_core.messages.utils", "convert_to_messages"),
 })  # fmt: skip
@@ -202,6 +203,9 @@ class _Check:
         for node in self.nodes:
             if isinstance(node, ast.Await):
                 calls = self._awaited(node.value)
+                called = self._held(node.value.func) if isinstance(node.value, ast.Call) else None
+                if _place(called) in PURE_FUNCTIONS:
+                    asking.add(id(node))
                 if all(id(call) in asked for call in calls):
                     asking |= {id(node), *map(id, calls)}
                     if node.value not in calls:
@@ -383,12 +387,16 @@ class _Check:
         if isinstance(value, type):
             return "" if _is_pure_class(value) else f"it uses the class {shown}"
         if isinstance(value, types.FunctionType):
-            place = (value.__module__, value.__name__)
+            place = _place(value)
             if place in PURE_FUNCTIONS or (value.__module__ in PURE_MODULES and place not in IMPURE_IN_MODULES):
                 return ""
             why = _why_impure(value, self.callers, self.known)
             return f"{shown}: {why}" if why else ""
         return f"it uses {shown}, a {type(value).__name__}"
+
+
+def _place(function: Any) -> tuple[Any, Any]:
+    return getattr(function, "__module__", None), getattr(function, "__name__", None)
 
 
 def _is_data(value: Any, depth: int = 3) -> bool:

@@ -1,7 +1,8 @@
 """Whether two answers are the same, and where not.
 
 Numbers may differ by 1e-5: an embedding computed in a batch differs in the last bits from one computed alone, in the
-unoptimized pipeline too. The ids that LangChain invents for each message are left out.
+unoptimized pipeline too. The ids that LangChain invents for each message, and models for each call of a tool, are left
+out.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def plain(value: Any) -> Any:
         case np.ndarray() | np.generic():
             return value.tolist()
     if isinstance(fields := getattr(type(value), "model_fields", None), Mapping):  # a pydantic model
-        content = {name: getattr(value, name) for name in fields} | (getattr(value, "model_extra", None) or {})
+        content = plain({name: getattr(value, name) for name in fields} | (getattr(value, "model_extra", None) or {}))
         if _is_message(value):
-            content.pop("id", None)
-        return {"type": type(value).__qualname__, **plain(content)}
+            _leave_out_ids(content)
+        return {"type": type(value).__qualname__, **content}
     if dataclasses.is_dataclass(value):
         return {"type": type(value).__qualname__} | {
             f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)
@@ -68,6 +69,15 @@ def _same(first: Any, second: Any) -> bool:
             first != first and second != second
         )
     return type(first) is type(second) and bool(first == second)
+
+
+def _leave_out_ids(message: dict[str, Any]) -> None:
+    message.pop("id", None)
+    message.pop("tool_call_id", None)
+    for fields in (message, message.get("additional_kwargs") or {}):
+        for calls in ("tool_calls", "invalid_tool_calls", "tool_call_chunks"):
+            for call in fields.get(calls) or ():
+                call.pop("id", None)
 
 
 def _is_message(value: Any) -> bool:

@@ -34,7 +34,10 @@ VOCABULARY_TOKENS = 8192
 MAX_POSITION_TOKENS = 8192
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}{{ eos_token }}\n{% endfor %}"
+    "{% if tools %}<|system|>\nTools: {{ tools | tojson }}{{ eos_token }}\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}"
+    "{{ eos_token }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 
@@ -44,7 +47,7 @@ def tiny_model(cache_dir: str | Path | None = None) -> Path:
 
     Raises: `EngineUnavailable` if torch or transformers is not installed.
     """
-    return _built("tiny-llama", _build_llama, cache_dir)
+    return _built("tiny-llama-2", _build_llama, cache_dir)
 
 
 def tiny_cross_encoder(cache_dir: str | Path | None = None) -> Path:

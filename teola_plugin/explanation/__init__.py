@@ -95,6 +95,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
         ],
         "e_graph": str(done.graph),
         "origins": {p.name: p.origin for p in done.graph},
+        "early": list(calls.traced.early),
         "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],
         "measured": None if measured is None else measured.as_dict(),
     }  # fmt: skip

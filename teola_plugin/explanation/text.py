@@ -37,7 +37,8 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     requests = [p for p in done.graph if is_request(p)]
     engines = sorted({p.engine for p in requests})
     kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
-    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}"
+    tools = f", and {len(traced.early)} of its tools may start early" if traced.early else ""
+    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{tools}"
     sections = [
         wrapped(head),
         _section(
@@ -46,6 +47,7 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
         ),
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
+        *([_section("tools: may start while the model still writes", _indented(traced.early))] if traced.early else []),
         breaks_text(traced.breaks),
     ]
     if measured:
@@ -62,6 +64,10 @@ def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
 def breaks_text(breaks: Sequence[Break]) -> str:
     """What `optimize` leaves to the framework."""
     return _section("left to the framework", [line for b in breaks for line in _break_lines(b)] or ["  nothing"])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [wrapped(line, "  ", "    ") for line in lines]
 
 
 def _section(title: str, lines: list[str]) -> str:

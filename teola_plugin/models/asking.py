@@ -6,14 +6,17 @@ Whoever stops waiting (an exception, a closed stream, a cancelled task) cancels 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Any
 
 from teola_plugin import runtime
-from teola_plugin.chat import Message, render_plainly
-from teola_plugin.engines import Completion, Engine, EngineSpec
+from teola_plugin.chat import Message, Tool, render_plainly
+from teola_plugin.engines import Completion, Delta, Done, Engine, EngineSpec, Outcome
 from teola_plugin.errors import EngineError
-from teola_plugin.seams import Reply
+from teola_plugin.items.tool_calls import Said, ToolCall, ToolCallParser
+from teola_plugin.seams import Reply, current
+from teola_plugin.turns import Turn
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -74,6 +77,35 @@ async def apieces(reply: Reply) -> AsyncGenerator[str, None]:
         yield whole
 
 
+def tell_of_calls(reply: Reply, turn: Turn) -> None:
+    """Tell the session of each call of a tool as soon as it is written."""
+    session = current()
+    if session is None or session.is_unheard:
+        return
+    session.observe(Turn, turn)
+    on_call, on_end = turn.on_call, turn.on_end
+    if on_call is None:
+        return
+    parser, position = ToolCallParser(), itertools.count()
+    is_streamed = False
+
+    def hear(outcome: Outcome) -> None:
+        nonlocal is_streamed
+        parts: Sequence[Said] = ()
+        if isinstance(outcome, Delta):
+            is_streamed = True
+            parts = parser.feed(outcome.text)
+        elif isinstance(outcome, Done):
+            parts = [*([] if is_streamed else parser.feed(str(outcome.value))), *parser.close()]
+        for call in parts:
+            if isinstance(call, ToolCall) and (at := next(position)) >= 0 and call.arguments is not None:
+                on_call(at, call.name, call.arguments)
+        if isinstance(outcome, Done) and on_end:
+            on_end()
+
+    reply.listen(hear)
+
+
 def sampling_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a decoding, later layers first; a value of None leaves the matter to the engine."""
     merged = {name: value for layer in layers for name, value in layer.items()}
@@ -84,13 +116,13 @@ def sampling_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def render(engine: Engine, messages: Sequence[Message]) -> str:
+def render(engine: Engine, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
     """The prompt of a conversation, by the template of the engine's model if it has one."""
     for message in messages:
         if not isinstance(message["content"], str):
             raise EngineError(f"engine {engine.name!r} takes text only, not {type(message['content']).__name__}")
     render_chat = getattr(engine, "render_chat", render_plainly)
-    return str(render_chat(messages))
+    return str(render_chat(messages, tools) if tools else render_chat(messages))
 
 
 def usage(completion: str) -> dict[str, int] | None:

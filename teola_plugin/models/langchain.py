@@ -2,6 +2,7 @@
 
     engine = VllmEngine("/models/llama")
     chain = prompt | EngineChatModel(engine=engine, max_tokens=64) | StrOutputParser()
+    agent = create_agent(EngineChatModel(engine=engine), tools=[search])
 
 Further settings of the engine go into `settings`, or into a call: `model.bind(structured_outputs={"choice": [...]})`.
 """
@@ -9,8 +10,8 @@ Further settings of the engine go into `settings`, or into a call: `model.bind(s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForLLMRun,
@@ -20,7 +21,7 @@ from langchain_core.callbacks import (
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel, BaseLLM, LangSmithParams, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ChatMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import (
     ChatGeneration,
@@ -30,10 +31,12 @@ from langchain_core.outputs import (
     GenerationChunk,
     LLMResult,
 )
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field
 
 from teola_plugin.engines import Engine, EngineSpec
-from teola_plugin.errors import EngineError
 from teola_plugin.models.asking import (
     DEFAULT_MAX_TOKENS,
     apieces,
@@ -46,10 +49,21 @@ from teola_plugin.models.asking import (
     results,
     sampling_settings,
     spec_of,
+    tell_of_calls,
     usage,
 )
+from teola_plugin.models.langchain_messages import Chunks, Ids, constraint, for_template, new_ids, said
+from teola_plugin.seams import Reply
+from teola_plugin.turns import Turn
 
-ROLES = {"human": "user", "ai": "assistant"}
+NOT_YET_KNOWN = "\u27e8not yet known\u27e9"
+
+
+class _Asked(NamedTuple):
+    """A request under way; `ids` of the calls in its answer, if it may call tools."""
+
+    reply: Reply
+    ids: Ids | None = None
 
 
 class EngineChatModel(BaseChatModel):
@@ -73,57 +87,90 @@ class EngineChatModel(BaseChatModel):
 
         Raises: EngineError if a message is not plain text.
         """
-        conversation = [_message(m) for m in self._convert_input(messages).to_messages()]
-        return render(self.engine, conversation), _settings(self, stop, kwargs)
+        tools, choice = kwargs.pop("tools", None) or (), kwargs.pop("tool_choice", None)
+        conversation = [for_template(m) for m in self._convert_input(messages).to_messages()]
+        settings = _settings(self, stop, {**constraint(tools, choice), **kwargs})
+        return render(self.engine, conversation, () if choice == "none" else tools), settings
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], *,
+        tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:  # fmt: skip
+        """The model with tools that it may call, in the form of Hermes and Qwen: `<tool_call>{...}</tool_call>`.
+
+        `tool_choice`: "auto", "none", "any" (or "required", True: vLLM makes the model call one) or the name of a tool.
+        """
+        chosen = {} if tool_choice is None else {"tool_choice": tool_choice}
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **chosen, **kwargs)
 
     def _generate(
         self, messages: list[BaseMessage], stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any,
     ) -> ChatResult:  # fmt: skip
-        prompt, settings = self.request_for(messages, stop, **kwargs)
-        (completion,) = results(ask(self.engine, "decoding", [prompt], settings))
-        return self._result(completion)
+        asked = self._ask(messages, stop, kwargs)
+        (completion,) = results([asked.reply])
+        return self._result(completion, asked)
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any,
     ) -> ChatResult:  # fmt: skip
-        prompt, settings = self.request_for(messages, stop, **kwargs)
-        (completion,) = await aresults(ask(self.engine, "decoding", [prompt], settings))
-        return self._result(completion)
+        asked = self._ask(messages, stop, kwargs)
+        (completion,) = await aresults([asked.reply])
+        return self._result(completion, asked)
 
     def _stream(
         self, messages: list[BaseMessage], stop: list[str] | None = None,
         run_manager: CallbackManagerForLLMRun | None = None, **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:  # fmt: skip
-        prompt, settings = self.request_for(messages, stop, **kwargs)
-        (reply,) = ask(self.engine, "decoding", [prompt], settings)
-        with contextlib.closing(pieces(reply)) as texts:
+        asked = self._ask(messages, stop, kwargs)
+        chunks = Chunks(asked.ids)
+        with contextlib.closing(pieces(asked.reply)) as texts:
             for text in texts:
-                chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
-                if run_manager:
-                    run_manager.on_llm_new_token(text, chunk=chunk)
-                yield chunk
-        yield self._last_chunk(reply.result())
+                for chunk in chunks.feed(text):
+                    if run_manager:
+                        run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+        yield from chunks.close()
+        yield self._last_chunk(asked.reply.result())
 
     async def _astream(
         self, messages: list[BaseMessage], stop: list[str] | None = None,
         run_manager: AsyncCallbackManagerForLLMRun | None = None, **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:  # fmt: skip
+        asked = self._ask(messages, stop, kwargs)
+        chunks = Chunks(asked.ids)
+        async with contextlib.aclosing(apieces(asked.reply)) as texts:
+            async for text in texts:
+                for chunk in chunks.feed(text):
+                    if run_manager:
+                        await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                    yield chunk
+        for chunk in chunks.close():
+            yield chunk
+        yield self._last_chunk(await asked.reply.aresult())
+
+    def _ask(self, messages: list[BaseMessage], stop: Sequence[str] | None, kwargs: dict[str, Any]) -> _Asked:
         prompt, settings = self.request_for(messages, stop, **kwargs)
         (reply,) = ask(self.engine, "decoding", [prompt], settings)
-        async with contextlib.aclosing(apieces(reply)) as texts:
-            async for text in texts:
-                chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
-                if run_manager:
-                    await run_manager.on_llm_new_token(text, chunk=chunk)
-                yield chunk
-        yield self._last_chunk(await reply.aresult())
+        if not kwargs.get("tools"):
+            return _Asked(reply)
+        ids = new_ids()
 
-    def _result(self, completion: str) -> ChatResult:
-        message = AIMessage(
-            content=str(completion), response_metadata=self._metadata(completion), usage_metadata=_usage(completion)
-        )
+        def follow_up(answers: Sequence[str]) -> str:
+            """See `Turn.follow_up`."""
+            answer = AIMessage(**said(str(reply.result()), ids))
+            tools = [ToolMessage(text, tool_call_id=ids(position)) for position, text in enumerate(answers)]
+            next_one = ToolMessage(NOT_YET_KNOWN, tool_call_id=ids(len(answers)))
+            prompt, _ = self.request_for([*messages, answer, *tools, next_one], stop, **kwargs)
+            return prompt.partition(NOT_YET_KNOWN)[0]
+
+        tell_of_calls(reply, Turn(self.spec, follow_up))
+        return _Asked(reply, ids)
+
+    def _result(self, completion: str, asked: _Asked) -> ChatResult:
+        fields = said(str(completion), asked.ids) if asked.ids else {"content": str(completion)}
+        message = AIMessage(**fields, response_metadata=self._metadata(completion), usage_metadata=_usage(completion))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _last_chunk(self, completion: str) -> ChatGenerationChunk:
@@ -326,17 +373,6 @@ def _settings(model: EngineChatModel | EngineLLM, stop: Sequence[str] | None, kw
 def _traced_as(engine: Engine, params: LangSmithParams) -> LangSmithParams:
     """The model under the name that its replies have; LangChain looks for fields that these models lack."""
     return {"ls_model_name": engine.name, **params, "ls_provider": "teola"}
-
-
-def _message(message: BaseMessage) -> dict[str, Any]:
-    content = message.content
-    if isinstance(content, list):
-        blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
-        if strange := [block.get("type") for block in blocks if block.get("type") != "text"]:
-            raise EngineError(f"an engine takes text only, not a block of type {strange[0]!r}")
-        content = "".join(block["text"] for block in blocks)
-    role = message.role if isinstance(message, ChatMessage) else ROLES.get(message.type, message.type)
-    return {"role": role, "content": content}
 
 
 def _usage(completion: str) -> UsageMetadata | None:

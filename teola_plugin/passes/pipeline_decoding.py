@@ -11,6 +11,7 @@ items there will be is not known and need not be: nothing is made beforehand for
 
 It does not pay if the items only become prompts of the same LLM: the last one is not written any sooner, and the
 prefills of those before it hold up its decoding one by one, where all of them together would have been one batch.
+(A service elsewhere answers its requests side by side.)
 
 `early_stop` ends the generation when all `wanted` items are written. Only where nobody but the graph sees the
 text: the framework's own run reads it to the end, so there it would be another answer. Source: Teola/Ayo,
@@ -64,6 +65,8 @@ ITEM_TOKENS = 16
 def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> float:
     """Seconds that the items' own prefills hold up the decoding, if they are all prompts of the same engine."""
     requests = [request for taker in takers for request in _requests(graph, taker)]
+    if (known := context.capabilities.get(p.engine)) and known.remote:
+        return 0.0
     if any(request.kind not in LLM_KINDS or request.engine != p.engine for request in requests):
         return 0.0
     llm = llm_profile(p.engine, context)

@@ -15,31 +15,28 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from teola_plugin import forks, seams
-from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
+from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
+from teola_plugin.runtime import asides
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready, Tag
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
 
 log = logging.getLogger(__name__)
-MAX_ASKING = 64
-"""So many functions that wait for models and stores run ahead at once, each in a thread of its own."""
 
 _workers: ThreadPoolExecutor
-_askers: ThreadPoolExecutor
 
 
 def _begin() -> None:
-    global _workers, _askers
+    global _workers
     _workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
-    _askers = ThreadPoolExecutor(MAX_ASKING, thread_name_prefix="teola-ask")
 
 
 _begin()
@@ -83,11 +80,15 @@ class Ahead(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pipeline made ready to run, once: its plan, and what the plan's names stand for."""
+    """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
+
+    `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
+    """
 
     plan: Plan
     functions: Mapping[str, Function]
     engines: Mapping[str, EngineSpec]
+    streams_lists: bool = False
 
 
 class RunAhead:
@@ -101,6 +102,7 @@ class RunAhead:
         self._plan = prepared.plan
         self._functions = prepared.functions
         self._engines = prepared.engines
+        self._streams_lists = prepared.streams_lists
         self._session = session
         self._record = record
         self._loop = asyncio.get_running_loop()
@@ -233,12 +235,11 @@ class RunAhead:
         def begin() -> None:
             if self._is_over:
                 return
-            if not function.is_async:
-                _askers.submit(Context().run, work)
-            elif loop is not None and loop.is_running():
-                self._tasks.append(Context().run(asyncio.run_coroutine_threadsafe, awork(), loop))
-            else:
+            begun = asides.begin(awork if function.is_async else work, function.is_async, loop)
+            if begun is None:
                 self._soon(lambda: self._scheduler.apply([Lost(p.name, tag)]), ended=1)
+            elif function.is_async:
+                self._tasks.append(begun)
 
         return begin
 
@@ -253,8 +254,10 @@ class RunAhead:
         started_s = time.perf_counter()
         payloads = [args[0] if len(args) == 1 else args for args in ready.args]
         spec, op, depth = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
-        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, depth)
         is_followed = p.kind == "partial_decoding"
+        if is_followed and self._streams_lists:
+            payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
+        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, depth)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
@@ -292,7 +295,7 @@ class RunAhead:
         count = 0
         is_closed = is_streamed = False
 
-        def whole(text: Any) -> list[Any]:  # a foreign model says all of it at once
+        def whole(text: Any) -> list[Any]:  # a foreign model may say all of it at once
             return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
 
         def hear(outcome: Outcome) -> None:

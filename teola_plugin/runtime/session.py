@@ -14,28 +14,40 @@ the stamp is the one it was submitted under: a search that ran ahead of a write 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from teola_plugin import seams
+from teola_plugin.effects import NOTHING, Assumed
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
-from teola_plugin.events import Event, Retired
+from teola_plugin.events import Event, PrimitiveRan, Retired
 from teola_plugin.graph import Graph
+from teola_plugin.runtime import asides
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Traced
+from teola_plugin.trace import Asides, Traced
+
+log = logging.getLogger(__name__)
+ASIDE = "aside"
+"""Where work runs that no graph holds, in the events of a call."""
 
 MAX_RUNS = 256
 """So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
 
+HEAD_START_S = 0.02
+"""How long a call waits at most for its run-ahead to begin, where that is to ask for a list as a stream: if the
+framework's run came first, it would ask for the whole. Beginning takes some 0.1 ms; more, where the process is busy."""
 
 SHARED = ("embedding", "reranking")
 """Work whose value is numbers, the same each time. What a search finds is changed by those who get it."""
@@ -75,7 +87,7 @@ Listener = Callable[[Report, Traced], None]
 Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
 """What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
 
-Follow = Callable[[object, Any], Begun | None]
+Follow = Callable[[object, Any, Asides], Begun | None]
 
 
 @dataclass(slots=True)
@@ -106,7 +118,12 @@ class Session:
     A task that the user's code began may outlive the call; what it asks of the closed session is computed, no more.
     """
 
-    def __init__(self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None,
+        assumed: Assumed = NOTHING,
+    ) -> None:  # fmt: skip
+        """`assumed`: what adapters are to take for declared `@pure` while this session is current."""
+        self.assumed = assumed
         self._host = host
         self._follow: Follow | None = None
         self._owner = host.new_id()
@@ -124,6 +141,7 @@ class Session:
         self._has_rested = False
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
+        self._asides: list[Future[Any]] = []
         self._lead_s = 0.0
         self._is_closed = False
         self._started_s = time.perf_counter()
@@ -147,6 +165,7 @@ class Session:
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
+        begun = threading.Event()
 
         def begin() -> None:
             for values in itertools.islice(waiting, 0 if self._is_closed else 1):
@@ -157,11 +176,16 @@ class Session:
             for run in self._runs:
                 run.stop()
             self._runs = []
-            for _ in range(MAX_RUNS):
-                begin()
+            try:
+                for _ in range(MAX_RUNS):
+                    begin()
+            finally:
+                begun.set()
 
         begin_next = partial(self._host.soon, begin) if len(inputs) > MAX_RUNS else None
         self._host.soon(start)
+        if prepared.streams_lists and any(p.kind == "partial_decoding" for p in prepared.plan.graph):
+            begun.wait(HEAD_START_S)
 
     def follow(self, follow: Follow) -> None:
         """Let `follow` say what may run ahead after something that the framework's run has told."""
@@ -189,7 +213,7 @@ class Session:
         return replies
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
-        """See `run_ahead.Ahead`."""
+        """See `run_ahead.Ahead` and `trace.Asides`."""
         engine = engine_for(spec)
         if engine.capabilities.prefix and isinstance(text, str) and not self._is_closed:
             self._prefills.append(Reply())
@@ -198,6 +222,34 @@ class Session:
     def asking(self, depth: int) -> seams.Session:
         """See `run_ahead.Ahead`."""
         return _Asking(self, depth)
+
+    def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
+        """See `trace.Asides`."""
+        session = self.asking(1)
+
+        @contextlib.contextmanager
+        def noted() -> Iterator[None]:
+            started_s, failed = time.perf_counter(), True
+            try:
+                with seams.active(session):
+                    yield
+                failed = False
+            except Exception as e:  # the framework's run will meet it in its own place
+                log.debug("%s was lost in the run-ahead: %r", name, e)
+            finally:
+                self._events.append(PrimitiveRan(name, ASIDE, 1, started_s, time.perf_counter(), failed))
+
+        def run() -> None:
+            with noted():
+                work()
+
+        async def arun() -> None:
+            with noted():
+                await work()
+
+        with self._lock:
+            if not self._is_closed and (begun := asides.begin(arun if is_async else run, is_async, self._loop)):
+                self._asides.append(begun)
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead."""
@@ -286,7 +338,7 @@ class Session:
 
     def _go_on(self, follow: Follow, component: object, value: Any) -> None:
         try:
-            begun = follow(component, value)
+            begun = follow(component, value, self)
         except Exception as e:  # a fault of ours is never the user's: the framework's run goes on alone
             self._follow = None
             self.fell_back(e)
@@ -306,6 +358,8 @@ class Session:
                     wasted += not slot.is_shared
                     slot.reply.cancel_unless_ended()
             self._table.clear()
+        for aside in self._asides:
+            aside.cancel()
 
         def stop() -> None:
             for run in self._runs:
@@ -381,6 +435,7 @@ class _Asking:
     is_unheard = True
 
     def __init__(self, session: Session, depth: int) -> None:
+        self.assumed = session.assumed
         self._session = session
         self._depth = depth
 

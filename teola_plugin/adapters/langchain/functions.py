@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import operator
 from collections.abc import Callable, Mapping
+from contextvars import Context
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable
-from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.finish import OUTSIDE
+from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.purity import Asks, effects_of
-from teola_plugin.effects import Effects, declared_effects
-from teola_plugin.seams import Session, active, current
+from teola_plugin.effects import ASSUMED, Effects, declared_effects
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
@@ -42,6 +42,8 @@ def trace_function(
     shown = _name(function)
     fn = shown if shown != "function" else name or shown
     effects = _effects(function, asks)
+    if effects is ASSUMED:
+        draft.origin += ", assumed pure"
     if not effects.pure or is_running:
         if not (effects.pure or effects.writes):
             draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
@@ -75,32 +77,18 @@ def _asking(function: Callable[..., Any], effects: Effects, is_async: bool) -> C
     Clients of hosted models take credentials from there; LangChain's own config is the framework's run's alone.
     """
 
-    def enter(entered: Entered) -> Session | None:
+    def enter(entered: Entered) -> Context:
         if OUTSIDE in effects.reads and entered.mode == "events":
             raise LookupError("its models' replies are streamed")
         if not effects.is_so_still():
             raise LookupError("it holds other models by now")
-        return current()
+        return entered.context
 
     def call(entered: Entered, *args: Any) -> Any:
-        session = enter(entered)
-
-        def run() -> Any:
-            var_child_runnable_config.set(None)
-            with active(session):
-                return function(*args)
-
-        return entered.context.copy().run(run)
+        return apart(enter(entered), partial(function, *args))
 
     async def acall(entered: Entered, *args: Any) -> Any:
-        session = enter(entered)
-
-        async def run() -> Any:
-            var_child_runnable_config.set(None)
-            with active(session):
-                return await function(*args)
-
-        return await asyncio.get_running_loop().create_task(run(), context=entered.context.copy())
+        return await aapart(enter(entered), partial(function, *args))
 
     return acall if is_async else call
 

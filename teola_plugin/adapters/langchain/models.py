@@ -7,6 +7,10 @@ to the framework when it arrives at the same method with the same messages. Only
 calls qualify: those of hosted services, and classes the user declared `pure`. A subclass of the user's is neither ours
 nor hosted until it is declared. Models with a response cache or a rate limiter stay with the framework, which must not
 be bypassed. So does every streamed reply: it differs from a whole one, and its reader wants the tokens as they come.
+
+Where the user allows it (`optimize(..., stream_lists=True)`), the run-ahead calls `_stream` or `_astream` in place of
+these for a list whose items are used one by one. LangChain makes the whole reply of the chunks, as it does itself where
+a handler wants to see tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +18,17 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import aclosing, closing
 from contextvars import Context
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult, LLMResult
+from langchain_core.outputs import ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -31,7 +39,7 @@ from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.naming import unique
-from teola_plugin.effects import declared_effects
+from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.errors import TeolaError
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
@@ -131,6 +139,8 @@ def _trace_foreign(
         )
     if getattr(model, "streaming", False) or kwargs.get("stream"):
         raise Untraceable("TB103", "its replies are streamed")
+    if declared_effects(type(model)) is ASSUMED:
+        draft.origin += ", assumed pure"
     is_chat = isinstance(model, BaseChatModel)
     if draft.level and not is_chat:
         raise Untraceable("TB103", "a map asks it for all prompts in one call")
@@ -187,22 +197,77 @@ def _foreign(
         content = _normalized(content)
     content = copy.deepcopy(content)  # the user may change them before the call is made
     key = _key(model, content, stop, is_async, rest)
-    if is_async:
+    whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
+    pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
 
-        async def anew() -> Any:
-            var_child_runnable_config.set(None)
-            return await _original(model, "_agenerate")(model, content, stop=stop, **rest)
+    async def anew(call: Callable[[], Any]) -> Any:
+        var_child_runnable_config.set(None)
+        return await call()
 
-        async def acall() -> Completion:
-            return _completion(await asyncio.get_running_loop().create_task(anew(), context=context.copy()))
+    async def acalled(call: Callable[[], Any]) -> Completion:
+        return _completion(await asyncio.get_running_loop().create_task(anew(call), context=context.copy()))
 
-        return Foreign(key, acall, is_async=True)
-
-    def new() -> Any:
+    def new(call: Callable[[], Any]) -> Any:
         var_child_runnable_config.set(None)  # no callbacks: the framework's own run reports the call
-        return _original(model, "_generate")(model, content, stop=stop, **rest)
+        return call()
 
-    return Foreign(key, lambda: _completion(context.copy().run(new)))
+    def called(call: Callable[[], Any]) -> Completion:
+        return _completion(context.copy().run(new, call))
+
+    enter: Callable[[Callable[[], Any]], Any] = acalled if is_async else called
+
+    def stream(tell: Callable[[str], None]) -> Any:
+        return enter(partial(pieces, tell) if _can_stream(model, is_async, rest) else whole)
+
+    return Foreign(key, lambda: enter(whole), is_async, stream=stream)
+
+
+def _can_stream(model: Model, is_async: bool, kwargs: Mapping[str, Any]) -> bool:
+    """A stream of it says the same as a whole reply."""
+    if any((kwargs.get(name) or getattr(model, name, None) or 1) != 1 for name in ("n", "best_of")):
+        return False  # several replies to one prompt
+    if isinstance(model, BaseChatModel):
+        return model._should_stream(async_api=is_async, **{**kwargs, "stream": True})
+    has_own = type(model)._stream is not BaseLLM._stream
+    return has_own or (is_async and type(model)._astream is not BaseLLM._astream)
+
+
+def _streamed(
+    model: Any, content: Sequence[Any], stop: Any, kwargs: Mapping[str, Any], tell: Callable[[str], None]
+) -> ChatResult | LLMResult:
+    chunks = []
+    with closing(model._stream(_streamable(model, content), stop=stop, **kwargs)) as stream:
+        for chunk in stream:
+            chunks.append(chunk)
+            if chunk.text:
+                tell(chunk.text)
+    return _added_up(model, chunks)
+
+
+async def _astreamed(
+    model: Any, content: Sequence[Any], stop: Any, kwargs: Mapping[str, Any], tell: Callable[[str], None]
+) -> ChatResult | LLMResult:
+    chunks = []
+    async with aclosing(model._astream(_streamable(model, content), stop=stop, **kwargs)) as stream:
+        async for chunk in stream:
+            chunks.append(chunk)
+            if chunk.text:
+                tell(chunk.text)
+    return _added_up(model, chunks)
+
+
+def _streamable(model: Model, content: Sequence[Any]) -> Any:
+    return content if isinstance(model, BaseChatModel) else content[0]
+
+
+def _added_up(model: Model, chunks: Sequence[Any]) -> ChatResult | LLMResult:
+    """What a whole reply would have been. Raises: ValueError if nothing came."""
+    if isinstance(model, BaseChatModel):
+        return generate_from_stream(iter(chunks))
+    if not chunks:
+        raise ValueError("the stream was empty")
+    total = reduce(add, chunks)
+    return LLMResult(generations=[[Generation(text=total.text, generation_info=total.generation_info)]])
 
 
 def _normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -242,8 +307,11 @@ def _claim(
 ) -> tuple[Reply, bool] | None:
     """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
     session = current()
-    if session is None or (isinstance(self, BaseLLM) and len(content) != 1) or not is_stateless(self):
+    if session is None or (isinstance(self, BaseLLM) and len(content) != 1):
         return None
+    with assuming(getattr(session, "assumed", NOTHING)):
+        if not is_stateless(self):
+            return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
     try:
         key = _key(self, content, args[0] if args else kwargs.get("stop"), is_async, rest)

@@ -3,8 +3,11 @@
 Everything that LangChain derives from the class (run names, ids, repr, schemas, graphs) stays as it was, children are
 the user's own objects, and the entry methods run the class's own method inside a call:
 
-    invoke ainvoke batch abatch stream astream batch_as_completed abatch_as_completed
+    invoke ainvoke batch abatch stream astream batch_as_completed abatch_as_completed transform atransform
     (astream_events and astream_log go through astream)
+
+What `transform` is given comes in pieces that only the framework may read, so nothing runs ahead; but engines batch
+what it asks with other queries. A class that waits for the whole input, and goes on with `stream`, does so as ever.
 
 What is made from a twin (`|`, `bind`, `with_retry`, ...) is optimized again. A pickle of a twin is the plain object. As
 with any shallow copy, a field set on the original afterwards does not reach the twin; a field set on the twin takes
@@ -146,11 +149,46 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
         chunks = cls.abatch_as_completed(self, inputs, config, **kwargs)
         return _asteps(self, chunks, _plainly(inputs, kwargs), config, "ainvoke")
 
+    def transform(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        given = _outside(input) if hasattr(input, "__next__") and not _is_plain(self) else input
+        return _steps(self, cls.transform(self, given, config, **kwargs), [], config, "stream")
+
+    def atransform(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        given = _aoutside(input) if hasattr(input, "__anext__") and not _is_plain(self) else input
+        return _asteps(self, cls.atransform(self, given, config, **kwargs), [], config, "astream")
+
     entries: tuple[Callable[..., Any], ...] = (
         invoke, ainvoke, batch, abatch, stream, batch_as_completed, astream, abatch_as_completed,
     )  # fmt: skip
+    entries += tuple(e for e in (transform, atransform) if not _is_inherited(cls, e.__name__))
     stood_for = {e.__name__: (getattr(cls, e.__name__), e) for e in entries if hasattr(cls, e.__name__)}
     return {name: functools.wraps(method)(of_the_kind_of(method, e)) for name, (method, e) in stood_for.items()}
+
+
+def _is_inherited(cls: type, method: str) -> bool:
+    """It is the one that every runnable has."""
+    return next((c for c in cls.__mro__ if method in vars(c)), None) is Runnable
+
+
+def _outside(chunks: Iterator[Any]) -> Iterator[Any]:
+    """The same chunks; what makes them is no part of the call."""
+    while True:
+        with active(None):
+            try:
+                chunk = next(chunks)
+            except StopIteration:
+                return
+        yield chunk
+
+
+async def _aoutside(chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        with active(None):
+            try:
+                chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+        yield chunk
 
 
 KNOWN_ARGUMENTS = frozenset({

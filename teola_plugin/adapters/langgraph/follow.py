@@ -11,7 +11,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from langgraph.channels.named_barrier_value import NamedBarrierValue
@@ -22,6 +24,7 @@ from langgraph.pregel._loop import PregelLoop
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.twin import is_watched
+from teola_plugin.adapters.langgraph.agents import agents_of
 from teola_plugin.adapters.langgraph.supersteps import (
     Front,
     Graph,
@@ -34,7 +37,8 @@ from teola_plugin.adapters.langgraph.supersteps import (
 )
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import current, instrument
-from teola_plugin.trace import Break, Traced
+from teola_plugin.trace import Asides, Break, Traced
+from teola_plugin.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +67,9 @@ def trace(graph: Any) -> Traced:
         return Traced(PGraph((), (), ()))
     try:
         fronts = Fronts(graph)
-        return replace(fronts.first.traced, follow=fronts.follow) if asks(graph) else fronts.first.traced
+        traced, agents = fronts.first.traced, fronts.agents
+        first = replace(traced, breaks=(*traced.breaks, *agents.breaks), early=agents.shown)
+        return replace(first, follow=fronts.follow) if agents or asks(graph) else first
     except Exception as e:  # a graph of a kind that nobody thought of runs as it is
         log.exception("%s could not be read", graph.get_name())
         broken = Break("TB213", f"{graph.get_name()}: {type(e).__name__}: {e}")
@@ -76,13 +82,15 @@ class Fronts:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.first = trace_from(graph, first := first_front(graph))
+        self.agents = agents_of(graph)
         self._known: dict[Front, Stretch | None] = {first: self.first}
 
     def stretch(self, front: Front) -> Stretch | None:
         """What follows from a front, or None while that is not known."""
         if front not in self._known and len(self._known) < MAX_FRONTS:
             self._known[front] = None
-            threading.Thread(target=self._learn, args=[front], name="teola-trace", daemon=True).start()
+            learn = partial(copy_context().run, self._learn, front)  # what is assumed pure is assumed there too
+            threading.Thread(target=learn, name="teola-trace", daemon=True).start()
         return self._known.get(front)
 
     def _learn(self, front: Front) -> None:
@@ -104,13 +112,18 @@ class Following:
     entered: Entered
     loop: weakref.ref[Any] | None = None
     expected: list[Names] = field(default_factory=list)
+    running: Names = frozenset()
 
-    def tell(self, component: object, value: Any) -> tuple[Traced, Mapping[str, Any]] | None:
-        """See `trace.Follower.tell`; the value is the loop."""
+    def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
+        """See `trace.Follower.tell`; the value is the loop, or a turn of a model."""
+        if component is Turn and self.loop and (loop := self.loop()) is not None:
+            self.fronts.agents.hear(value, self.running, loop, asides)
+            return None
         if component is not self.fronts.graph.nodes or (self.loop is not None and self.loop() is not value):
             return None  # another graph's, or the same graph inside itself
         self.loop = weakref.ref(value)
         nodes = frozenset(task.name for task in value.tasks.values())
+        self.running = nodes
         if START in nodes:
             return None  # LangGraph still takes the input in
         if self.expected and self.expected[0] == nodes:

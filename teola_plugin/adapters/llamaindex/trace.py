@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ def trace(pipeline: Any) -> Traced:
     try:
         # On a thread of its own, because counting the tokens of messages leaves an event loop behind on the caller's.
         with ThreadPoolExecutor(1) as thread:
-            outputs = thread.submit(_read, draft, pipeline).result()
+            outputs = thread.submit(copy_context().run, _read, draft, pipeline).result()
     except Exception as e:  # the framework's own code, rehearsed; its run will raise the same in its own place
         log.debug("tracing %s ended with %r", type(pipeline).__name__, e)
         draft, outputs = Draft(), ()

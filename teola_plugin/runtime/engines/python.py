@@ -3,16 +3,19 @@
 A call runs in an empty context: no session, and none of the callbacks, tags and traces that frameworks
 carry in context variables, because the framework's own run will report the call in its place. (An adapter may have the
 call enter a context of its own.)
+
+A streamed call tells its text from its own thread or loop; the host's loop passes it on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any
 
-from teola_plugin.engines import Batch, Capabilities, Done, Emit, Failed, Foreign, Item
+from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed, Foreign, Item
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.runtime.engines.worker import Worker
 
@@ -25,7 +28,7 @@ class PythonEngine:
 
     def __init__(self, *, name: str = "python", max_items: int = MAX_ITEMS) -> None:
         self.name = name
-        self.capabilities = Capabilities(max_items=max_items, concurrent=True, abort=True)
+        self.capabilities = Capabilities(max_items=max_items, concurrent=True, abort=True, remote=True)
         self._worker = Worker(name, threads=max_items)
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -43,7 +46,7 @@ class PythonEngine:
                 self._tasks.pop(item.id, None)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Cancel these calls. One that a thread has begun runs on, but nobody waits for it."""
+        """Cancel these calls. One that a thread has begun runs on, a stream to its next piece; nobody waits for it."""
         for item_id in ids:
             if task := self._tasks.get(item_id):
                 task.cancel()
@@ -53,23 +56,41 @@ class PythonEngine:
         self._worker.stop()
 
 
+class _Telling:
+    """Takes the text of a streamed call to `emit`, in order and before its end."""
+
+    def __init__(self, position: int, emit: Emit) -> None:
+        self.is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._position = position
+        self._emit = emit
+
+    def __call__(self, text: str) -> None:
+        if self.is_over:
+            raise Cancelled("nobody waits for this reply any more")
+        self._loop.call_soon_threadsafe(self._emit, self._position, Delta(text), context=Context())
+
+
 async def _finish(worker: Worker, position: int, item: Item, emit: Emit) -> None:
+    telling = _Telling(position, emit)
     try:
-        emit(position, await _outcome(worker, item.payload))
+        emit(position, await _outcome(worker, item.payload, telling))
     except asyncio.CancelledError:
+        telling.is_over = True
         emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
     except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
         emit(position, Failed(e))
 
 
-async def _outcome(worker: Worker, payload: Any) -> Done | Failed:
+async def _outcome(worker: Worker, payload: Any, telling: _Telling) -> Done | Failed:
     if not isinstance(payload, Foreign):
         return await worker.call(lambda: _called(payload))
+    call = partial(payload.stream, telling) if payload.is_streamed and payload.stream else payload.call
     if not payload.is_async:
-        return await worker.call(lambda: _called(payload.call))
+        return await worker.call(lambda: _called(call))
     if payload.loop is None or not payload.loop.is_running():
         raise EngineClosed("the event loop of the caller is not running")
-    return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(payload), payload.loop))
+    return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), payload.loop))
 
 
 def _called(call: Callable[[], Any]) -> Done | Failed:
@@ -80,9 +101,9 @@ def _called(call: Callable[[], Any]) -> Done | Failed:
         return Failed(e)
 
 
-async def _awaited(payload: Foreign) -> Done | Failed:
+async def _awaited(call: Callable[[], Awaitable[Any]]) -> Done | Failed:
     try:
-        return Done(await payload.call())
+        return Done(await call())
     except asyncio.CancelledError:
         raise
     except BaseException as e:  # see `_called`

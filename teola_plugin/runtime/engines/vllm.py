@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from teola_plugin import forks
-from teola_plugin.chat import Message, render_plainly
+from teola_plugin.chat import Message, Tool, render_plainly
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineError, EngineUnavailable, TeolaError
 from teola_plugin.runtime.engines import vllm_core
@@ -111,11 +111,13 @@ class VllmEngine:
             raise EngineUnavailable(f"engine {self.name!r}: the tokenizer of {self.model!r} is not a fast one")
         return tokenizer
 
-    def render_chat(self, messages: Sequence[Message]) -> str:
+    def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """The prompt of a conversation, up to where the assistant answers; by the model's template if it has one."""
         if not self.tokenizer.chat_template:
-            return render_plainly(messages)
-        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+            return render_plainly(messages, tools)
+        given = {"tools": list(tools)} if tools else {}
+        template = self.tokenizer.apply_chat_template
+        return str(template(list(messages), tokenize=False, add_generation_prompt=True, **given))
 
     def tokens(self, text: str) -> list[int]:
         """The token ids of a whole prompt. Raises: UnicodeEncodeError for lone surrogates."""

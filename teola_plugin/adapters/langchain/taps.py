@@ -1,0 +1,118 @@
+"""Calls of tools in the replies of models that are not ours, heard as their chunks pass by.
+
+Only where the framework streams the reply itself (`stream_mode="messages"`, `streaming=True`): the request to the
+service stays what it is. The class of a model is instrumented when a session first meets it with tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from teola_plugin.adapters.langchain.models import is_ours
+from teola_plugin.seams import current, instrument
+from teola_plugin.turns import OnCall, Turn
+
+_is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
+
+
+def install() -> None:
+    """Hear of the replies of all chat models. Idempotent."""
+    for method in ("_generate_with_cache", "_agenerate_with_cache"):
+        instrument(BaseChatModel, method, _meeting)
+
+
+def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("tools") and current() is not None and not is_ours(self):
+            for name, wrapper in (("_stream", _heard_stream), ("_astream", _heard_astream)):
+                if getattr(type(self), name) is not getattr(BaseChatModel, name):
+                    instrument(type(self), name, wrapper)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _heard_stream(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def _stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        chunks = original(self, *args, **kwargs)
+        on_call = _listener(kwargs)
+        return chunks if on_call is None else _passed_on(chunks, _Calls(on_call))
+
+    return _stream
+
+
+def _heard_astream(original: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+    def _astream(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        chunks = original(self, *args, **kwargs)
+        on_call = _listener(kwargs)
+        return chunks if on_call is None else _apassed_on(chunks, _Calls(on_call))
+
+    return _astream
+
+
+def _listener(kwargs: dict[str, Any]) -> OnCall | None:
+    session = current()
+    if session is None or session.is_unheard or _is_heard.get() or not kwargs.get("tools"):
+        return None
+    session.observe(Turn, turn := Turn())
+    return turn.on_call
+
+
+@contextlib.contextmanager
+def _hearing() -> Iterator[None]:
+    """What a method of the same name further up passes on is heard already."""
+    token = _is_heard.set(True)
+    try:
+        yield
+    finally:
+        _is_heard.reset(token)
+
+
+def _passed_on(chunks: Iterator[Any], calls: _Calls) -> Iterator[Any]:
+    with contextlib.closing(chunks):  # type: ignore[type-var]
+        while True:
+            try:
+                with _hearing():
+                    chunk = next(chunks)
+            except StopIteration:
+                return
+            calls.feed(chunk)
+            yield chunk
+
+
+async def _apassed_on(chunks: AsyncIterator[Any], calls: _Calls) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(chunks):  # type: ignore[type-var]
+        while True:
+            try:
+                with _hearing():
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            calls.feed(chunk)
+            yield chunk
+
+
+class _Calls:
+    """The calls in the chunks of one reply: each is told once its arguments are complete JSON."""
+
+    def __init__(self, on_call: OnCall) -> None:
+        self._on_call = on_call
+        self._parts: dict[Any, tuple[int, str, str]] = {}  # position, name, arguments so far
+
+    def feed(self, chunk: Any) -> None:
+        for part in getattr(chunk.message, "tool_call_chunks", None) or ():
+            key = part.get("index") if part.get("index") is not None else (len(self._parts),)
+            position, name, written = self._parts.get(key, (len(self._parts), "", ""))
+            name, written = name + (part.get("name") or ""), written + (part.get("args") or "")
+            self._parts[key] = (position, name, written)
+            if (part.get("args") or "").rstrip().endswith("}") and name:
+                with contextlib.suppress(ValueError):
+                    arguments = json.loads(written)
+                    if isinstance(arguments, dict):
+                        self._on_call(position, name, arguments)

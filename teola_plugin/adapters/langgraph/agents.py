@@ -1,0 +1,177 @@
+"""Agents: calls of tools that only read start while the model still writes, and the next prompt is prefilled meanwhile.
+
+    model writes   call 1 | call 2 | .
+    tools                 | call 1 ..... |
+                                   | call 2 ......... |
+    prefill                          | system, history, answer | result 1 |          (result 2 comes with the next turn)
+
+The calls run unheard beside the framework's run, which makes them again in its own place and finds their values. Only
+tools that the model's node leads to directly, with nobody in between who could refuse or change a call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel._loop import AsyncPregelLoop
+
+from teola_plugin.adapters.langchain import taps
+from teola_plugin.adapters.langchain.tools import EarlyTool, instrument_tool, read_tool
+from teola_plugin.adapters.langchain.twin import is_watched
+from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
+from teola_plugin.adapters.source import origin_of
+from teola_plugin.trace import Asides, Break
+from teola_plugin.turns import Turn
+
+EVERY = "*"
+
+
+@dataclass(frozen=True)
+class Agents:
+    """The tool nodes of a graph: the nodes that lead to each, and its tools that may start early."""
+
+    leading: Mapping[str, Names] = field(default_factory=dict)
+    tools: Mapping[str, Mapping[str, EarlyTool]] = field(default_factory=dict)
+    breaks: tuple[Break, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The tools that may start early, as `explain` names them."""
+        tools = [tool.tool for node in self.tools.values() for tool in node.values()]
+        return tuple(dict.fromkeys(f"{tool.name}: {_origin(tool)}" for tool in tools))
+
+    def __bool__(self) -> bool:
+        return bool(self.leading)
+
+    def hear(self, turn: Turn, running: Names, loop: Any, asides: Asides) -> None:
+        """Begin what a reply calls for, if those who run now lead straight to the tools."""
+        after, before = interrupts(loop.interrupt_after), interrupts(loop.interrupt_before)
+        if running & after or EVERY in after or EVERY in before or loop.config.get("max_concurrency") is not None:
+            return
+        near = [node for node, leading in self.leading.items() if leading & running and node not in before]
+        if near:
+            is_heard = is_watched(loop.config)  # then the framework's run has hosted models stream their replies
+            tools = {
+                name: tool
+                for node in near
+                for name, tool in self.tools[node].items()
+                if tool.is_so_still() and not (tool.is_outside and is_heard)
+            }
+            Answers(turn, tools, isinstance(loop, AsyncPregelLoop), asides)
+
+
+class Answers:
+    """What the tools answer to one reply of the model, as far as it is known early, and the prefix that this makes."""
+
+    def __init__(self, turn: Turn, tools: Mapping[str, EarlyTool], is_async: bool, asides: Asides) -> None:
+        self._turn = turn
+        self._tools = tools
+        self._is_async = is_async
+        self._asides = asides
+        self._context = copy_context()
+        self._lock = threading.Lock()
+        self._contents: dict[int, str] = {}
+        self._calls = 0
+        self._is_written = False
+        self._prefilled = -1
+        turn.on_call, turn.on_end = self._call, self._written
+
+    def _call(self, position: int, name: str, arguments: Mapping[str, Any]) -> None:
+        self._calls += 1
+        if (tool := self._tools.get(name)) is None:
+            return
+        begin, is_async = tool.begin(name, arguments, self._is_async, self._context)
+
+        def work() -> None:
+            self._answered(position, begin())
+
+        async def awork() -> None:
+            self._answered(position, await begin())
+
+        self._asides.aside(name, awork if is_async else work, is_async=is_async)
+
+    def _answered(self, position: int, message: Any) -> None:
+        if isinstance(content := getattr(message, "content", None), str):
+            with self._lock:
+                self._contents[position] = content
+            self._prefill()
+
+    def _written(self) -> None:
+        self._is_written = True
+        if self._calls and self._turn.follow_up:
+            self._asides.aside("follow_up", self._prefill)
+
+    def _prefill(self) -> None:
+        """What the next prompt begins with, while some tool still works."""
+        spec, follow_up = self._turn.spec, self._turn.follow_up
+        if spec is None or follow_up is None:
+            return
+        with self._lock:
+            known = list(self._known())
+            is_news = self._is_written and self._prefilled < len(known) < self._calls
+            if is_news:
+                self._prefilled = len(known)
+        if is_news:
+            self._asides.prefill(spec, follow_up(known), {}, 1)
+
+    def _known(self) -> Iterator[str]:
+        """The answers of the first tools, up to one that is not known."""
+        for position in range(self._calls):
+            if position not in self._contents:
+                return
+            yield self._contents[position]
+
+
+def agents_of(graph: Graph) -> Agents:
+    """The tool nodes of a graph. The classes of their tools are instrumented."""
+    leading: dict[str, Names] = {}
+    tools: dict[str, dict[str, EarlyTool]] = {}
+    breaks: list[Break] = []
+    for name, node in graph.nodes.items():
+        bound = node.bound
+        if not isinstance(bound, ToolNode) or bound._wrap_tool_call or bound._awrap_tool_call:
+            continue
+        leading[name], tools[name] = _leading_to(graph, name), {}
+        for tool in bound.tools_by_name.values():
+            found = _read(bound, tool)
+            if isinstance(found, EarlyTool):
+                instrument_tool(type(tool))
+                tools[name][tool.name] = found
+            else:
+                breaks.append(Break("TB130", f"{tool.name}: {found}", _origin(tool), HINT))
+    if leading:
+        taps.install()
+    return Agents(leading, tools, tuple(breaks))
+
+
+HINT = "say that it only reads: @teola_plugin.reads(...) on its function, or metadata={'readOnlyHint': True}"
+
+
+def _read(node: ToolNode, tool: BaseTool) -> EarlyTool | str:
+    injected = node._injected_args.get(tool.name)
+    if injected and (injected.state or injected.store or injected.runtime):
+        return "it is given the state, the store or the runtime"
+    return read_tool(tool)
+
+
+def _origin(tool: BaseTool) -> str:
+    return origin_of(getattr(tool, "func", None) or getattr(tool, "coroutine", None) or type(tool)._run)
+
+
+def _leading_to(graph: Graph, name: str) -> Names:
+    """The nodes that an edge, or one way of a conditional edge, leads from straight to this one."""
+    builder = graph.builder
+    straight = {start for start, end in builder.edges if end == name}
+    chosen = {
+        start
+        for start, branches in builder.branches.items()
+        for branch in branches.values()
+        if branch.ends is None or name in branch.ends.values()
+    }
+    return frozenset(straight | chosen)
