@@ -37,6 +37,7 @@ class Draft:
         self._known_functions: dict[Any, str] = {}
         self._engines: dict[str, EngineSpec] = {}
         self._observed: dict[int, str] = {}
+        self._untold: set[str] = set()
         self._breaks: list[Break] = []
         self._names: set[str] = set()
         self._barriers: tuple[Barrier, ...] = ()
@@ -86,6 +87,7 @@ class Draft:
         value = self.add(name, "call", tuple(args), {"fn": fn}, PIPELINE, writes=writes or ())
         if self.level:
             self.leave("TB106", component)  # of several runs of one component, nobody can tell whose item was whose
+            self._untold.add(value.name)
         elif id(component) in self._observed:
             self.leave("TB107", component)
         else:
@@ -213,6 +215,18 @@ class Draft:
         return text.name not in self._primitives or (
             self._list_calls.get(text.name) in ("lines", "numbered", "markdown")
         )
+
+    def is_untold(self, value: Value) -> bool:
+        """It is made of something that the framework's run will not tell either."""
+        names, seen = [value.name], set[str]()
+        while names:
+            name = names.pop()
+            if name in self._untold:
+                return True
+            if name in self._primitives and name not in seen:
+                names += self._primitives[name].dependencies
+            seen.add(name)
+        return False
 
     def is_between(self, name: str, since: int, until: int) -> bool:
         """The primitive was added after the first `since` ones and is among the first `until`."""

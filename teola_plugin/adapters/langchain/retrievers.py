@@ -7,9 +7,10 @@ methods for the glue; their subclasses are left to the framework.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
@@ -42,6 +43,12 @@ def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name:
         return _multi_query(draft, retriever, query, name, trace)
     if _is(retriever, "EnsembleRetriever", "langchain_classic.retrievers.ensemble"):
         return _ensemble(draft, retriever, query, name, trace)
+    if _is(retriever, "MergerRetriever", "langchain_classic.retrievers.merger_retriever"):
+        return _merged(draft, retriever, query, name, trace)
+    if _is(retriever, "MultiVectorRetriever", "langchain_classic.retrievers.multi_vector"):
+        return _parents(draft, retriever, query, name)
+    if _is(retriever, "SelfQueryRetriever", "langchain_classic.retrievers.self_query.base"):
+        return _self_query(draft, retriever, query, name, trace)
     raise Untraceable("TB105", type(retriever).__name__)
 
 
@@ -50,7 +57,7 @@ def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
     cls = next((c for c in type(retriever).__mro__ if (c.__name__, c.__module__) == (name, module)), None)
     methods = (
         "_get_relevant_documents", "_aget_relevant_documents", "invoke", "ainvoke", "unique_union",
-        "weighted_reciprocal_rank",
+        "weighted_reciprocal_rank", "merge_documents", "amerge_documents",
     )  # fmt: skip
     own = (
         [c for c in type(retriever).__mro__[: type(retriever).__mro__.index(cls)] if "__teola__" not in vars(c)]
@@ -92,6 +99,21 @@ def _is_ours(component: Any) -> bool:
 def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: str) -> Value:
     store, search = retriever.vectorstore, _SEARCHES[retriever.search_type]
     settings = dict(retriever.search_kwargs)
+    hit, vector = _hit(draft, store, search, settings, query)
+    if retriever.search_type == "similarity_score_threshold":  # it logs and warns about scores: once is enough
+        return draft.await_run(name or "docs", retriever, "documents", [hit], None, is_pure=True)
+
+    def documents(hit: Any, vector: Sequence[float] = (0.0,)) -> list[Any]:
+        return leaves.documents_of(store, hit, search, vector, **settings)
+
+    args = (hit, vector) if retriever.search_type == "mmr" else (hit,)
+    return draft.call(
+        name or "docs", "documents", documents, *args, identity=("documents", id(retriever)), lists=1, holds="documents"
+    )
+
+
+def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query: Value) -> tuple[Value, Value]:
+    """What one search finds, and the vector that it looks for."""
     embedding = _query_embedding(store.embeddings)
     searching = leaves.search(store, search, **settings) if embedding is not None else None
     if embedding is None or searching is None:
@@ -103,16 +125,14 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
     vector = draft.ask("q", "embedding", embedding.spec, query, settings=embedding.settings)
     resource = unique(str(getattr(getattr(store, "_collection", None), "name", "store")), ())
     hit = draft.ask("hit", "searching", searching.spec, vector, settings=searching.settings, reads=(resource,))
-    if retriever.search_type == "similarity_score_threshold":  # it logs and warns about scores: once is enough
-        return draft.await_run(name or "docs", retriever, "documents", [hit], None, is_pure=True)
+    return hit, vector
 
-    def documents(hit: Any, vector: Sequence[float] = (0.0,)) -> list[Any]:
-        return leaves.documents_of(store, hit, search, vector, **settings)
 
-    args = (hit, vector) if retriever.search_type == "mmr" else (hit,)
-    return draft.call(
-        name or "docs", "documents", documents, *args, identity=("documents", id(retriever)), lists=1, holds="documents"
-    )
+def _parents(draft: Draft, retriever: Any, query: Value, name: str) -> Value:
+    """Pieces are searched ahead; the documents that they are of are in a store of the user's, which is asked once."""
+    hit, _ = _hit(draft, retriever.vectorstore, _SEARCHES[retriever.search_type], dict(retriever.search_kwargs), query)
+    draft.leave("TB105", retriever, "what it found is looked up in its docstore")
+    return draft.await_run(name or "docs", retriever, "parents", [hit], None, is_pure=True)
 
 
 # --- compound retrievers ---------------------------------------------------------------------------------------------
@@ -127,7 +147,7 @@ def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Tr
     if not isinstance(docs, Value) or not docs.is_list:
         raise Untraceable("TB105", "its documents are made by something we cannot read")
     each = replace(docs, level=docs.level + 1)
-    passages = draft.call("passages", "passage", _page_content, each, identity="passage", holds="text")
+    passages = draft.call("passages", "passage", page_content, each, identity="passage", holds="text")
     scores = draft.ask("scores", "reranking", leaf.spec, query, passages, settings=leaf.settings)
     scores = replace(scores, level=docs.level)
 
@@ -139,7 +159,8 @@ def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Tr
     )
 
 
-def _page_content(document: Document) -> str:
+def page_content(document: Document) -> str:
+    """The text of a document."""
     return document.page_content
 
 
@@ -152,8 +173,10 @@ def _multi_query(draft: Draft, retriever: Any, query: Value, name: str, trace: T
             "all_queries", "with_original", _with_original, queries, query, identity="with_original", lists=1
         )
     item = draft.items(queries)
+    draft.level += 1
     found = trace(retriever.retriever, item, "docs")
-    if not isinstance(found, Value) or found.level != item.level:
+    draft.level -= 1
+    if not isinstance(found, Value) or found.level != item.level or draft.is_untold(found):
         raise Untraceable("TB105", "its documents are made by something we cannot read")
 
     def union(lists: Sequence[Sequence[Document]]) -> list[Document]:
@@ -171,15 +194,49 @@ def _with_original(queries: Sequence[str], query: str) -> list[str]:
 
 
 def _ensemble(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
-    found = [trace(r, query, "docs") for r in retriever.retrievers]
-    if not all(isinstance(f, Value) for f in found):
-        raise Untraceable("TB105", "its documents are made by something we cannot read")
-
     def fusion(*lists: Sequence[Document]) -> list[Document]:
         fused: list[Document] = retriever.weighted_reciprocal_rank([list(docs) for docs in lists])
         return fused
 
-    values = [f for f in found if isinstance(f, Value)]
+    found = _found_by_each(retriever.retrievers, query, trace)
     return draft.call(
-        name or "fused", "fusion", fusion, *values, identity=("fusion", id(retriever)), lists=1, holds="documents"
+        name or "fused", "fusion", fusion, *found, identity=("fusion", id(retriever)), lists=1, holds="documents"
     )
+
+
+def _merged(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
+    def merge(*lists: Sequence[Document]) -> list[Document]:
+        from langchain_classic.retrievers import MergerRetriever
+
+        double = MergerRetriever.model_construct(retrievers=[_Found(docs) for docs in lists])
+        return double.merge_documents("", CallbackManagerForRetrieverRun.get_noop_manager())
+
+    found = _found_by_each(retriever.retrievers, query, trace)
+    return draft.call(
+        name or "merged", "merge", merge, *found, identity=("merge", id(retriever)), lists=1, holds="documents"
+    )
+
+
+def _found_by_each(retrievers: Sequence[BaseRetriever], query: Value, trace: Trace) -> list[Value]:
+    found = [trace(r, query, "docs") for r in retrievers]
+    values = [f for f in found if isinstance(f, Value)]
+    if len(values) < len(found):
+        raise Untraceable("TB105", "its documents are made by something we cannot read")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Stands in for a retriever that has searched."""
+
+    docs: Sequence[Document]
+
+    def invoke(self, query: str, config: Any = None) -> Sequence[Document]:
+        return self.docs
+
+
+def _self_query(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
+    """The model is asked ahead; its answer decides how the store is searched."""
+    asked = draft.value(trace(retriever.query_constructor, Record({"query": query}), "structured_query"))
+    draft.leave("TB105", retriever, "how it searches is in the answer of its model")
+    return draft.await_run(name or "docs", retriever, "documents", [asked], None, is_pure=True)

@@ -12,7 +12,7 @@ computes it in program order, tells its value, and the run-ahead goes on from th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,8 +35,11 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.base import RunnableEach
 from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.runnables.retry import RunnableRetry
+from langchain_core.runnables.router import RouterRunnable
 
+from teola_plugin.adapters.langchain.classic import is_chain, trace_chain
 from teola_plugin.adapters.langchain.draft import Draft, describe, snake
 from teola_plugin.adapters.langchain.functions import mentioned, trace_function
 from teola_plugin.adapters.langchain.models import trace_model
@@ -45,6 +48,7 @@ from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
 from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.purity import Question
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.graph import PIPELINE, When
@@ -161,6 +165,8 @@ class Tracer:
                 return trace_function(self.draft, component, function or coroutine, given, name, asked_by)  # type: ignore[arg-type]
             case RunnableBranch() if _is_stock(component, RunnableBranch):
                 return self._branch(component, given, name)
+            case RouterRunnable() if _is_stock(component, RouterRunnable):
+                return self._router(component, given, name)
             case RunnableEach() if _is_stock(component, RunnableEach):
                 return self._each(component, given, name)
             case BaseLLMOutputParser():
@@ -171,6 +177,11 @@ class Tracer:
             case BaseRetriever():
                 with self._not_streamed():
                     return trace_retriever(self.draft, component, given, name, self.trace)
+            case RunnableWithMessageHistory():
+                raise Untraceable("TB102", "its history is the framework's to read and write", "optimize what it wraps")
+            case _ if is_chain(component):
+                with self._not_streamed():
+                    return trace_chain(self.draft, component, given, name, self.trace)
             case _:
                 raise Untraceable("TB102", f"{type(component).__module__}.{type(component).__qualname__}")
 
@@ -232,28 +243,41 @@ class Tracer:
         return replace(value, level=item.level - 1)
 
     def _branch(self, component: Any, given: Symbol, name: str) -> Symbol:
+        def test(condition: Runnable[Any, Any]) -> Callable[[], Symbol]:
+            return lambda: self.trace(condition, given, "condition")
+
+        choices = [(str(n), test(c), runnable) for n, (c, runnable) in enumerate(component.branches, 1)]
+        return self._choose([*choices, ("else", None, component.default)], given, name or "branch")
+
+    def _router(self, component: Any, given: Symbol, name: str) -> Symbol:
+        key = self.draft.value(self.draft.field(given, "key"), "key")
+
+        def test(known: str) -> Callable[[], Symbol]:
+            return lambda: self.draft.call("condition", "is_key", on_plain_data(lambda key: key == known), key)
+
+        choices = [(k, test(k), runnable) for k, runnable in component.runnables.items()]
+        return self._choose(choices, self.draft.field(given, "input"), name or "routed")
+
+    def _choose(
+        self, choices: Sequence[tuple[str, Callable[[], Symbol] | None, Runnable[Any, Any]]], given: Symbol, name: str
+    ) -> Symbol:
+        """What the first runnable makes of its input whose condition holds; each choice: what it is called by, the
+        condition, and the runnable."""
         if self.draft.level:
             raise Untraceable("TB111")
         outer = self.draft.guard
         made: list[tuple[When, Symbol, int, int]] = []
-
-        name = name or "branch"
-
-        def alternative(guard: When, runnable: Runnable[Any, Any], which: str) -> None:
+        guard = outer
+        for which, condition, runnable in choices:
             self.draft.guard = guard
+            if condition:
+                with self._not_streamed():
+                    truth = self.draft.value(condition())
+                truth = self.draft.as_condition(truth, "condition")
+                self.draft.guard, guard = When(truth.name, True), When(truth.name, False)
+            assert self.draft.guard is not None
             since = len(self.draft)
-            made.append((guard, self.trace(runnable, given, f"{name}_{which}"), since, len(self.draft)))
-
-        guard: When | None = outer
-        for number, (condition, runnable) in enumerate(component.branches, 1):
-            self.draft.guard = guard
-            with self._not_streamed():
-                truth = self.draft.value(self.trace(condition, given, "condition"))
-            truth = self.draft.as_condition(truth, "condition")
-            alternative(When(truth.name, True), runnable, str(number))
-            guard = When(truth.name, False)
-        assert guard is not None
-        alternative(guard, component.default, "else")
+            made.append((self.draft.guard, self.trace(runnable, given, f"{name}_{which}"), since, len(self.draft)))
         values = self._alike(made)
         self.draft.guard = outer
         joined = self.draft.add(name, "aggregate", values, {}, "")
