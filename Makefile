@@ -5,6 +5,8 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 ARGS ?=
 ROUNDS ?= 5
+# The last of them takes no arguments of the others.
+BENCH ?= single_query langchain_and_langgraph $(if $(ARGS),,overhead)
 GPU ?=
 
 BIN := .venv/bin
@@ -58,9 +60,8 @@ check: $(READY)  ## lint, formatting, types, layers
 	$(BIN)/mypy --strict teola_plugin
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(READY)  ## compare latencies side by side in one run
-	$(BIN)/python benchmarks/single_query.py $(ARGS)
-	$(BIN)/python benchmarks/overhead.py
+bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=single_query ARGS='--engines real')
+	for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
 
 soak: $(READY)  ## run the tests ROUNDS times, each in another order
 	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-to-host

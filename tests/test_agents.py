@@ -181,6 +181,24 @@ def test_a_graph_made_by_hand() -> None:
     assert sorted(world.early) == ["bees", "wasps"]
 
 
+@pytest.mark.parametrize("is_called", [False, True])
+def test_an_agent_in_another_graph(is_called: bool) -> None:
+    """As a node of it, or called by one."""
+    world = World(*TWO)
+    inner = create_agent(world.model, [world.reading()])
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": inner.invoke(state)["messages"]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", ask if is_called else inner)
+    builder.add_edge(START, "agent")
+    agent = optimize(builder.compile())
+    assert told(agent.invoke(QUESTION)) == ANSWER
+    assert sorted(world.early) == ["bees", "wasps"]
+    assert sorted(world.asked) == ["bees", "wasps"]
+
+
 @pure
 class Lookup(BaseTool):
     name: str = "search"

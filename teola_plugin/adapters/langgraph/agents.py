@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.tools import BaseTool
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel._loop import AsyncPregelLoop
 
@@ -49,12 +50,12 @@ class Agents:
     def __bool__(self) -> bool:
         return bool(self.leading)
 
-    def hear(self, turn: Turn, running: Names, loop: Any, asides: Asides) -> None:
-        """Begin what a reply calls for, if those who run now lead straight to the tools."""
+    def hear(self, turn: Turn, running: str, loop: Any, asides: Asides) -> None:
+        """Begin what a reply calls for, if the node that asked for it leads straight to the tools."""
         after, before = interrupts(loop.interrupt_after), interrupts(loop.interrupt_before)
-        if running & after or EVERY in after or EVERY in before or loop.config.get("max_concurrency") is not None:
+        if running in after or EVERY in after or EVERY in before or loop.config.get("max_concurrency") is not None:
             return
-        near = [node for node, leading in self.leading.items() if leading & running and node not in before]
+        near = [node for node, leading in self.leading.items() if running in leading and node not in before]
         if near:
             is_heard = is_watched(loop.config)  # then the framework's run has hosted models stream their replies
             tools = {
@@ -126,6 +127,13 @@ class Answers:
             if position not in self._contents:
                 return
             yield self._contents[position]
+
+
+def agents_in(graph: Graph) -> dict[int, Agents]:
+    """Those of a graph and of the graphs in it, by the `id` of each one's nodes."""
+    graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
+    known = {id(each.nodes): agents_of(each) for each in graphs if isinstance(each, CompiledStateGraph)}
+    return {key: agents for key, agents in known.items() if agents}
 
 
 def agents_of(graph: Graph) -> Agents:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from langchain_core.runnables import ensure_config
+from langgraph._internal._constants import NS_END, NS_SEP
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.constants import START
 from langgraph.graph.state import CompiledStateGraph
@@ -24,7 +26,7 @@ from langgraph.pregel._loop import PregelLoop
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.twin import is_watched
-from teola_plugin.adapters.langgraph.agents import agents_of
+from teola_plugin.adapters.langgraph.agents import agents_in
 from teola_plugin.adapters.langgraph.supersteps import (
     Front,
     Graph,
@@ -67,8 +69,10 @@ def trace(graph: Any) -> Traced:
         return Traced(PGraph((), (), ()))
     try:
         fronts = Fronts(graph)
-        traced, agents = fronts.first.traced, fronts.agents
-        first = replace(traced, breaks=(*traced.breaks, *agents.breaks), early=agents.shown)
+        traced, agents = fronts.first.traced, fronts.agents.values()
+        breaks = [why for agent in agents for why in agent.breaks]
+        early = dict.fromkeys(tool for agent in agents for tool in agent.shown)
+        first = replace(traced, breaks=(*traced.breaks, *breaks), early=tuple(early))
         return replace(first, follow=fronts.follow) if agents or asks(graph) else first
     except Exception as e:  # a graph of a kind that nobody thought of runs as it is
         log.exception("%s could not be read", graph.get_name())
@@ -82,7 +86,7 @@ class Fronts:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.first = trace_from(graph, first := first_front(graph))
-        self.agents = agents_of(graph)
+        self.agents = agents_in(graph)
         self._known: dict[Front, Stretch | None] = {first: self.first}
 
     def stretch(self, front: Front) -> Stretch | None:
@@ -112,18 +116,20 @@ class Following:
     entered: Entered
     loop: weakref.ref[Any] | None = None
     expected: list[Names] = field(default_factory=list)
-    running: Names = frozenset()
+    loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
+    """Those of graphs with tools, by their namespaces."""
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """See `trace.Follower.tell`; the value is the loop, or a turn of a model."""
-        if component is Turn and self.loop and (loop := self.loop()) is not None:
-            self.fronts.agents.hear(value, self.running, loop, asides)
+        if component is Turn:
+            self._hear(value, asides)
             return None
+        if id(component) in self.fronts.agents:
+            self.loops[_namespace(value.config)] = weakref.ref(value)
         if component is not self.fronts.graph.nodes or (self.loop is not None and self.loop() is not value):
             return None  # another graph's, or the same graph inside itself
         self.loop = weakref.ref(value)
         nodes = frozenset(task.name for task in value.tasks.values())
-        self.running = nodes
         if START in nodes:
             return None  # LangGraph still takes the input in
         if self.expected and self.expected[0] == nodes:
@@ -141,6 +147,18 @@ class Following:
         if is_watched(value.config):
             entered = replace(entered, mode="events")
         return stretch.traced, stretch.traced.bind(entered)
+
+    def _hear(self, turn: Turn, asides: Asides) -> None:
+        """A model is asked: by a node of which graph?"""
+        around, _, task = _namespace(ensure_config()).rpartition(NS_SEP)
+        loop = self.loops[around]() if around in self.loops else None
+        if loop is not None:
+            self.fronts.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
+
+
+def _namespace(config: Mapping[str, Any]) -> str:
+    """Where a loop, or a task of one, stands: `outer:<id>|inner:<id>`."""
+    return str(config.get("configurable", {}).get("checkpoint_ns", ""))
 
 
 def _front(loop: Any, nodes: Names) -> Front:
