@@ -471,6 +471,15 @@ def test_explain_names_what_may_start_early() -> None:
     assert "mail: it calls world" not in text.split("left to the framework")[0]
 
 
+def test_a_measured_run_shows_the_tools_and_the_turns() -> None:
+    world = World(*TWO)
+    text = explain(optimize(create_agent(world.model, [world.reading()])), analyze=QUESTION)
+    measured = text.split("measured run")[1]
+    assert "2 hits" in measured
+    assert measured.count("search") >= 2
+    assert measured.count("(framework) ") >= 2
+
+
 def test_an_agent_without_such_tools_is_as_it_was() -> None:
     world = World(*TWO)
     agent = create_agent(world.model, [world.mailing()])

@@ -9,6 +9,7 @@ The run-ahead tells when each request of a primitive began and ended, the engine
   waited for an engine and the framework took no time. An item of a text that is handed on while it is written counts
   from when it was written, and what only the framework's own run could compute from when it was there.
 - *(framework)*: a batch that nobody foresaw. It counts as in need of everything that had ended before it.
+- A tool that started early counts as in need of what an engine had written by then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from teola_plugin.events import BatchRan, PrimitiveRan, Retired
 from teola_plugin.graph import PIPELINE, Graph
 from teola_plugin.plan import is_request
-from teola_plugin.runtime.session import Report
+from teola_plugin.runtime.session import ASIDE, Report
 
 CLOCK_S = 1e-3
 """Two events of one cause are this close together."""
@@ -102,7 +103,8 @@ def measure(graph: Graph, report: Report, error: BaseException | None = None) ->
     graphs = report.graphs or (graph,)
     batches = [e for e in report.events if isinstance(e, BatchRan)]
     ran = sorted((e for e in report.events if isinstance(e, PrimitiveRan)), key=lambda e: e.started_s)
-    ops = {p.name: p.kind.removeprefix("partial_") for graph in graphs for p in graph}
+    ops = {e.primitive: ASIDE for e in ran if e.engine == ASIDE}
+    ops |= {p.name: p.kind.removeprefix("partial_") for graph in graphs for p in graph}
     steps = [_step(e, ops[e.primitive], batches, report.started_s) for e in ran]
     batches += _unended(report, ran, ops, batches)
     steps = sorted([*steps, *_unforeseen(ran, ops, batches, report.started_s)], key=lambda s: s.asked_s)
@@ -220,6 +222,8 @@ def _is_before(first: Step, step: Step, before: Sources) -> bool:
         return False
     if step.primitive == FRAMEWORK:
         return first.ended_s <= step.asked_s + 5 * CLOCK_S
+    if step.engine == ASIDE:
+        return first.engine != ASIDE
     return first.primitive in before[step.primitive][0]
 
 
@@ -227,7 +231,7 @@ def _bound(steps: Sequence[Step], before: Sources) -> float:
     begins: dict[int, float] = {}  # id of a step -> when it would begin
     last = 0.0
     for step in steps:  # in the order in which they were asked
-        has_barrier = step.primitive != FRAMEWORK and before[step.primitive][1]
+        has_barrier = step.primitive in before and before[step.primitive][1]
         ready = step.asked_s if has_barrier else 0.0
         for other in steps:
             if id(other) in begins and _is_before(other, step, before):

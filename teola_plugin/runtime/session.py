@@ -29,7 +29,7 @@ from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
-from teola_plugin.events import Event, PrimitiveRan, Retired
+from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.graph import Graph
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.engines import engine_for
@@ -39,7 +39,7 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Traced
 
 log = logging.getLogger(__name__)
-ASIDE = "aside"
+ASIDE = "tools"
 """Where work runs that no graph holds, in the events of a call."""
 
 MAX_RUNS = 256
@@ -190,6 +190,7 @@ class Session:
     def follow(self, follow: Follow) -> None:
         """Let `follow` say what may run ahead after something that the framework's run has told."""
         self._follow = follow
+        self._host.subscribe(self._owner, self._events.append)
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
@@ -235,9 +236,10 @@ class Session:
                     yield
                 failed = False
             except Exception as e:  # the framework's run will meet it in its own place
-                log.debug("%s was lost in the run-ahead: %r", name, e)
+                log.debug("%s was lost in the run-ahead: %r", name or work, e)
             finally:
-                self._events.append(PrimitiveRan(name, ASIDE, 1, started_s, time.perf_counter(), failed))
+                if name:
+                    self._events.append(PrimitiveRan(name, ASIDE, 1, started_s, time.perf_counter(), failed))
 
         def run() -> None:
             with noted():
@@ -312,9 +314,15 @@ class Session:
             if self._is_closed:
                 return Reply(), True
             reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
-            self._events.append(Retired(spec.name or spec.kind, op, outcome, time.perf_counter()))
+            self._events.append(Retired(spec.name or spec.kind, op, outcome, asked_s := time.perf_counter()))
         self._will_await([reply])
+        if outcome != "hit":
+            reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
         return reply, outcome != "hit"
+
+    def _computed(self, engine: str, op: str, asked_s: float) -> None:
+        """The caller of `claim` has computed it: a batch of one."""
+        self._events.append(BatchRan(engine, op, 1, asked_s, time.perf_counter()))
 
     def observe(self, component: object, value: Any) -> None:
         """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said.

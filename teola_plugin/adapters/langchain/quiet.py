@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 
 from teola_plugin.seams import active, current, instrument, is_unheard
@@ -51,14 +51,52 @@ _told: ContextVar[list[Any] | None] = ContextVar("teola_told", default=None)
 
 
 @contextlib.contextmanager
-def told() -> Iterator[list[Any]]:
-    """A list that gets an entry for each manager that is asked for inside and not given."""
+def told(manager: Any = None) -> Iterator[list[Any]]:
+    """A list that gets an entry for all that only the framework's run has inside.
+
+    That is for each manager that is asked for and not given, for each look at LangChain's config, and for what the
+    given `manager` is told.
+    """
     asked: list[Any] = []
     token = _told.set(asked)
+    config = var_child_runnable_config.get()
+    if is_unheard():
+        var_child_runnable_config.set(_Config(config or {}, asked))  # type: ignore[arg-type]
+        if manager is not None:
+            manager.handlers = [_Listener(asked)]
+            manager.inheritable_handlers = manager.handlers
     try:
         yield asked
     finally:
+        var_child_runnable_config.set(config)
         _told.reset(token)
+
+
+class _Config(dict[str, Any]):
+    """LangChain's config; it is noted when somebody looks whether there is one."""
+
+    def __init__(self, config: Mapping[str, Any], asked: list[Any]) -> None:
+        super().__init__(config)
+        self._asked = asked
+
+    def __bool__(self) -> bool:
+        self._asked.append("config")
+        return True
+
+
+class _Listener(BaseCallbackHandler):
+    """Notes what a tool tells its callbacks itself."""
+
+    run_inline = True
+
+    def __init__(self, asked: list[Any]) -> None:
+        self._asked = asked
+
+    def on_text(self, text: str, **kwargs: Any) -> None:
+        self._asked.append("text")
+
+    def on_retry(self, retry_state: Any, **kwargs: Any) -> None:
+        self._asked.append("retry")
 
 
 def install() -> None:

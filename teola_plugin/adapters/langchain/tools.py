@@ -11,10 +11,15 @@ Of a tool that asks runnables inside, only what those ask is shared: its own run
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
@@ -25,7 +30,7 @@ from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import asked_by
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.effects import declared_effects
-from teola_plugin.engines import EngineSpec, freeze
+from teola_plugin.engines import EngineSpec
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
@@ -36,7 +41,7 @@ _talkative: IdentityMap[bool] = IdentityMap()
 
 
 class TalkedError(Exception):
-    """The value is no use to the framework's run: it must tell of the runnables that were asked."""
+    """The value is no use to the framework's run: it must tell of the runnables that were asked, or has a config."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,13 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
     if tool._injected_args_keys:
         return f"it is given {', '.join(sorted(tool._injected_args_keys))}"
     functions = _functions(tool)
-    if any(_get_runnable_config_param(function) for function in functions):
+    if any(_get_runnable_config_param(function) for function in functions or (tool._run, tool._arun)):
         return "it takes the call's config"
+    handlers = [handler for handler in (tool.handle_tool_error, tool.handle_validation_error) if callable(handler)]
+    if why := next((e.why for e in map(effects_of, handlers) if not e.pure), ""):
+        return f"what handles its errors may have effects: {why}"
     if _is_said_to_read(tool):
-        return EarlyTool(tool, lambda: not _talkative.get(tool))
+        return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool))
     if not functions:
         return "nobody said that it only reads"
     effects = [effects_of(function, asked_by) for function in functions]
@@ -102,26 +110,43 @@ def _has_coroutine(tool: BaseTool) -> bool:
 def _is_said_to_read(tool: BaseTool) -> bool:
     if (tool.metadata or {}).get("readOnlyHint") is True:
         return True
-    declared = [declared_effects(subject) for subject in (type(tool), *_functions(tool))]
-    said = [effects for effects in declared if effects is not None]
-    return bool(said) and all(effects.pure for effects in said)
+    of_class, of_functions = declared_effects(type(tool)), [declared_effects(f) for f in _functions(tool)]
+    declared = [of_class, *(said for said in of_functions if said)] if of_class else of_functions
+    return bool(declared) and all(said is not None and said.pure for said in declared)
 
 
 def _claim(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool) -> tuple[Reply, bool] | None:
     session = current()
     if session is None or _talkative.get(tool) or not _is_said_to_read(tool):
         return None
-    given = {name: _plain(value) for name, value in kwargs.items() if name not in NOT_GIVEN}
     try:
-        key = (freeze([_plain(value) for value in args]), freeze(given), is_async)
-        hash(key)
+        key = (_exact(args), _exact({name: value for name, value in kwargs.items() if name not in NOT_GIVEN}), is_async)
     except TypeError:  # arguments that cannot be compared
         return None
     return session.claim(EngineSpec("python", tool, tool.name), "tool", key, {})
 
 
-def _plain(value: Any) -> Any:
-    return (type(value), value.model_dump()) if isinstance(value, BaseModel) else value
+def _exact(value: Any) -> Hashable:
+    """Equal for arguments that no tool can tell apart: not for 0.0 and -0.0, nor for dicts in another order.
+
+    Raises: TypeError for what cannot be compared so.
+    """
+    match value:
+        case None | str() | int() | bytes() | Enum():
+            return (type(value), value)
+        case float() | Decimal() | date() | time() | timedelta() | UUID() | PurePath():
+            return (type(value), repr(value))
+        case BaseModel():
+            fields = (vars(value), value.__pydantic_extra__, value.__pydantic_private__, value.model_fields_set)
+            return (type(value), *map(_exact, fields))
+        case dict():
+            return (type(value), tuple((_exact(k), _exact(v)) for k, v in value.items()))
+        case list() | tuple():
+            return (type(value), tuple(map(_exact, value)))
+        case set() | frozenset():
+            return (type(value), frozenset(map(_exact, value)))
+        case _:
+            raise TypeError(type(value).__name__)
 
 
 def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,7 +156,7 @@ def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
 
         def compute() -> Any:
-            with told() as names:
+            with told(kwargs.get("run_manager")) as names:
                 value = original(self, *args, **kwargs)
             _check(self, names)
             return value
@@ -148,7 +173,7 @@ def _sharing_arun(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awai
             return await original(self, *args, **kwargs)
 
         async def compute() -> Any:
-            with told() as names:
+            with told(kwargs.get("run_manager")) as names:
                 value = await original(self, *args, **kwargs)
             _check(self, names)
             return value

@@ -106,7 +106,7 @@ class Answers:
     def _written(self) -> None:
         self._is_written = True
         if self._calls and self._turn.follow_up:
-            self._asides.aside("follow_up", self._prefill)
+            self._asides.aside("", self._prefill)
 
     def _prefill(self) -> None:
         """What the next prompt begins with, while some tool still works."""
