@@ -69,6 +69,8 @@ class _Asked(NamedTuple):
 class EngineChatModel(BaseChatModel):
     """A chat model on an engine. Greedy unless told otherwise; `None` leaves a setting to the engine."""
 
+    model_config = ConfigDict(extra="forbid")
+
     engine: Engine = Field(exclude=True, repr=False)
     temperature: float | None = 0.0
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -197,6 +199,8 @@ class EngineChatModel(BaseChatModel):
 
 class EngineLLM(BaseLLM):
     """A completion model on an engine; many prompts at once are one request of many items."""
+
+    model_config = ConfigDict(extra="forbid")
 
     engine: Engine = Field(exclude=True, repr=False)
     temperature: float | None = 0.0

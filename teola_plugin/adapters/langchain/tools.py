@@ -41,7 +41,7 @@ _talkative: IdentityMap[bool] = IdentityMap()
 
 
 class TalkedError(Exception):
-    """The value is no use to the framework's run: it must tell of the runnables that were asked, or has a config."""
+    """The value alone is no use: the framework's run must tell of runnables, has a config, or changes arguments."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,19 @@ def _is_said_to_read(tool: BaseTool) -> bool:
     return bool(declared) and all(said is not None and said.pure for said in declared)
 
 
-def _claim(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool) -> tuple[Reply, bool] | None:
+def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | None:
     session = current()
-    if session is None or _talkative.get(tool) or not _is_said_to_read(tool):
+    if key is None or session is None or _talkative.get(tool) or not _is_said_to_read(tool):
         return None
+    return session.claim(EngineSpec("python", tool, tool.name), "tool", (key, is_async), {})
+
+
+def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    """What tells a call from others; None for arguments that cannot be compared."""
     try:
-        key = (_exact(args), _exact({name: value for name, value in kwargs.items() if name not in NOT_GIVEN}), is_async)
-    except TypeError:  # arguments that cannot be compared
+        return (_exact(args), _exact({name: value for name, value in kwargs.items() if name not in NOT_GIVEN}))
+    except TypeError:
         return None
-    return session.claim(EngineSpec("python", tool, tool.name), "tool", key, {})
 
 
 def _exact(value: Any) -> Hashable:
@@ -151,14 +155,15 @@ def _exact(value: Any) -> Hashable:
 
 def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        claimed = _claim(self, args, kwargs, is_async=False)
+        key = _key(args, kwargs) if current() else None
+        claimed = _claim(self, key, is_async=False)
         if claimed is None:
             return original(self, *args, **kwargs)
 
         def compute() -> Any:
             with told(kwargs.get("run_manager")) as names:
                 value = original(self, *args, **kwargs)
-            _check(self, names)
+            _check(self, names or _key(args, kwargs) != key)
             return value
 
         return share(claimed, compute)
@@ -168,14 +173,15 @@ def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _sharing_arun(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def _arun(self: Any, *args: Any, **kwargs: Any) -> Any:
-        claimed = _claim(self, args, kwargs, is_async=True)
+        key = _key(args, kwargs) if current() else None
+        claimed = _claim(self, key, is_async=True)
         if claimed is None:
             return await original(self, *args, **kwargs)
 
         async def compute() -> Any:
             with told(kwargs.get("run_manager")) as names:
                 value = await original(self, *args, **kwargs)
-            _check(self, names)
+            _check(self, names or _key(args, kwargs) != key)
             return value
 
         return await ashare(claimed, compute)
@@ -183,8 +189,8 @@ def _sharing_arun(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awai
     return _arun
 
 
-def _check(tool: Any, told_of: list[Any]) -> None:
-    """Raises: TalkedError where callbacks would have heard of more than the tool."""
-    if told_of and is_unheard():
+def _check(tool: Any, is_more: Any) -> None:
+    """Raises: TalkedError where more came of it than the value: what callbacks hear, or changed arguments."""
+    if is_more and is_unheard():
         _talkative.get_or_make(tool, lambda: True)
         raise TalkedError(tool.name)
