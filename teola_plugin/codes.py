@@ -43,6 +43,7 @@ CODES = {
     "TB111": "a branch inside a map is left to the framework",
     "TB112": "its configuration chooses among components, or limits how much runs at once",
     "TB113": "what the chain makes of the answers to all documents is its own run's affair",
+    "TB114": "the reply may call tools: it runs ahead, and the model's own run makes a message of it",
     "TB120": "nothing is known of a key of the state that it reads",
     "TB121": "this graph inside another one is left to its own run",
     "TB130": "calls of this tool start when the agent comes to them",

@@ -77,7 +77,8 @@ class Asides(Protocol):
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
 
-        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call. A coroutine runs on the caller's event loop.
+        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call. A coroutine
+        runs on the caller's event loop.
         """
         ...
 

@@ -58,8 +58,8 @@ def score(pair: tuple[str, str]) -> float:
 class Engines:
     """The fake engines of one pipeline, and LangChain models on them."""
 
-    def __init__(self) -> None:
-        self.llm = FakeEngine(answer, name="llm", concurrent=True)
+    def __init__(self, llm: FakeEngine | None = None) -> None:
+        self.llm = llm or FakeEngine(answer, name="llm", concurrent=True)
         self.embedder = FakeEngine(vector, name="embedder")
         self.reranker = FakeEngine(score, name="reranker")
         self.chat = EngineChatModel(engine=self.llm, max_tokens=None, temperature=None)

@@ -23,7 +23,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
 from pydantic import PrivateAttr
 
-from teola_plugin import explain, optimize, optimized, pure, reads
+from teola_plugin import explain, optimize, optimized, pure, reads, writes
 from teola_plugin.engines import Batch, Completion, Delta, Done, Emit
 from teola_plugin.errors import TeolaError
 from teola_plugin.items.tool_calls import write_tool_calls
@@ -361,6 +361,52 @@ def test_whoever_may_object_is_asked_first(made: dict[str, Any]) -> None:
 def test_a_call_that_stops_at_the_tools_or_limits_them(options: dict[str, Any]) -> None:
     world = World(*TWO)
     not_early(world, create_agent(world.model, [world.reading()]), **options)
+
+
+@pytest.mark.parametrize("who", ["model", "sibling"])
+def test_what_is_written_before_the_tools_have_their_turn_is_read(who: str) -> None:
+    """By the node itself once it has the reply, or by another one of its superstep."""
+    world, kb = World(("search", {"query": "bees"})), list[str]()
+
+    def write(state: MessagesState) -> dict[str, Any]:
+        kb.append("written")
+        return {"messages": []}
+
+    def model(state: MessagesState) -> dict[str, Any]:
+        reply = bound.invoke(state["messages"])
+        if who == "model":
+            kb.append("written")
+        return {"messages": [reply]}
+
+    bound = world.model.bind_tools([world.reading(value=lambda query: str(kb))])
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("sibling", write)
+    builder.add_node("tools", ToolNode([world.reading(value=lambda query: str(kb))]))
+    builder.add_edge(START, "model")
+    if who == "sibling":
+        builder.add_edge(START, "sibling")
+    builder.add_conditional_edges("model", tools_condition)
+    world.waits = False
+    fast = optimize(builder.compile())
+    for _ in range(3):
+        kb.clear()
+        assert told(fast.invoke(QUESTION))[-1] == ("tool", "['written']")
+    assert world.early == []
+
+
+def test_a_tool_declared_to_write_is_not_early_whatever_it_hints() -> None:
+    world = World(("mail", {"query": "bees"}))
+
+    @tool
+    @writes("outbox")
+    def mail(query: str) -> str:
+        """Send it."""
+        world.note(query)
+        return "sent"
+
+    mail.metadata = {"readOnlyHint": True}
+    not_early(world, create_agent(world.model, [mail]))
 
 
 # --- what else may happen --------------------------------------------------------------------------------------------

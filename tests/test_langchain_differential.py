@@ -1,16 +1,20 @@
 """Original against optimized: same value or same exception, same tree of events, same effects, in every way of calling.
 
 First the pipelines of langchain_world.py, then pipelines made up at random: prompts, models, parsers, dicts, branches,
-maps, searches, functions with and without effects, retries, fallbacks and engines that fail.
+maps, searches, functions with and without effects, retries, fallbacks and engines that fail. Last, calls that are given
+up half-way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import random
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -29,7 +33,9 @@ from langchain_core.runnables import (
 from teola_plugin import optimize, optimized, pure
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.engines import Completion
+from tests.fakes import FakeEngine, collect_garbage
 from tests.langchain_world import PIPELINES, Engines, Recorder, answer, ask, digest, format_docs, input_of, plain_text
+from tests.langgraph_world import Patient
 
 FORMS = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
 
@@ -193,9 +199,9 @@ class Boom(Exception):
 class Maker:
     """A pipeline by chance. Every `dict` step takes and gives a dict that has the key `question`."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, llm: FakeEngine | None = None) -> None:
         self.chance = random.Random(seed)
-        self.engines = Engines()
+        self.engines = Engines(llm)
         self.engines.llm.answer = self._answer
         self.fails = self.chance.random() < 0.3
         self.effects: list[str] = []
@@ -343,7 +349,10 @@ class Maker:
         return " ".join([self.chance.choice(["red", "green", "blue", "gray"]) for _ in range(2)] + [rest])
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("TEOLA_TEST_CHAINS", "100"))))
+CHAINS = int(os.environ.get("TEOLA_TEST_CHAINS", "100"))
+
+
+@pytest.mark.parametrize("seed", range(CHAINS))
 def test_random_pipeline(seed: int) -> None:
     forms = random.Random(seed).sample(FORMS, 3)
     given = {"question": f"hive {seed % 5}"}
@@ -360,3 +369,67 @@ def test_random_pipeline(seed: int) -> None:
             assert outcome.effects == plain[form].effects, form
         if adapter.calls_of(chain) is not None:  # else there was nothing to optimize
             assert report_of(chain).fallbacks == (), form
+
+
+@pytest.mark.parametrize("seed", range(CHAINS // 4))
+def test_a_call_that_is_given_up_leaves_nothing_behind(seed: int) -> None:
+    """Cancelled, or its stream closed early, at a random moment on a slow engine; the next call is as ever."""
+    given, form = {"question": f"hive {seed % 5}"}, random.Random(seed).choice(("ainvoke", "astream", "stream"))
+    maker = Maker(seed)
+    plain = call(maker.pipeline(), "invoke", given, maker.effects)
+    slow = Patient(answer)
+    maker = Maker(seed, slow)
+    chain = optimize(maker.pipeline())
+    threads = set(threading.enumerate())
+    chance = random.Random(seed)
+    with contextlib.suppress(Boom, TypeError):  # a coroutine function cannot be called from a thread
+        match form:
+            case "ainvoke":
+                asyncio.run(_cancel(chain.ainvoke(given), chance.uniform(0, 0.02)))
+            case "astream":
+                asyncio.run(_leave(chain.astream(given), chance.randint(0, 3)))
+            case _:
+                with contextlib.closing(chain.stream(given)) as stream:  # type: ignore[type-var]
+                    for _ in zip(range(chance.randint(0, 3)), stream, strict=False):
+                        pass
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and (slow.running or _left(threads)):
+        collect_garbage()  # a stream that failed keeps LangChain's own threads until then
+        time.sleep(0.01)
+    assert not slow.running
+    assert not _left(threads)
+    outcome = call(chain, "invoke", given, maker.effects)
+    assert (outcome.value, outcome.failed) == (plain.value, plain.failed)
+
+
+async def _cancel(call: Coroutine[Any, Any, Any], after_s: float) -> None:
+    task = asyncio.create_task(call)
+    await asyncio.sleep(after_s)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await _ended()
+
+
+async def _leave(stream: AsyncIterator[Any], after: int) -> None:
+    try:
+        for _ in range(after):
+            await anext(stream)
+    except StopAsyncIteration:
+        pass
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]
+    await _ended()
+
+
+async def _ended() -> None:
+    """Tasks that were cancelled end in a moment, with the framework's own."""
+    deadline = time.monotonic() + 10
+    while len(asyncio.all_tasks()) > 1 and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert len(asyncio.all_tasks()) == 1
+
+
+def _left(before: set[threading.Thread]) -> list[str]:
+    """Threads that a call began, other than ours, which stay."""
+    return [t.name for t in set(threading.enumerate()) - before if not t.name.startswith("teola-")]

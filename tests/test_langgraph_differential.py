@@ -44,7 +44,7 @@ from tests.test_langchain_foreign import Hosted
 GRAPHS = int(os.environ.get("TEOLA_TEST_GRAPHS", "250"))
 
 MODES = ("values", "updates", "messages", "debug", "custom", "tasks", "checkpoints")
-OURS = ("teola-host", "teola-call", "teola-ask", "teola-trace")
+OURS = ("teola-host", "teola-call", "teola-ask", "teola-trace", "teola-chroma")
 """Threads that outlive a call."""
 
 _threads = (f"thread-{number}" for number in itertools.count())
@@ -56,8 +56,7 @@ _IDS = re.compile(
     r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b|thread-\d+"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\+00:00|'\d+\.\d{16}'|0\.\d{12,}|\bcall_[0-9a-f]{20}"
 )
-"""What differs from run to run: addresses, ids of runs, tasks, checkpoints, interrupts, threads and calls, times, versions.
-"""
+"""What differs from run to run: addresses, ids of runs, tasks, threads, interrupts and the like, times, versions."""
 
 
 def told(value: Any) -> str:

@@ -98,8 +98,8 @@ def tell_of_calls(reply: Reply, turn: Turn) -> None:
         elif isinstance(outcome, Done):
             parts = [*([] if is_streamed else parser.feed(str(outcome.value))), *parser.close()]
         for call in parts:
-            if isinstance(call, ToolCall) and (at := next(position)) >= 0 and call.arguments is not None:
-                on_call(at, call.name, call.arguments)
+            if isinstance(call, ToolCall) and call.arguments is not None:
+                on_call(next(position), call.name, call.arguments)
         if isinstance(outcome, Done) and on_end:
             on_end()
 

@@ -69,8 +69,6 @@ class _Asked(NamedTuple):
 class EngineChatModel(BaseChatModel):
     """A chat model on an engine. Greedy unless told otherwise; `None` leaves a setting to the engine."""
 
-    model_config = ConfigDict(extra="forbid")
-
     engine: Engine = Field(exclude=True, repr=False)
     temperature: float | None = 0.0
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -162,9 +160,9 @@ class EngineChatModel(BaseChatModel):
         def follow_up(answers: Sequence[str]) -> str:
             """See `Turn.follow_up`."""
             answer = AIMessage(**said(str(reply.result()), ids))
-            tools = [ToolMessage(text, tool_call_id=ids(position)) for position, text in enumerate(answers)]
-            next_one = ToolMessage(NOT_YET_KNOWN, tool_call_id=ids(len(answers)))
-            prompt, _ = self.request_for([*messages, answer, *tools, next_one], stop, **kwargs)
+            texts = zip(answer.tool_calls, (*answers, NOT_YET_KNOWN), strict=False)
+            tools = [ToolMessage(text, name=call["name"], tool_call_id=call["id"]) for call, text in texts]
+            prompt, _ = self.request_for([*messages, answer, *tools], stop, **kwargs)
             return prompt.partition(NOT_YET_KNOWN)[0]
 
         tell_of_calls(reply, Turn(self.spec, follow_up))
@@ -199,8 +197,6 @@ class EngineChatModel(BaseChatModel):
 
 class EngineLLM(BaseLLM):
     """A completion model on an engine; many prompts at once are one request of many items."""
-
-    model_config = ConfigDict(extra="forbid")
 
     engine: Engine = Field(exclude=True, repr=False)
     temperature: float | None = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
@@ -27,8 +28,9 @@ forks.in_child(_begin)
 
 def begin(work: Callable[[], Any], is_async: bool, loop: asyncio.AbstractEventLoop | None) -> Future[Any] | None:
     """Begin a function or coroutine function, in an empty context. None: a coroutine has no loop to run on."""
-    if not is_async:
-        return _askers.submit(Context().run, work)
-    if loop is None or not loop.is_running():
-        return None
-    return Context().run(asyncio.run_coroutine_threadsafe, work(), loop)
+    with contextlib.suppress(RuntimeError):  # the interpreter ends, or the loop was closed just now
+        if not is_async:
+            return _askers.submit(Context().run, work)
+        if loop is not None and loop.is_running():
+            return Context().run(asyncio.run_coroutine_threadsafe, work(), loop)
+    return None

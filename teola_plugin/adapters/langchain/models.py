@@ -41,7 +41,7 @@ from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, 
 from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
-from teola_plugin.errors import TeolaError
+from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
 HOSTED = frozenset(
@@ -61,6 +61,11 @@ HOSTED = frozenset(
 nothing that the framework does not tell. Left out for what their calls tell a run manager, of which the run-ahead has
 none: langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
 langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used)."""
+
+NOT_ASKED = ("ls_structured_output_format", "structured_output_format")
+"""Arguments of a chat model that LangChain takes for its tracers; no model gets them."""
+
+CALLS_TOOLS = "TB114"
 
 Model = BaseChatModel | BaseLLM
 
@@ -90,6 +95,7 @@ def is_ours(model: Model) -> bool:
 
 def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, Any], name: str) -> Value:
     is_chat = isinstance(model, BaseChatModel)
+    kwargs = {k: v for k, v in kwargs.items() if k not in NOT_ASKED}
 
     def request(prompt: PromptValue) -> tuple[str, Mapping[str, Any]]:
         asked: tuple[str, Mapping[str, Any]] = model.request_for(
@@ -110,15 +116,23 @@ def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, An
         pieces = [text]
     engine = model.spec.name or "llm"
     kv = draft.ask(_kv(name), "prefilling", model.spec, *pieces, engine=engine)
-    return draft.ask(
-        name or "text",
-        "decoding",
-        model.spec,
-        kv,
-        settings=settings,
-        engine=engine,
-        holds="message" if is_chat else "text",
-    )
+    may_call = bool(kwargs.get("tools"))
+    try:
+        text = draft.ask(
+            "text" if may_call else name or "text",
+            "decoding",
+            model.spec,
+            kv,
+            settings=settings,
+            engine=engine,
+            holds="message" if is_chat else "text",
+        )
+    except GraphError as e:
+        raise Untraceable("TB110", str(e)) from e
+    if not may_call:
+        return text
+    draft.leave(CALLS_TOOLS, model, f"{type(model).__name__}, with tools")
+    return draft.await_run(name or "reply", model, type(model).__name__, [text], None, is_pure=True)
 
 
 def _kv(name: str) -> str:
@@ -190,9 +204,7 @@ def _foreign(
     Clients of services take credentials and the like from context variables, so the call has those of the caller.
     """
     stop = kwargs.get("stop")
-    rest = {
-        k: v for k, v in kwargs.items() if k not in ("stop", "ls_structured_output_format", "structured_output_format")
-    }
+    rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
     if isinstance(model, BaseChatModel):
         content = _normalized(content)
     content = copy.deepcopy(content)  # the user may change them before the call is made

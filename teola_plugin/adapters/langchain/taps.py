@@ -112,7 +112,7 @@ class _Calls:
             name, written = name + (part.get("name") or ""), written + (part.get("args") or "")
             self._parts[key] = (position, name, written)
             if (part.get("args") or "").rstrip().endswith("}") and name:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     arguments = json.loads(written)
                     if isinstance(arguments, dict):
                         self._on_call(position, name, arguments)

@@ -29,13 +29,15 @@ from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import asked_by
 from teola_plugin.adapters.purity import effects_of
-from teola_plugin.effects import declared_effects
+from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
 """Arguments of a tool's `_run` that the framework adds."""
+
+ONLY_COMPUTES = "it only computes, and nothing is gained by that"
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
@@ -46,11 +48,15 @@ class TalkedError(Exception):
 
 @dataclass(frozen=True)
 class EarlyTool:
-    """A tool that only reads. `is_so_still` is asked before each call. `is_outside`: it asks hosted models."""
+    """A tool that only reads. `is_so_still` is asked before each call.
+
+    `is_outside`: it asks hosted models. `is_changeless`: nothing that others write could change its value unnoticed.
+    """
 
     tool: BaseTool
     is_so_still: Callable[[], bool] = lambda: True
     is_outside: bool = False
+    is_changeless: bool = False
 
     def begin(
         self, name: str, arguments: Mapping[str, Any], is_async: bool, context: Context
@@ -76,16 +82,17 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
     if why := next((e.why for e in map(effects_of, handlers) if not e.pure), ""):
         return f"what handles its errors may have effects: {why}"
     if _is_said_to_read(tool):
-        return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool))
+        is_pure = _is_declared(tool, lambda effects: effects.pure and not effects.reads)
+        return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
     if not functions:
         return "nobody said that it only reads"
     effects = [effects_of(function, asked_by) for function in functions]
     if why := next((e.why for e in effects if not e.pure), ""):
         return why
     if not all(e.asks for e in effects):
-        return "it only computes, and nothing is gained by that"
+        return ONLY_COMPUTES
     is_outside = any(OUTSIDE in e.reads for e in effects)
-    return EarlyTool(tool, lambda: all(e.is_so_still() for e in effects), is_outside)
+    return EarlyTool(tool, lambda: all(e.is_so_still() for e in effects), is_outside, is_changeless=True)
 
 
 def instrument_tool(cls: type[BaseTool]) -> None:
@@ -108,11 +115,21 @@ def _has_coroutine(tool: BaseTool) -> bool:
 
 
 def _is_said_to_read(tool: BaseTool) -> bool:
-    if (tool.metadata or {}).get("readOnlyHint") is True:
-        return True
+    declared = _declared(tool)
+    is_hinted = (tool.metadata or {}).get("readOnlyHint") is True
+    return all(said.pure for said in declared if said) if is_hinted else _is_declared(tool, lambda said: said.pure)
+
+
+def _is_declared(tool: BaseTool, holds: Callable[[Effects], bool]) -> bool:
+    """It holds for what the user declared about the class or all functions."""
+    declared = _declared(tool)
+    return bool(declared) and all(said is not None and holds(said) for said in declared)
+
+
+def _declared(tool: BaseTool) -> list[Effects | None]:
+    """Of the class and what else is marked, or of each function."""
     of_class, of_functions = declared_effects(type(tool)), [declared_effects(f) for f in _functions(tool)]
-    declared = [of_class, *(said for said in of_functions if said)] if of_class else of_functions
-    return bool(declared) and all(said is not None and said.pure for said in declared)
+    return [of_class, *(said for said in of_functions if said)] if of_class else of_functions
 
 
 def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | None:

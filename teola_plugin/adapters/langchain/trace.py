@@ -42,7 +42,7 @@ from langchain_core.runnables.router import RouterRunnable
 from teola_plugin.adapters.langchain.classic import is_chain, trace_chain
 from teola_plugin.adapters.langchain.draft import Draft, describe, snake
 from teola_plugin.adapters.langchain.functions import mentioned, trace_function
-from teola_plugin.adapters.langchain.models import trace_model
+from teola_plugin.adapters.langchain.models import CALLS_TOOLS, trace_model
 from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
@@ -75,7 +75,8 @@ def asked_by(owner: Any, method: str) -> Question | None:
         return None
     traced = trace(owner)
     primitives = traced.graph.primitives
-    if traced.breaks or any(p.engine == PIPELINE for p in primitives) or _may_be_chosen(owner):
+    told = sum(b.code == CALLS_TOOLS for b in traced.breaks)  # all that is left to such a model's run is the message
+    if len(traced.breaks) > told or sum(p.engine == PIPELINE for p in primitives) > told or _may_be_chosen(owner):
         return None
     reads = dict.fromkeys(resource for p in primitives for resource in p.reads)
     asked = [(p.engine, traced.engines[p.engine]) for p in primitives if p.engine in traced.engines]

@@ -11,34 +11,47 @@ tools that the model's node leads to directly, with nobody in between who could 
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel._loop import AsyncPregelLoop
 
 from teola_plugin.adapters.langchain import taps
-from teola_plugin.adapters.langchain.tools import EarlyTool, instrument_tool, read_tool
+from teola_plugin.adapters.langchain.tools import ONLY_COMPUTES, EarlyTool, instrument_tool, read_tool
+from teola_plugin.adapters.langchain.trace import asked_by
 from teola_plugin.adapters.langchain.twin import is_watched
 from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
+from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.trace import Asides, Break
 from teola_plugin.turns import Turn
 
 EVERY = "*"
+AGENTS = ("langchain.agents.factory", "langgraph.prebuilt.chat_agent_executor")
+WRAPPERS = ("wrap_model_call_handler", "awrap_model_call_handler")
+"""What the model's node of `create_agent` holds where middleware of the user's stands around the model."""
 
 
 @dataclass(frozen=True)
 class Agents:
-    """The tool nodes of a graph: the nodes that lead to each, and its tools that may start early."""
+    """The tool nodes of a graph: the nodes that lead to each, its tools that may start early, those that may write.
+
+    `asking`: nodes that do nothing but ask models.
+    """
 
     leading: Mapping[str, Names] = field(default_factory=dict)
     tools: Mapping[str, Mapping[str, EarlyTool]] = field(default_factory=dict)
+    writing: Mapping[str, Names] = field(default_factory=dict)
+    asking: Names = frozenset()
     breaks: tuple[Break, ...] = ()
 
     @property
@@ -58,21 +71,32 @@ class Agents:
         near = [node for node, leading in self.leading.items() if running in leading and node not in before]
         if near:
             is_heard = is_watched(loop.config)  # then the framework's run has hosted models stream their replies
+            may_change = running not in self.asking or any(task.name != running for task in loop.tasks.values())
             tools = {
                 name: tool
                 for node in near
                 for name, tool in self.tools[node].items()
-                if tool.is_so_still() and not (tool.is_outside and is_heard)
+                if tool.is_so_still()
+                and not (tool.is_outside and is_heard)
+                and (tool.is_changeless or not may_change)  # by what runs before the superstep of the tools is there
             }
-            Answers(turn, tools, isinstance(loop, AsyncPregelLoop), asides)
+            writing = frozenset(name for node in near for name in self.writing[node])
+            Answers(turn, tools, writing, isinstance(loop, AsyncPregelLoop), asides)
 
 
 class Answers:
-    """What the tools answer to one reply of the model, as far as it is known early, and the prefix that this makes."""
+    """What the tools answer to one reply of the model, as far as it is known early, and the prefix that this makes.
 
-    def __init__(self, turn: Turn, tools: Mapping[str, EarlyTool], is_async: bool, asides: Asides) -> None:
+    What comes after the call of a tool that may write does not start early: it may read what that wrote.
+    """
+
+    def __init__(
+        self, turn: Turn, tools: Mapping[str, EarlyTool], writing: Names, is_async: bool, asides: Asides
+    ) -> None:
         self._turn = turn
         self._tools = tools
+        self._writing = writing
+        self._has_written = False
         self._is_async = is_async
         self._asides = asides
         self._context = copy_context()
@@ -85,7 +109,8 @@ class Answers:
 
     def _call(self, position: int, name: str, arguments: Mapping[str, Any]) -> None:
         self._calls += 1
-        if (tool := self._tools.get(name)) is None:
+        self._has_written |= name in self._writing
+        if self._has_written or (tool := self._tools.get(name)) is None:
             return
         begin, is_async = tool.begin(name, arguments, self._is_async, self._context)
 
@@ -140,12 +165,13 @@ def agents_of(graph: Graph) -> Agents:
     """The tool nodes of a graph. The classes of their tools are instrumented."""
     leading: dict[str, Names] = {}
     tools: dict[str, dict[str, EarlyTool]] = {}
+    writing: dict[str, set[str]] = {}
     breaks: list[Break] = []
     for name, node in graph.nodes.items():
         bound = node.bound
         if not isinstance(bound, ToolNode) or bound._wrap_tool_call or bound._awrap_tool_call:
             continue
-        leading[name], tools[name] = _leading_to(graph, name), {}
+        leading[name], tools[name], writing[name] = _leading_to(graph, name), {}, set()
         for tool in bound.tools_by_name.values():
             found = _read(bound, tool)
             if isinstance(found, EarlyTool):
@@ -153,9 +179,11 @@ def agents_of(graph: Graph) -> Agents:
                 tools[name][tool.name] = found
             else:
                 breaks.append(Break("TB130", f"{tool.name}: {found}", _origin(tool), HINT))
+                writing[name] |= {tool.name} if found != ONLY_COMPUTES else set()
     if leading:
         taps.install()
-    return Agents(leading, tools, tuple(breaks))
+    asking = frozenset(node for nodes in leading.values() for node in nodes if _only_asks(graph.nodes[node].bound))
+    return Agents(leading, tools, {name: frozenset(names) for name, names in writing.items()}, asking, tuple(breaks))
 
 
 HINT = "say that it only reads: @teola_plugin.reads(...) on its function, or metadata={'readOnlyHint': True}"
@@ -170,6 +198,20 @@ def _read(node: ToolNode, tool: BaseTool) -> EarlyTool | str:
 
 def _origin(tool: BaseTool) -> str:
     return origin_of(getattr(tool, "func", None) or getattr(tool, "coroutine", None) or type(tool)._run)
+
+
+def _only_asks(node: Any) -> bool:
+    """A node that calls a model, as LangChain's agents have it, or whose functions do nothing else."""
+    functions = [f for f in (getattr(node, "func", None), getattr(node, "afunc", None)) if f and not _in_executor(f)]
+    if functions and all(getattr(f, "__module__", "") in AGENTS for f in functions):
+        held = [inspect.getclosurevars(f).nonlocals for f in functions]
+        return not any(values.get(name) for values in held for name in WRAPPERS)
+    return bool(functions) and all(effects_of(f, asked_by).pure for f in functions)
+
+
+def _in_executor(function: Any) -> bool:
+    """LangGraph's coroutine function for a node that has none."""
+    return isinstance(function, partial) and function.func is run_in_executor
 
 
 def _leading_to(graph: Graph, name: str) -> Names:
