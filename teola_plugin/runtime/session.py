@@ -249,9 +249,10 @@ class Session:
             with noted():
                 await work()
 
-        with self._lock:
-            if not self._is_closed and (begun := asides.begin(arun if is_async else run, is_async, self._loop)):
-                self._asides.append(begun)
+        if not self._is_closed and (begun := asides.begin(arun if is_async else run, is_async, self._loop)):
+            self._asides.append(begun)
+            if self.is_closed:  # meanwhile
+                begun.cancel()
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead."""
@@ -357,15 +358,14 @@ class Session:
 
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
-        wasted = shared = 0
         with self._lock:
             self._is_closed = True
-            for entry in self._table.values():
-                shared += sum(slot.is_ours for slot in entry.slots[: entry.ahead])
-                for slot in entry.slots[entry.taken :]:
-                    wasted += not slot.is_shared
-                    slot.reply.cancel_unless_ended()
+            shared = sum(slot.is_ours for entry in self._table.values() for slot in entry.slots[: entry.ahead])
+            left = [slot for entry in self._table.values() for slot in entry.slots[entry.taken :]]
             self._table.clear()
+        wasted = sum(not slot.is_shared for slot in left)
+        for slot in left:  # not under our lock: whoever hears of it may come to us
+            slot.reply.cancel_unless_ended()
         for aside in self._asides:
             aside.cancel()
 
@@ -421,7 +421,7 @@ class Session:
         if slot.stamp == stamp:
             self._lead_s += time.perf_counter() - slot.since_s
             return slot.reply, "hit"
-        slot.reply.cancel_unless_ended()
+        self._host.soon(slot.reply.cancel_unless_ended)
         entry.slots[at] = _Slot(Reply(), stamp)
         return entry.slots[at].reply, "stale"
 
