@@ -45,6 +45,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from teola_plugin.errors import GraphError
+from teola_plugin.syntax import parse as parse_syntax
 
 KINDS = (
     "embedding", "ingestion", "searching", "reranking", "prefilling", "partial_prefilling", "full_prefilling",
@@ -362,7 +363,7 @@ def parse(text: str) -> Graph:
     Raises: GraphError with the line number of what cannot be read.
     """
     try:
-        module = ast.parse(text)
+        module = parse_syntax(text)
     except (SyntaxError, ValueError) as e:  # a null byte is the one or the other, without a line
         raise GraphError(f"line {getattr(e, 'lineno', None) or 1}: {getattr(e, 'msg', e)}") from e
     inputs: tuple[Input, ...] = ()

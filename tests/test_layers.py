@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "teola_plugin"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "codes", "events", "forks", "finalizers"),
+    ("errors", "codes", "events", "forks", "finalizers", "syntax"),
     ("graph",),
     ("engines", "seams", "trace", "profile", "items", "effects", "resources", "chat", "calling", "turns"),
     ("interpret", "passes", "plan"),

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from teola_plugin.syntax import parse
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -111,7 +113,7 @@ def _node(function: types.FunctionType) -> FunctionNode | None:
 
 @functools.lru_cache(maxsize=64)
 def _functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
-    nodes = ast.walk(ast.parse(text, filename))
+    nodes = ast.walk(parse(text, filename))
     return tuple(n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from teola_plugin.syntax import parse
+
 MODULES = (
     "heapq", "bisect", "contextlib", "functools", "collections/__init__", "dataclasses", "enum", "textwrap", "queue",
     "sched", "shelve", "tempfile", "fnmatch", "glob", "difflib", "random", "statistics", "fractions", "string", "shlex",
@@ -76,7 +78,7 @@ def _of_module(name: str) -> Iterator[Passage]:
 def _docstrings(name: str) -> tuple[tuple[str, str], ...]:
     path = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"
     dotted = name.removesuffix("/__init__").replace("/", ".")
-    return tuple(_walk(ast.parse(path.read_bytes()), dotted))
+    return tuple(_walk(parse(path.read_bytes()), dotted))
 
 
 def _walk(node: ast.AST, dotted: str) -> Iterator[tuple[str, str]]:

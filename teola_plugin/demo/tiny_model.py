@@ -26,6 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from teola_plugin.errors import EngineUnavailable
+from teola_plugin.syntax import parse
 
 RECIPE = f"1-py{sys.version_info[0]}.{sys.version_info[1]}"
 """Part of every folder's name; the tokenizers learn from the docstrings of the Python that builds them."""
@@ -108,7 +109,7 @@ def _docstrings() -> tuple[str, ...]:
 
 def _docstrings_of(path: Path) -> Iterator[str]:
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = parse(path.read_bytes())
     except (SyntaxError, ValueError):  # lib2to3 keeps files that are not Python 3
         return
     for node in ast.walk(tree):

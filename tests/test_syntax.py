@@ -1,0 +1,35 @@
+"""Parsing goes on where CPython loses count."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from teola_plugin import syntax
+
+
+def test_a_miscount_of_cpython_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tries = ast.parse, []
+
+    def miscounted(*args: Any) -> ast.Module:
+        tries.append(args)
+        if len(tries) < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=141, after=195)")
+        return real(*args)
+
+    monkeypatch.setattr(ast, "parse", miscounted)
+    assert ast.unparse(syntax.parse("a = 1")) == "a = 1"
+    tries.clear()
+    with pytest.raises(SyntaxError):
+        syntax.parse("a =")
+
+
+def test_what_fails_each_time_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any) -> ast.Module:
+        raise SystemError("out of order")
+
+    monkeypatch.setattr(ast, "parse", failing)
+    with pytest.raises(SystemError, match="out of order"):
+        syntax.parse("a = 1")
