@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ class Reply:
     It keeps all deltas, so a reader that comes late sees the same stream.
     """
 
-    __slots__ = ("_changed", "_deltas", "_enders", "_listeners", "_outcome", "cancel")
+    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_outcome", "cancel")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._changed = threading.Condition()
@@ -41,6 +42,7 @@ class Reply:
         self._outcome: Done | Failed | None = None
         self._listeners: list[Callable[[Outcome], None]] = []
         self._enders: list[Callable[[], None]] = []
+        self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
 
     @property
@@ -56,6 +58,8 @@ class Reply:
             if isinstance(outcome, Delta):
                 self._deltas.append(outcome.text)
             else:
+                for copied in self._copies:
+                    copied.put(_copy(outcome))
                 self._outcome = outcome
             listeners = list(self._listeners)
             enders = self._enders if self._outcome is not None else ()
@@ -64,6 +68,16 @@ class Reply:
             listener(outcome)
         for act in enders:
             act()
+
+    def copied(self) -> Reply:
+        """The reply with a value of its own, equal to what this one's is now, or will be before anybody has it."""
+        copied = Reply()
+        with self._changed:
+            if self._outcome is None:
+                self._copies.append(copied)
+            else:
+                copied.put(_copy(self._outcome))
+        return copied
 
     def listen(self, listener: Callable[[Outcome], None]) -> None:
         """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
@@ -159,6 +173,10 @@ class Reply:
             finally:
                 with self._changed, contextlib.suppress(ValueError):
                     self._listeners.remove(wake)
+
+
+def _copy(outcome: Done | Failed) -> Done | Failed:
+    return Done(copy.deepcopy(outcome.value)) if isinstance(outcome, Done) else outcome
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

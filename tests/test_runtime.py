@@ -130,6 +130,23 @@ def test_the_same_embedding_is_computed_once(host: LocalHost) -> None:
     assert (report.hits, report.misses) == (3, 1)
 
 
+def test_the_same_search_is_computed_once_and_each_has_its_own_result(host: LocalHost) -> None:
+    engine = FakeEngine(lambda vector: {"metadatas": [{"seen": 0}]})
+    session = Session(host)
+    first, second = (session.submit_ahead(engine.spec, "searching", ["v"], {}, 1)[0] for _ in range(2))
+    assert first.result() == second.result() == {"metadatas": [{"seen": 0}]}
+    first.result()["metadatas"][0]["seen"] = 1
+    assert second.result() == {"metadatas": [{"seen": 0}]}
+    third = session.submit_ahead(engine.spec, "searching", ["w"], {}, 1)[0]
+    assert third.result() == session.submit_ahead(engine.spec, "searching", ["w"], {}, 1)[0].result()  # also later
+    assert len(engine.seen) == 2
+    (taken,) = session.ask(engine.spec, "searching", ["x"], {})
+    taken.result()["metadatas"][0]["seen"] = 1
+    (other,) = session.ask(engine.spec, "searching", ["x"], {})
+    assert other.result() == {"metadatas": [{"seen": 0}]}, "what somebody had is not handed out again"
+    session.close()
+
+
 def test_a_different_setting_is_a_miss_not_a_wrong_answer(host: LocalHost) -> None:
     fakes = engines()
     session = Session(host)

@@ -5,7 +5,8 @@ run asks for a key it gets the n-th slot, and so does the run-ahead: whoever com
 shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
 counted as wasted.
 
-The same embedding or rerank score asked for twice in a call is computed once: later slots of the key share the reply.
+The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
+reply.
 
 A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
 the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
@@ -49,8 +50,8 @@ HEAD_START_S = 0.02
 """How long a call waits at most for its run-ahead to begin, where that is to ask for a list as a stream: if the
 framework's run came first, it would ask for the whole. Beginning takes some 0.1 ms; more, where the process is busy."""
 
-SHARED = ("embedding", "reranking")
-"""Work whose value is numbers, the same each time. What a search finds is changed by those who get it."""
+SHARED = ("embedding", "reranking", "searching")
+"""Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +466,14 @@ def _share(entry: _Slots, op: str) -> bool:
     """Let a new slot have the reply of the last one, where nobody can tell the difference."""
     if op not in SHARED or not entry.slots or isinstance(entry.slots[-1].reply.outcome, Failed):
         return False
-    entry.slots.append(_Slot(entry.slots[-1].reply, entry.slots[-1].stamp, is_shared=True))
+    last = entry.slots[-1]
+    if op != "searching":
+        reply = last.reply
+    elif entry.taken < len(entry.slots):
+        reply = last.reply.copied()
+    else:
+        return False  # whoever has it may have changed it
+    entry.slots.append(_Slot(reply, last.stamp, is_shared=True))
     return True
 
 
