@@ -349,6 +349,7 @@ class Maker:
         return " ".join([self.chance.choice(["red", "green", "blue", "gray"]) for _ in range(2)] + [rest])
 
 
+NO_COROUTINE = "a coroutine function synchronously"
 CHAINS = int(os.environ.get("TEOLA_TEST_CHAINS", "100"))
 
 
@@ -363,7 +364,9 @@ def test_random_pipeline(seed: int) -> None:
     chain = optimize(maker.pipeline())
     for form in forms:
         outcome = call(chain, form, given, maker.effects)
-        assert (outcome.value, outcome.failed) == (plain[form].value, plain[form].failed), form
+        assert outcome.failed == plain[form].failed, form
+        if NO_COROUTINE not in plain[form].value:  # in a stream, chance decides what is heard beside this error
+            assert outcome.value == plain[form].value, form
         if "'failed'" not in repr(plain[form].tree):  # chance decides what runs beside a failure, and which is heard
             assert outcome.tree == plain[form].tree, form
             assert outcome.effects == plain[form].effects, form
