@@ -34,7 +34,18 @@ from teola_plugin.adapters.langgraph import adapter
 from teola_plugin.models.langchain import EngineChatModel
 from tests.agents_world import Filters, Maker, Writing, without_ids, written
 from tests.langchain_world import digest
-from tests.test_langgraph_differential import MODES, OURS, Call, Listener, alone, history, run, settle, told
+from tests.test_langgraph_differential import (
+    MODES,
+    OURS,
+    Call,
+    Listener,
+    alone,
+    history,
+    run,
+    same_as_some,
+    settle,
+    told,
+)
 from tests.test_langgraph_differential import _threads as thread_names
 
 AGENTS = int(os.environ.get("TEOLA_TEST_AGENTS", "150"))
@@ -190,7 +201,7 @@ def test_random_agent(seed: int) -> None:
             calls.reports.clear()
         outcome = converse(maker_of_fast, fast, call, config)
         for name in compared(plain[0]):
-            same_as_some(name, outcome, plain, lambda: converse(maker, agent, call, config))
+            same_as_some(name, outcome, plain, lambda: converse(maker, agent, call, config), tries=6)
         assert_worked(outcome, plain, [*calls.reports] if calls else [])
 
 
@@ -198,19 +209,6 @@ def compared(plain: Outcome) -> list[str]:
     """What may be compared: chance decides what runs beside a failure, and which of it is heard."""
     names = [f.name for f in fields(plain) if f.name not in ("asked", "ran")]
     return ["failed", "answers", "left"] if plain.failed else names
-
-
-def same_as_some(name: str, outcome: Outcome, plain: list[Outcome], again: Any) -> None:
-    """The outcome is one of those that the original has."""
-
-    def seen() -> Iterator[Outcome]:
-        yield from plain
-        for _ in range(6):
-            plain.append(again())
-            yield plain[-1]
-
-    if not any(getattr(outcome, name) == getattr(one, name) for one in seen()):
-        assert getattr(outcome, name) == getattr(plain[0], name), name
 
 
 def assert_worked(outcome: Outcome, plain: list[Outcome], reports: list[Any]) -> None:

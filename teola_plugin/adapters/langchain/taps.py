@@ -30,7 +30,7 @@ def install() -> None:
 def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("tools") and current() is not None and not is_ours(self):
-            for name, wrapper in (("_stream", _heard_stream), ("_astream", _heard_astream)):
+            for name, wrapper in (("_stream", _heard(_passed_on)), ("_astream", _heard(_apassed_on))):
                 if getattr(type(self), name) is not getattr(BaseChatModel, name):
                     instrument(type(self), name, wrapper)
         return original(self, *args, **kwargs)
@@ -38,22 +38,18 @@ def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _heard_stream(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    def _stream(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        chunks = original(self, *args, **kwargs)
-        on_call = _listener(kwargs)
-        return chunks if on_call is None else _passed_on(chunks, _Calls(on_call))
+def _heard(pass_on: Callable[[Any, _Calls], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper for `instrument`: `pass_on` gives the chunks on, and feeds them to the calls."""
 
-    return _stream
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            chunks = original(self, *args, **kwargs)
+            on_call = _listener(kwargs)
+            return chunks if on_call is None else pass_on(chunks, _Calls(on_call))
 
+        return method
 
-def _heard_astream(original: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-    def _astream(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        chunks = original(self, *args, **kwargs)
-        on_call = _listener(kwargs)
-        return chunks if on_call is None else _apassed_on(chunks, _Calls(on_call))
-
-    return _astream
+    return wrapper
 
 
 def _listener(kwargs: dict[str, Any]) -> OnCall | None:
