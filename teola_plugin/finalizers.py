@@ -2,17 +2,16 @@
 
 Python collects garbage in whichever thread happens to allocate, and closes the suspended generators that it finds
 there. LangChain's ask their models on being closed, and join their threads: on the thread of a host or of an engine,
-they would wait for that very thread, and all calls with them. So while such a thread collects, generators and
-coroutines stay referenced; the next collection in another thread closes them, as without us.
+they would wait for that very thread, and all calls with them; under a lock that such a thread wants, too. So while it
+collects, or a thread that holds a lock of ours, generators and coroutines stay referenced; the next collection in
+another thread closes them, as without us.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 import threading
-from collections.abc import Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -20,21 +19,26 @@ from teola_plugin import forks
 
 SUSPENDABLE = frozenset({GeneratorType, CoroutineType, AsyncGeneratorType})
 
-_ours: set[int] = set()
+_ours: dict[int, int] = {}
 _held: list[Any] = []
 _orphans: list[Any] = []
 forks.in_child(_ours.clear)
 
 
-@contextlib.contextmanager
-def kept_off() -> Iterator[None]:
-    """No garbage that runs on when it is closed is finalized by this thread in here."""
-    ident = threading.get_ident()
-    _ours.add(ident)
-    try:
-        yield
-    finally:
-        _ours.discard(ident)
+class _KeptOff:
+    """No garbage that runs on when it is closed is finalized by this thread in here. Reentrant, for all threads."""
+
+    def __enter__(self) -> None:
+        ident = threading.get_ident()
+        _ours[ident] = _ours.get(ident, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        ident = threading.get_ident()
+        if (left := _ours.pop(ident, 1) - 1) > 0:  # in a forked child they are cleared
+            _ours[ident] = left
+
+
+kept_off = _KeptOff()
 
 
 def _on_collection(phase: str, info: dict[str, int]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from teola_plugin import forks
 from teola_plugin.errors import EngineClosed
+from teola_plugin.finalizers import kept_off
 
 V = TypeVar("V")
 
@@ -44,7 +45,7 @@ class IdentityMap(Generic[V]):
 
     def get_or_make(self, key: Any, make: Callable[[], V]) -> V:
         """The value of this very object, made once. Raises: TypeError if the object cannot be held weakly."""
-        with self._creating:
+        with kept_off, self._creating:
             value = self.get(key)
             if value is None:
                 value = make()
@@ -130,11 +131,11 @@ def resetting() -> Iterator[None]:
 
 
 def _count(store: Hashable) -> None:
-    with _counting:
+    with kept_off, _counting:
         _writes[hash(store) % WRITE_COUNTERS] += 1
 
 
 def _reset() -> None:
     global _resets
-    with _counting:
+    with kept_off, _counting:
         _resets += 1

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from teola_plugin import forks
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.errors import Cancelled
+from teola_plugin.finalizers import kept_off
 
 
 class Reply:
@@ -52,7 +53,7 @@ class Reply:
 
     def put(self, outcome: Outcome) -> None:
         """Record what the engine says; anything after the end is ignored."""
-        with self._changed:
+        with kept_off, self._changed:
             if self._outcome is not None:
                 return
             if isinstance(outcome, Delta):
@@ -72,7 +73,7 @@ class Reply:
     def copied(self) -> Reply:
         """The reply with a value of its own, equal to what this one's is now, or will be before anybody has it."""
         copied = Reply()
-        with self._changed:
+        with kept_off, self._changed:
             if self._outcome is None:
                 self._copies.append(copied)
             else:
@@ -81,7 +82,7 @@ class Reply:
 
     def listen(self, listener: Callable[[Outcome], None]) -> None:
         """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
-        with self._changed:
+        with kept_off, self._changed:
             for text in self._deltas:
                 listener(Delta(text))
             if self._outcome is not None:
@@ -91,7 +92,7 @@ class Reply:
 
     def when_ended(self, act: Callable[[], None]) -> None:
         """Call `act` once it has ended, from whichever thread says so; deltas cost nothing."""
-        with self._changed:
+        with kept_off, self._changed:
             if self._outcome is None:
                 self._enders.append(act)
                 return
@@ -103,7 +104,7 @@ class Reply:
 
     def result(self) -> Any:
         """The value, waiting for it. Raises the engine's own error."""
-        with self._changed:
+        with kept_off, self._changed:
             while self._outcome is None:
                 self._changed.wait()
         return _value(self._outcome)
@@ -119,7 +120,7 @@ class Reply:
         seen = 0
         try:
             while True:
-                with self._changed:
+                with kept_off, self._changed:
                     while len(self._deltas) == seen and self._outcome is None:
                         self._changed.wait()
                     fresh, ended = self._deltas[seen:], self._outcome
@@ -138,7 +139,7 @@ class Reply:
             while True:
                 at = seen
                 await self._await(lambda: len(self._deltas) > at or self._outcome is not None)  # noqa: B023
-                with self._changed:
+                with kept_off, self._changed:
                     fresh, ended = self._deltas[seen:], self._outcome
                 seen += len(fresh)
                 for text in fresh:
@@ -164,14 +165,14 @@ class Reply:
                 with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody is left to wake
                     loop.call_soon_threadsafe(_wake, woken)
 
-            with self._changed:
+            with kept_off, self._changed:
                 if ready():
                     return
                 self._listeners.append(wake)
             try:
                 await woken
             finally:
-                with self._changed, contextlib.suppress(ValueError):
+                with kept_off, self._changed, contextlib.suppress(ValueError):
                     self._listeners.remove(wake)
 
 

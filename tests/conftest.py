@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -13,28 +19,93 @@ from teola_plugin import runtime
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
+RLock = threading.RLock
+STDERR = pytest.StashKey[int]()
+HUNG_S = 240
+SHOWN_CALLS = 8
+ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected halves of text fixtures")
     parser.addoption("--garbage-to-host", action="store_true", help="let only the host's thread collect garbage")
+    parser.addoption("--garbage-under-locks", action="store_true", help="collect garbage in whoever takes a lock")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # what pytest captures later goes elsewhere
+
+
+class CollectingLock:
+    """A reentrant lock that often collects garbage where it is taken, once it is."""
+
+    _next_s = 0.0
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+        self._is_owned = self._lock._is_owned
+        self._release_save, self._acquire_restore = self._lock._release_save, self._lock._acquire_restore
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if (now_s := time.perf_counter()) > CollectingLock._next_s:
+            gc.collect()
+            CollectingLock._next_s = now_s + 0.02
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Whatever a finalizer does there, engines must go on."""
-    if not session.config.getoption("--garbage-to-host"):
-        return
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    loop = runtime.host.loop
-
-    def collect() -> None:
+    to_host, under_locks = map(session.config.getoption, ("--garbage-to-host", "--garbage-under-locks"))
+    if to_host or under_locks:
         gc.collect()
-        loop.call_later(0.01, collect)
+        gc.freeze()
+        gc.disable()
+    if under_locks:
+        runtime.host._door = CollectingLock()
+        threading.RLock = CollectingLock
+    if to_host:
+        loop = runtime.host.loop
 
-    loop.call_soon_threadsafe(collect)
+        def collect() -> None:
+            gc.collect()
+            loop.call_later(0.01, collect)
+
+        loop.call_soon_threadsafe(collect)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that does not even end by its timeout says in a few lines where all threads are, and ends the run."""
+    alarm = threading.Timer(HUNG_S, _end_run, (item,))
+    alarm.daemon = True
+    alarm.start()
+    try:
+        return (yield)
+    finally:
+        alarm.cancel()
+
+
+def _end_run(item: pytest.Item) -> None:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = {_stack(frame): names.get(ident, "?") for ident, frame in sys._current_frames().items()}
+    lines = [f"{name}: {stack}" for stack, name in stacks.items() if threading.current_thread().name != name]
+    seed = item.config.getoption("randomly_seed", None)
+    lines.append(f"No end after {HUNG_S} s: {item.nodeid} (--randomly-seed={seed})")
+    os.write(item.config.stash[STDERR], "\n".join(["", *lines, ""]).encode())
+    os._exit(1)
+
+
+def _stack(frame: FrameType) -> str:
+    """The calls in our own files, and the innermost two, outermost first."""
+    calls = list(traceback.walk_stack(frame))
+    ours = [call for i, call in enumerate(calls) if i < 2 or str(ROOT) in call[0].f_code.co_filename]
+    shown = [f"{Path(f.f_code.co_filename).stem}:{line} {f.f_code.co_name}" for f, line in reversed(ours)]
+    return " > ".join(shown[-SHOWN_CALLS:])
 
 
 @pytest.fixture

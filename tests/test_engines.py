@@ -20,7 +20,7 @@ from teola_plugin.runtime.engines.chroma import ChromaEngine
 from teola_plugin.runtime.engines.embedding import EmbeddingEngine
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.engines.reranking import RerankingEngine
-from teola_plugin.runtime.engines.worker import isolate
+from teola_plugin.runtime.engines.worker import Worker, isolate
 from teola_plugin.seams import active, current
 from tests.fakes import collect_garbage
 from tests.real_models import (
@@ -54,6 +54,15 @@ class FakeModel:
 
 
 # --- batches and poison --------------------------------------------------------------------------------------
+
+
+def test_a_worker_starts_a_thread_only_when_all_are_busy() -> None:
+    worker = Worker("test", threads=3)
+    names = {worker.submit(lambda: threading.current_thread().name).result() for _ in range(20)}
+    assert len(names) <= 2, "the second call may come before the first thread is idle again"
+    together = threading.Barrier(3)
+    for busy in [worker.submit(lambda: together.wait(10)) for _ in range(3)]:
+        busy.result()
 
 
 def test_a_batch_is_one_call_on_the_engines_own_thread() -> None:

@@ -1,4 +1,4 @@
-"""Garbage of the user's that runs on when it is closed is not closed by a thread that everybody waits for."""
+"""Garbage of the user's that runs on when it is closed is not closed by a thread, or under a lock, others wait for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from teola_plugin.engines import Done
 from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.local import LocalHost
+from teola_plugin.seams import Reply
 from tests.fakes import collect_garbage
 
 closed_by: list[int] = []
@@ -61,10 +63,16 @@ def on_worker(function: Callable[[], Any]) -> None:
     asyncio.run(Worker("test").call(function))
 
 
-@pytest.mark.parametrize("on_thread", [on_host, on_worker])
-def test_garbage_found_by_a_thread_of_ours_is_closed_by_another_one(on_thread: Callable[..., None]) -> None:
+def under_a_lock(function: Callable[[], Any]) -> None:
+    reply = Reply()
+    reply.put(Done(1))
+    reply.listen(lambda _: function())
+
+
+@pytest.mark.parametrize("collecting", [on_host, on_worker, under_a_lock])
+def test_garbage_found_where_others_wait_for_us_is_closed_elsewhere(collecting: Callable[..., None]) -> None:
     Cycle(begun())
-    on_thread(collect_garbage)
+    collecting(collect_garbage)
     assert closed_by == []
     collect_garbage()
     assert closed_by == [threading.get_ident()]

@@ -33,6 +33,7 @@ from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
+from teola_plugin.finalizers import kept_off
 from teola_plugin.resources import resetting, writing
 from teola_plugin.seams import current, instrument
 
@@ -85,7 +86,7 @@ def _collection_class() -> Any:
 
 def _first_met(collection: Any) -> Any:
     # The object met first keeps its server alive, so that `id` is not used again while the entry stands.
-    with _choosing:
+    with kept_off, _choosing:
         return _first.setdefault((id(collection._client), collection.id), collection)
 
 

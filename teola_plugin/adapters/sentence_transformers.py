@@ -25,6 +25,7 @@ from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
+from teola_plugin.finalizers import kept_off
 from teola_plugin.resources import exclusive
 from teola_plugin.seams import current, instrument
 
@@ -159,7 +160,7 @@ def _asking(
                 except TeolaError as e:  # a fault of ours is none of the framework's
                     log.warning("%s is made without its engine: %s", method, e)
         end_rehearsal()
-        with exclusive(self):
+        with kept_off, exclusive(self):
             return original(self, *args, **kwargs)
 
     return call

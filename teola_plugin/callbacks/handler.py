@@ -25,6 +25,7 @@ from teola_plugin.api import optimized
 from teola_plugin.callbacks import texts
 from teola_plugin.callbacks.prediction import Prediction, Recorded, Seen
 from teola_plugin.callbacks.run_report import RunReport
+from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.session import Report, Session
 from teola_plugin.seams import current
 from teola_plugin.trace import Break, Traced
@@ -191,7 +192,7 @@ class TeolaCallbackHandler(BaseCallbackHandler):
     def _joined(self, session: Session, start: _Start) -> _Call:
         call = self._call_of(session)
         if call is None:
-            with self._joining:  # several runs of a batch begin at once
+            with kept_off, self._joining:  # several runs of a batch begin at once
                 call = self._call_of(session)
                 if call is None:
                     call = _Call(self, start.name)

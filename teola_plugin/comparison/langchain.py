@@ -10,6 +10,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 
 from teola_plugin.comparison.trees import Node
+from teola_plugin.finalizers import kept_off
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Identities of LangGraph's tasks, which are others in each run."""
@@ -30,11 +31,11 @@ class Recorder(BaseCallbackHandler):
         name = more.get("name") or (serialized or {}).get("name") or ((serialized or {}).get("id") or ["?"])[-1]
         metadata = {k: _UUID.sub("*", v) if isinstance(v, str) else v for k, v in (more.get("metadata") or {}).items()}
         facts = {"tags": sorted(more.get("tags") or ()), "metadata": metadata}
-        with self._lock:
+        with kept_off, self._lock:
             self.nodes[str(run_id)] = Node(kind, str(name), str(parent) if parent else None, facts)
 
     def _note(self, run_id: UUID, fact: str, value: Any) -> None:
-        with self._lock:
+        with kept_off, self._lock:
             if node := self.nodes.get(str(run_id)):
                 node.facts[fact] = value
 
@@ -64,7 +65,7 @@ class Recorder(BaseCallbackHandler):
         self._start("tool", serialized, run_id, parent_run_id, **kwargs)
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        with self._lock:
+        with kept_off, self._lock:
             if node := self.nodes.get(str(run_id)):
                 node.facts["tokens"] = node.facts.get("tokens", 0) + 1
 
@@ -93,6 +94,6 @@ class Recorder(BaseCallbackHandler):
         self._note(run_id, "ended", type(error).__name__)
 
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        with self._lock:
+        with kept_off, self._lock:
             parent = str(run_id)
             self.nodes[f"{parent}/{len(self.nodes)}"] = Node("custom", name, parent)

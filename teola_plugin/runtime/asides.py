@@ -5,32 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
-from teola_plugin import forks
+from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ASKING = 64
 """So many pieces of work run at once, each in a thread of its own."""
 
-_askers: ThreadPoolExecutor
-
-
-def _begin() -> None:
-    global _askers
-    _askers = ThreadPoolExecutor(MAX_ASKING, thread_name_prefix="teola-ask")
-
-
-_begin()
-forks.in_child(_begin)
+_askers = Worker("ask", MAX_ASKING)
 
 
 def begin(work: Callable[[], Any], is_async: bool, loop: asyncio.AbstractEventLoop | None) -> Future[Any] | None:
     """Begin a function or coroutine function, in an empty context. None: a coroutine has no loop to run on."""
     with contextlib.suppress(RuntimeError):  # the interpreter ends, or the loop was closed just now
         if not is_async:
-            return _askers.submit(Context().run, work)
+            return _askers.submit(work)
         if loop is not None and loop.is_running():
             return Context().run(asyncio.run_coroutine_threadsafe, work(), loop)
     return None

@@ -22,10 +22,11 @@ from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
-from teola_plugin import finalizers, forks
+from teola_plugin import forks
 from teola_plugin.engines import Batch, Delta, Engine, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.events import BatchRan
+from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Request
 from teola_plugin.runtime.policies import POLICIES, PolicyName
 from teola_plugin.seams import Reply
@@ -136,7 +137,7 @@ class LocalHost:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The host's event loop, started if need be."""
-        with self._door:
+        with kept_off, self._door:
             if self._loop is None:
                 self._start()
             assert self._loop is not None
@@ -210,7 +211,7 @@ class LocalHost:
 
         Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
         """
-        with self._door:
+        with kept_off, self._door:
             self.loop.call_soon_threadsafe(callback, *args, context=Context())
 
     def _start(self) -> None:
@@ -220,7 +221,7 @@ class LocalHost:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
             loop.call_soon(started.set_result, loop)
-            with finalizers.kept_off():
+            with kept_off:
                 loop.run_forever()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -238,7 +239,7 @@ class LocalHost:
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._close_lanes(), loop).result(timeout_s)
-        with self._door:  # what came in so far is still told, before the stop
+        with kept_off, self._door:  # what came in so far is still told, before the stop
             if self._loop is loop:
                 loop.call_soon_threadsafe(loop.stop)
                 self._loop = self._thread = None

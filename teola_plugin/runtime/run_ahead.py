@@ -13,34 +13,26 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from teola_plugin import forks, seams
+from teola_plugin import seams
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
 from teola_plugin.runtime import asides
+from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready, Tag
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
 
 log = logging.getLogger(__name__)
 
-_workers: ThreadPoolExecutor
-
-
-def _begin() -> None:
-    global _workers
-    _workers = ThreadPoolExecutor(8, thread_name_prefix="teola-call")
-
-
-_begin()
-forks.in_child(_begin)
+_workers = Worker("call", threads=8)
 
 PATIENCE_S = 0.05
 """How long a function is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
@@ -190,7 +182,7 @@ class RunAhead:
             return list(itertools.chain.from_iterable(called))
 
         def work() -> None:
-            events = Context().run(call)
+            events = call()
             self._soon(lambda: self._scheduler.apply(events), ended=1)
 
         if function.is_glue:

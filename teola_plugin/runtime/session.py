@@ -31,6 +31,7 @@ from teola_plugin.effects import NOTHING, Assumed
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
+from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.engines import engine_for
@@ -201,7 +202,7 @@ class Session:
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
-        with self._lock:
+        with kept_off, self._lock:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
@@ -257,7 +258,7 @@ class Session:
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead."""
-        with self._lock:
+        with kept_off, self._lock:
             if self._is_closed:
                 return _ended_reply(), False
             entry = self._entry(spec, op, payload, settings)
@@ -293,7 +294,7 @@ class Session:
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
-        with self._lock:
+        with kept_off, self._lock:
             if self._is_closed:
                 fresh = [(self._bound(payload), Reply()) for payload in payloads]
                 replies, payloads = [reply for _, reply in fresh], ()
@@ -312,7 +313,7 @@ class Session:
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
-        with self._lock:
+        with kept_off, self._lock:
             if self._is_closed:
                 return Reply(), True
             reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
@@ -359,7 +360,7 @@ class Session:
 
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
-        with self._lock:
+        with kept_off, self._lock:
             self._is_closed = True
             shared = sum(slot.is_ours for entry in self._table.values() for slot in entry.slots[: entry.ahead])
             left = [slot for entry in self._table.values() for slot in entry.slots[entry.taken :]]
@@ -401,7 +402,7 @@ class Session:
     # --- slots -------------------------------------------------------------------------------------------------------
 
     def _will_await(self, replies: Sequence[Reply]) -> None:
-        with self._lock:
+        with kept_off, self._lock:
             self._awaited = [*(reply for reply in self._awaited if reply.outcome is None), *replies]
         if not self.is_retiring_busy:
             for run in self._runs:

@@ -32,6 +32,7 @@ from teola_plugin.adapters.langchain.twin import is_watched
 from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.source import origin_of
+from teola_plugin.finalizers import kept_off
 from teola_plugin.trace import Asides, Break
 from teola_plugin.turns import Turn
 
@@ -124,7 +125,7 @@ class Answers:
 
     def _answered(self, position: int, message: Any) -> None:
         if isinstance(content := getattr(message, "content", None), str):
-            with self._lock:
+            with kept_off, self._lock:
                 self._contents[position] = content
             self._prefill()
 
@@ -138,7 +139,7 @@ class Answers:
         spec, follow_up = self._turn.spec, self._turn.follow_up
         if spec is None or follow_up is None:
             return
-        with self._lock:
+        with kept_off, self._lock:
             known = list(self._known())
             is_news = self._is_written and self._prefilled < len(known) < self._calls
             if is_news:

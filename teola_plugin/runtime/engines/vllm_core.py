@@ -26,6 +26,7 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.errors import EngineUnavailable
+from teola_plugin.finalizers import kept_off
 
 GIB_BYTES = 1 << 30
 _lock = threading.Lock()
@@ -46,7 +47,7 @@ def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: st
     """
     require("vllm", name, model)
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-    with _lock, _environment({k: v for k, v in quiet.items() if k not in os.environ}):
+    with kept_off, _lock, _environment({k: v for k, v in quiet.items() if k not in os.environ}):
         try:
             return _load(model, engine_args, start_method)
         except Exception as e:  # whatever it is, the engine does not run, and its items must hear why

@@ -1,4 +1,4 @@
-"""The threads of an engine's own, and how a batch runs on one of them.
+"""Threads of our own, and how a batch runs on one of them.
 
     run_batch: host loop --batch--> worker thread: compute(payloads) --outcomes--> host loop: emit
 
@@ -16,15 +16,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import Context
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from teola_plugin import finalizers, forks
+from teola_plugin import forks
 from teola_plugin.engines import Batch, Done, Emit, Failed
 from teola_plugin.errors import EngineError
+from teola_plugin.finalizers import kept_off
 
 T = TypeVar("T")
 _Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
@@ -45,37 +47,52 @@ class Worker:
     def _begin(self) -> None:
         self._starting = threading.Lock()
         self._jobs: _Jobs = SimpleQueue()
+        self._idle: deque[None] = deque()
         self._started = 0
         self._end = weakref.finalize(self, self._jobs.put, None)
 
     async def call(self, function: Callable[[], T]) -> T:
         """What `function` returns or raises on a thread of ours. A call not begun yet can be cancelled."""
+        return await asyncio.wrap_future(self.submit(function))
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """`call` for those who do not wait.
+
+        Unlike a ThreadPoolExecutor's, it takes no lock that user code may hold: all executors share one.
+        """
         future: Future[T] = Future()
-        with self._starting:
+        with kept_off, self._starting:
             self._jobs.put((future, function))
-            if self._started < self._limit:
-                self._started += 1
-                name = f"teola-{self._name}-{self._started}"
-                threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True).start()
-        return await asyncio.wrap_future(future)
+            try:
+                self._idle.pop()
+            except IndexError:
+                self._start()
+        return future
+
+    def _start(self) -> None:
+        if self._started < self._limit:
+            self._started += 1
+            name = f"teola-{self._name}-{self._started}"
+            threading.Thread(target=_serve, args=(self._jobs, self._idle), name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End the threads after what is queued. The next call starts new ones."""
-        with self._starting:
+        with kept_off, self._starting:
             self._end()
             self._begin()
 
 
-@finalizers.kept_off()
-def _serve(jobs: _Jobs) -> None:
-    while job := jobs.get():
-        future, function = job
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(Context().run(function))
-            except BaseException as e:  # around an engine's run: it belongs to whoever waits for the call
-                future.set_exception(e)
-        del job, future, function  # an idle thread must not keep a model alive
+def _serve(jobs: _Jobs, idle: deque[None]) -> None:
+    with kept_off:
+        while job := jobs.get():
+            future, function = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(Context().run(function))
+                except BaseException as e:  # around an engine's run: it belongs to whoever waits for the call
+                    future.set_exception(e)
+            del job, future, function  # an idle thread must not keep a model alive
+            idle.append(None)
     jobs.put(None)  # for the next thread
 
 
