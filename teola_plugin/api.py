@@ -122,6 +122,11 @@ class OptimizedPipeline:
         prepared = self._stretches[id(traced)][1]
         return (prepared, inputs, traced.observed) if prepared.plan.has_slack else None
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Where that stands which `assume_pure` vouches for."""
+        return tuple(origin_of(each) for each in self.options.assumed.objects)
+
     def wake(self) -> None:
         """The next call runs ahead, whatever the last ones gained."""
         self._worth = Worth()
@@ -134,12 +139,7 @@ class OptimizedPipeline:
         """See `teola_plugin.explain`."""
         from teola_plugin.explanation import explain_pipeline
 
-        shown = explain_pipeline(self, format, analyze)
-        if format == "text" and self.options.assumed.objects:
-            shown += "\n\nassumed pure\n------------\n" + "\n".join(
-                f"  {origin_of(each)}" for each in self.options.assumed.objects
-            )
-        return shown
+        return explain_pipeline(self, format, analyze)
 
     def _judged(self, report: Report, listeners: Sequence[Listener]) -> None:
         self._worth.judge(report)
@@ -262,4 +262,5 @@ def _context(traced: Traced, options: Options) -> Context:
     used = {p.engine for p in traced.graph if is_request(p) or p.kind.endswith("prefilling")} & set(traced.engines)
     engines = {name: engine_for(traced.engines[name]) for name in used}
     profiles = {n: p for n, e in engines.items() if (p := getattr(e, "profile", None)) is not None}
-    return Context({**profiles, **(options.profiles or {})}, {name: e.capabilities for name, e in engines.items()})
+    capabilities = {name: e.capabilities for name, e in engines.items()}
+    return Context({**profiles, **(options.profiles or {})}, capabilities, streams_lists=options.stream_lists)

@@ -118,5 +118,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def vllm_engine() -> Iterator[VllmEngine]:
     """The tiny model on vLLM, for tests marked `real`; on the shared host, as an engine belongs to one event loop."""
     engine = VllmEngine(tiny_model(), max_num_seqs=16, shortest_prefill=0)
+    loop = runtime.host.loop
+    asyncio.run_coroutine_threadsafe(engine.start(), loop).result()  # while nothing runs that a fork could freeze
     yield engine
-    asyncio.run_coroutine_threadsafe(engine.close(), runtime.host.loop).result()
+    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()

@@ -90,10 +90,13 @@ def read_context(line: str) -> Context:
     assert isinstance(call, ast.Call)
     given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     profiles = {name: affine(*value) for name, value in given.items() if isinstance(value, tuple)}
-    prefix = given.pop("prefix", [])
+    prefix, remote = given.pop("prefix", []), given.pop("remote", [])
     fields = {name: value for name, value in given.items() if name not in profiles}
     limits = fields.pop("max_items", {})
-    capabilities = {e: Capabilities(max_items=limits.get(e, 64), prefix=e in prefix) for e in {*prefix, *limits}}
+    capabilities = {
+        e: Capabilities(max_items=limits.get(e, 64), prefix=e in prefix, remote=e in remote)
+        for e in {*prefix, *remote, *limits}
+    }
     return Context(profiles, capabilities, **fields)
 
 

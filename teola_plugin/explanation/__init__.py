@@ -40,6 +40,8 @@ class Explainable(Calls, Protocol):
     def optimized(self) -> Optimized: ...
     @property
     def reports(self) -> Sequence[Report]: ...
+    @property
+    def assumed(self) -> Sequence[str]: ...
 
     def wake(self) -> None: ...
 
@@ -66,7 +68,7 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
     measured = None if analyze is None else _analyze(calls, analyze)
     name = type(calls.pipeline).__qualname__
     if format == "text":
-        return as_text(name, calls.traced, calls.optimized, measured)
+        return as_text(name, calls.traced, calls.optimized, measured, calls.assumed)
     if format == "mermaid":
         return flowchart(calls.optimized.graph, measured)
     return json.dumps(_as_dict(name, calls, measured), indent=2, default=repr)
@@ -96,6 +98,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
         "e_graph": str(done.graph),
         "origins": {p.name: p.origin for p in done.graph},
         "early": list(calls.traced.early),
+        "assumed_pure": list(calls.assumed),
         "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],
         "measured": None if measured is None else measured.as_dict(),
     }  # fmt: skip

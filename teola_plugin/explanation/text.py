@@ -32,8 +32,10 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NO_BREAK = "\0"
 
 
-def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | None) -> str:
-    """All sections, one after the other."""
+def as_text(
+    name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = ()
+) -> str:
+    """All sections, one after the other; `assumed`: where that stands which the user vouches for."""
     requests = [p for p in done.graph if is_request(p)]
     engines = sorted({p.engine for p in requests})
     kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
@@ -52,6 +54,8 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     ]
     if measured:
         sections.append(_section("measured run", list(_measured_lines(measured))))
+    if assumed:
+        sections.append(_section("assumed pure", _indented(assumed)))
     return "\n\n".join(sections)
 
 

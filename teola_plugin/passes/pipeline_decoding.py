@@ -46,6 +46,8 @@ def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Recor
             records.append(Record("TR405", NAME, p.name, False, reason, loss_s))
             continue
         reason = f"items go on one by one to {', '.join(takers)}"
+        if _is_remote(p, context) and not context.streams_lists:
+            reason += ", where the pipeline streams this reply; optimize(stream_lists=True) always does"
         records.append(Record("TR401", NAME, p.name, True, reason, len(takers)))
         changed = replace(p, kind="partial_decoding")
         if (wanted := p.setting("wanted")) is not None and context.allow_early_stop:
@@ -65,7 +67,7 @@ ITEM_TOKENS = 16
 def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> float:
     """Seconds that the items' own prefills hold up the decoding, if they are all prompts of the same engine."""
     requests = [request for taker in takers for request in _requests(graph, taker)]
-    if (known := context.capabilities.get(p.engine)) and known.remote:
+    if _is_remote(p, context):
         return 0.0
     if any(request.kind not in LLM_KINDS or request.engine != p.engine for request in requests):
         return 0.0
@@ -73,6 +75,11 @@ def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> 
     items = max(2, llm.output_tokens // ITEM_TOKENS)
     tokens = context.expected_tokens
     return items * llm.prefill_s(tokens) - llm.prefill_s(items * tokens, items=items)
+
+
+def _is_remote(p: Primitive, context: Context) -> bool:
+    known = context.capabilities.get(p.engine)
+    return known is not None and known.remote
 
 
 def _requests(graph: Graph, name: str) -> list[Primitive]:

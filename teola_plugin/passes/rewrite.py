@@ -48,7 +48,7 @@ class Context:
     more, relative to the unsplit one (the paper's Table 3: 0.03 to 0.12). `long_prefix_tokens`: a shared
     prefix of that length is worth prefilling although the prefix cache may hold it. `overhead_s`: of one more
     request. `allow_early_stop`: nobody but the graph sees the text of a decoding (the framework's own run
-    does).
+    does). `streams_lists`: models elsewhere are asked for a stream where that pays.
     """
 
     profiles: Mapping[str, Profile | LlmProfile] = field(default_factory=dict)
@@ -59,6 +59,7 @@ class Context:
     long_prefix_tokens: int = 2048
     overhead_s: float = 0.001
     allow_early_stop: bool = False
+    streams_lists: bool = False
 
 
 class Pass(Protocol):
