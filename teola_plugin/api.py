@@ -11,6 +11,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, TypeVar, get_args
@@ -94,9 +95,10 @@ class OptimizedPipeline:
         session = Session(runtime.host, depth=self._depth, loop=loop, assumed=self.options.assumed)
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         if not (self.options.run_ahead and inputs and has_slack):
+            session.be_alone()
             return OpenCall(session, self._ended)
         if not self._worth.is_worth():
-            session.rest()
+            session.be_alone(rest=True)
             return OpenCall(session, self._ended)
         if self.traced.follow:
             if len(inputs) == 1:
@@ -111,7 +113,7 @@ class OptimizedPipeline:
         return OpenCall(session, self._judged)
 
     def _follow(self, follower: Follower, component: object, value: Any, asides: Asides) -> Begun | None:
-        with assuming(self.options.assumed):
+        with assuming(self.options.assumed) if self.options.assumed.objects else nullcontext():
             found = follower.tell(component, value, asides)
         if found is None:
             return None

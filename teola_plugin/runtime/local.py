@@ -125,6 +125,7 @@ class LocalHost:
         self._lanes: weakref.WeakKeyDictionary[Any, _Lane] = weakref.WeakKeyDictionary()
         self._sinks: dict[int, Sink] = {}
         self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
+        self._keeps = False  # some engine keeps things for queries
         self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -166,6 +167,7 @@ class LocalHost:
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
         request = Request(op, settings, items, owner or items[0].id if items else 0, depth)
+        self._keeps |= hasattr(engine, "release")
         self.soon(self._enqueue, engine, request, replies)
 
     def cancel(self, engine: Engine, ids: Sequence[int]) -> None:
@@ -191,7 +193,8 @@ class LocalHost:
                 if forget := getattr(engine, "release", None):
                     forget(owner)
 
-        self.soon(release)
+        if self._keeps:
+            self.soon(release)
 
     def _enqueue(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
         try:

@@ -134,6 +134,7 @@ class Session:
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._table: dict[Hashable, _Slots] = {}
         self._runs: list[RunAhead] = []
+        self._is_alone = False
         self._is_ahead = False
         self._told: set[int] = set()
         self._observed: Mapping[int, str] = {}
@@ -277,9 +278,10 @@ class Session:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
-    def rest(self) -> None:
-        """Nothing runs ahead in this call."""
-        self._has_rested = True
+    def be_alone(self, *, rest: bool = False) -> None:
+        """Nothing will run ahead in this call; with `rest`, although something could."""
+        self._is_alone = True
+        self._has_rested = rest
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -295,9 +297,11 @@ class Session:
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         with kept_off, self._lock:
-            if self._is_closed:
+            if self._is_closed or (self._is_alone and op not in SHARED):  # there is no slot to look for
                 fresh = [(self._bound(payload), Reply()) for payload in payloads]
                 replies, payloads = [reply for _, reply in fresh], ()
+                if not self._is_closed:
+                    self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
             for payload in payloads:
                 entry = self._entry(spec, op, payload, settings)
                 if entry.taken == len(entry.slots):
@@ -308,7 +312,8 @@ class Session:
                     fresh.append((self._bound(payload), reply))
                 self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
         self._submit(engine, op, fresh, settings, self._retiring_depth)
-        self._will_await(replies)
+        if not self._is_alone:
+            self._will_await(replies)
         return replies
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
@@ -378,7 +383,8 @@ class Session:
 
         if self._is_ahead:
             self._host.soon(stop)
-        self._host.release(self._owner)
+        if not self._is_alone:
+            self._host.release(self._owner)
         events = tuple(self._events)
         outcomes = [e.outcome for e in events if isinstance(e, Retired)]
         last_asked_s = max((e.at_s for e in events if isinstance(e, Retired)), default=self._started_s)

@@ -37,11 +37,8 @@ def instrument_component(component: object) -> None:
 
 def _listener(component: object) -> Session | None:
     """The session that wants the value of this component, if any."""
-    session = current()
-    if session is None:
-        return None
     wanted = _watched_for.get(id(component))
-    return session if wanted is not None and wanted() is component else None
+    return current() if wanted is not None and wanted() is component else None
 
 
 def _report(session: Session, component: object, value: Any) -> None:
