@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
@@ -346,6 +347,32 @@ def test_what_runs_ahead_is_taken(name: str) -> None:
 
     def takes() -> bool:
         run(fast, "invoke", given, {})
+        return bool(report_of(fast).hits + report_of(fast).shared)
+
+    assert any(takes() for _ in range(100))
+
+
+OLD_WAYS: dict[str, Callable[[Any, Any], Any]] = {
+    "called": lambda chain, given: chain(given),
+    "only_outputs": lambda chain, given: chain(given, return_only_outputs=True),
+    "called async": lambda chain, given: asyncio.run(chain.acall(given)),
+    "run": lambda chain, given: chain.run(**given),
+    "run async": lambda chain, given: asyncio.run(chain.arun(**given)),
+    "applied": lambda chain, given: chain.apply([given, given]),
+}
+
+
+@pytest.mark.parametrize("way", OLD_WAYS)
+def test_the_old_ways_to_call_a_chain_run_ahead_too(way: str) -> None:
+    def single(e: Engines) -> Any:
+        chain = map_reduce(e)
+        chain.return_intermediate_steps = False
+        return chain
+
+    fast = optimize(single(Engines()))
+
+    def takes() -> bool:
+        assert OLD_WAYS[way](fast, ASKED) == OLD_WAYS[way](single(Engines()), ASKED)
         return bool(report_of(fast).hits + report_of(fast).shared)
 
     assert any(takes() for _ in range(100))

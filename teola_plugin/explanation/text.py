@@ -32,9 +32,7 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NO_BREAK = "\0"
 
 
-def as_text(
-    name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = ()
-) -> str:
+def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = ()) -> str:
     """All sections, one after the other; `assumed`: where that stands which the user vouches for."""
     requests = [p for p in done.graph if is_request(p)]
     engines = sorted({p.engine for p in requests})

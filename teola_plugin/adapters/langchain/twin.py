@@ -193,6 +193,8 @@ async def _aoutside(chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 KNOWN_ARGUMENTS = frozenset({
     "return_exceptions",
+    # of langchain-classic's chains
+    "return_only_outputs", "include_run_info",
     # of compiled graphs
     "context", "stream_mode", "print_mode", "output_keys", "interrupt_before", "interrupt_after", "durability",
     "control", "subgraphs", "debug", "version", "checkpoint_during",
