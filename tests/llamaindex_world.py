@@ -41,10 +41,15 @@ def digest(text: str) -> str:
 
 
 def answer(prompt: str) -> Completion:
-    """Words that tell the prompt; four queries, badly formatted, where queries are asked for."""
+    """Words that tell the prompt; four queries, badly formatted, where queries are asked for, and two
+    choices where documents are to be chosen."""
     words = [digest(prompt)[i : i + 6] for i in range(0, 30, 6)]
     if "search queries" in prompt:
         return says("```\n" + "\n".join([f"1. {words[0]} bees", "", f"  {words[1]} hive ", words[2], words[3]]) + "```")
+    if "Relevance: 7" in prompt:
+        return says(
+            f"Doc: 2, Relevance: {int(words[0], 16) % 10}\nDoc: 1, Relevance: {int(words[1], 16) % 10}\nno more"
+        )
     return says(" ".join(words))
 
 

@@ -16,15 +16,18 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.prompts import PromptTemplate, SelectorPromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from teola_plugin import pure
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import OpenCall, OptimizedPipeline, Options
 from teola_plugin.runtime.session import Report
+from tests.fakes import says
 from tests.llamaindex_world import MODES, QUESTION, Engines, Record, answer, apart, engine_of, index_of
 
 FORMS = ("query", "aquery", "streaming", "async streaming")
@@ -204,6 +207,51 @@ def test_fusion_and_reranking_are_foreseen_to_the_last_item(form: str) -> None:
     # 1 prompt for queries, 4 vectors, 4 searches, 5 pairs, 3 answers; of the 5 lines written, 3 are wanted
     assert (hits, misses) == (17, 0)
     assert wasted <= 4
+
+
+def chosen_by_the_model(engines: Engines, mode: str = "compact", **settings: Any) -> RetrieverQueryEngine:
+    """Four nodes in batches of two; the model chooses."""
+    settings = {"choice_batch_size": 2, "top_n": 3, **settings}
+    source = index_of(engines).as_retriever(similarity_top_k=4)
+    synthesizer = get_response_synthesizer(llm=engines.model, response_mode=mode)
+    return RetrieverQueryEngine(source, synthesizer, [LLMRerank(llm=engines.model, **settings)])
+
+
+@pytest.mark.parametrize("form", ["query", "aquery"])
+@pytest.mark.parametrize("is_chat_model", [True, False])
+def test_all_batches_of_a_reranking_by_the_model_are_foreseen(form: str, is_chat_model: bool) -> None:
+    def make(record: Record) -> Any:
+        return chosen_by_the_model(Engines(is_chat_model=is_chat_model))
+
+    compare(make, form, exact=form == "query")
+    hits, misses, wasted = counted(chosen_by_the_model(Engines(is_chat_model=is_chat_model)), form)
+    assert (hits, misses, wasted) == (1 + 1 + 2 + 1, 0, 0)  # vector, search, two batches, the answer
+
+
+def test_choices_that_a_model_cannot_say_are_the_same_error() -> None:
+    def make(record: Record) -> Any:
+        engines = Engines()
+        engines.llm.answer = lambda prompt: says("Doc: 7, Relevance: 7" if "Relevance: 7" in prompt else "an answer")
+        return chosen_by_the_model(engines, parse_choice_select_answer_fn=beyond)
+
+    outcome, _ = compare(make, "query")
+    assert outcome[0] is IndexError
+
+
+@pure
+def beyond(answer: str, choices: int) -> tuple[list[int], list[float]]:
+    return [choices + 5], [1.0]
+
+
+def test_what_the_users_own_functions_choose_is_waited_for() -> None:
+    heard: list[str] = []
+
+    def parse(answer: str, choices: int) -> tuple[list[int], list[float]]:
+        heard.append(answer)
+        return [1], [1.0]
+
+    compare(lambda record: chosen_by_the_model(Engines(), parse_choice_select_answer_fn=parse), "query")
+    assert len(heard) == 3 * 2
 
 
 def test_a_tree_of_two_levels() -> None:

@@ -1,4 +1,4 @@
-"""Which components are leaves that can be foreseen: nothing of theirs is overridden, and their seam is in place.
+"""Which components can be foreseen: nothing of theirs is overridden, and the seams of leaves are in place.
 
 Optional packages are not imported: who uses them has them in `sys.modules`.
 """
@@ -9,12 +9,13 @@ import re
 import sys
 from typing import Any
 
+from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.leaf import is_stock
-from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.llamaindex.models import is_harmless, is_ours
 
 
 def is_embedder(model: Any) -> bool:
@@ -51,6 +52,17 @@ def is_local_store(store: Any) -> bool:
 def is_local_docstore(docstore: Any) -> bool:
     """Reading it costs nothing and has no effect."""
     return is_stock(docstore, SimpleDocumentStore)
+
+
+def is_plain_template(template: BasePromptTemplate) -> bool:
+    """One of the framework's own kinds, without a parser and without functions of the user's that have effects."""
+    if template.function_mappings or template.output_parser:
+        return False
+    if isinstance(template, SelectorPromptTemplate):
+        conditionals = template.conditionals or []
+        templates = [template.default_template, *(t for _, t in conditionals)]
+        return all(is_harmless(condition) for condition, _ in conditionals) and all(map(is_plain_template, templates))
+    return type(template).__module__.startswith("llama_index.core.prompts")
 
 
 def resource_of(store: Any) -> str:

@@ -1,31 +1,23 @@
-"""Retrievers and node postprocessors as primitives.
+"""Retrievers as primitives.
 
     VectorIndexRetriever      embedding -> searching -> call(nodes)
     QueryFusionRetriever      prefilling -> decoding, one query per line -> embedding -> searching -> call(fuse)
-    a cross-encoder           call(pairs) -> reranking -> call(top)
-    pure stock postprocessor  call
     anything else             @ pipeline: its own run tells the value
 
-Nodes, fusions, pairs and orders are made by the components' own methods, in rehearsals; the shape of the graph is all
-that stands here.
+Nodes and fusions are made by the components' own methods, in rehearsals; the shape of the graph is all that stands
+here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
-from llama_index.core.postprocessor import (
-    LongContextReorder,
-    MetadataReplacementPostProcessor,
-    SimilarityPostprocessor,
-)
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from teola_plugin.adapters.leaf import is_stock
@@ -34,17 +26,15 @@ from teola_plugin.adapters.llamaindex.known import (
     is_embedder,
     is_local_docstore,
     is_local_store,
-    is_reranker,
     is_store,
     resource_of,
 )
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
-from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, fresh, pieces, stand_in
+from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, pieces, stand_in
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.graph import Ref
 
 Nodes = list[NodeWithScore]
-PURE_POSTPROCESSORS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
 
 
 def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
@@ -61,41 +51,6 @@ def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
     vector = _add_embedding(draft, search, "q", Ref("query"))
     hits = _add_searching(draft, search, "hits", Ref(vector))
     return draft.call("nodes", "nodes", search.nodes, "query", hits, is_rehearsal=True)
-
-
-def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str) -> str:
-    """Add what `postprocessor` does with `nodes`; the name of what it leaves of them."""
-    draft.reading(postprocessor)
-    if is_reranker(postprocessor) and (top := _add_reranking(draft, postprocessor, nodes)):
-        return top
-    if any(is_stock(postprocessor, pure) for pure in PURE_POSTPROCESSORS):
-
-        def apply(query: str, nodes: Nodes) -> Nodes:
-            return outcome(lambda: postprocessor._postprocess_nodes(fresh(nodes), QueryBundle(query)))
-
-        return draft.call("nodes", "postprocess", apply, "query", nodes)
-    draft.leave("TB202", postprocessor)
-    return draft.await_run("nodes", postprocessor, "postprocess", "query", nodes)
-
-
-def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
-    def act(query: str, nodes: Nodes) -> Callable[[], Nodes]:
-        return lambda: reranker._postprocess_nodes(fresh(nodes), QueryBundle(query))
-
-    def pairs(query: str, nodes: Nodes) -> list[Any]:
-        return [asked.payload for asked in rehearse(act(query, nodes))]
-
-    def top(query: str, nodes: Nodes, scores: Sequence[float]) -> Nodes:
-        return outcome(act(query, nodes), reranking=scores)
-
-    asked = rehearse(act("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)]))
-    if not asked:  # it scores in a way that items cannot express
-        return None
-    draft.rely_on(reranker)
-    first = asked[0]
-    pair_list = draft.call("pairs", "pairs", pairs, "query", nodes, depth=1)
-    scores = draft.ask("scores", "reranking", first.spec, star(pair_list), depth=1, settings=first.settings)
-    return draft.call("top", "top", top, "query", nodes, scores)
 
 
 # --- one search ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from collections.abc import Generator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.response_synthesizers import (
     Accumulate,
     BaseSynthesizer,
@@ -31,7 +31,8 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
-from teola_plugin.adapters.llamaindex.models import from_coroutine, is_harmless, is_model, is_stream
+from teola_plugin.adapters.llamaindex.known import is_plain_template
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model, is_stream
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, fresh, pieces, stand_in
 from teola_plugin.adapters.rehearsal import Asked, rehearse
 from teola_plugin.codes import CODES
@@ -110,24 +111,13 @@ def _obstacle(synthesizer: BaseSynthesizer) -> str | None:
         return "TB211"
     if not is_model(synthesizer._llm):
         return "TB208"
-    if not all(_is_plain(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
+    if not all(is_plain_template(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
         return "TB212"
     return None
 
 
 def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
     return bool(getattr(synthesizer, "_structured_answer_filtering", False))
-
-
-def _is_plain(template: BasePromptTemplate) -> bool:
-    """One of the framework's own kinds, without a parser and without functions of the user's that have effects."""
-    if template.function_mappings or template.output_parser:
-        return False
-    if isinstance(template, SelectorPromptTemplate):
-        conditionals = template.conditionals or []
-        templates = [template.default_template, *(t for _, t in conditionals)]
-        return all(is_harmless(condition) for condition, _ in conditionals) and all(map(_is_plain, templates))
-    return type(template).__module__.startswith("llama_index.core.prompts")
 
 
 class _Prompts:

@@ -21,8 +21,9 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft
+from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
-from teola_plugin.adapters.llamaindex.retrievers import add_postprocessor, add_retriever
+from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.trace import Traced
 
