@@ -378,6 +378,24 @@ def test_the_old_ways_to_call_a_chain_run_ahead_too(way: str) -> None:
     assert any(takes() for _ in range(100))
 
 
+STOPPED: dict[str, Callable[[Engines], Any]] = {
+    "root": map_reduce,
+    "assigned": lambda e: RunnablePassthrough.assign(note=lambda x: "a note") | map_reduce(e),
+    "made": lambda e: RunnableLambda(lambda x: {**x, "note": "a note"}) | map_reduce(e),
+}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_stop_words_in_the_input_go_to_the_model(name: str) -> None:
+    """Agents hand them over so. What does not know them would ask for something else."""
+    fast = optimize(STOPPED[name](Engines()))
+    given = {**ASKED, "stop": ["Observation:"]}
+    assert call(fast, "invoke", given, []) == call(STOPPED[name](Engines()), "invoke", given, [])
+    assert report_of(fast).wasted == report_of(fast).hits == 0
+    run(fast, "invoke", ASKED, {})
+    assert report_of(fast).wasted == 0
+
+
 def from_question(retriever: Callable[[Engines], Runnable[Any, Any]]) -> Callable[[Engines], Runnable[Any, Any]]:
     return lambda e: (lambda x: x["question"]) | retriever(e)
 

@@ -47,6 +47,7 @@ class Bindings:
         self._names: dict[Access, str] = {}
         self._depths: dict[Access, int] = {}
         self._may_be_bare: set[str] = set()
+        self._refused: set[str] = set()
 
     def whole(self, depth: int = 0) -> Value:
         """The input itself; `depth` 1 if it is a list to map over."""
@@ -65,6 +66,10 @@ class Bindings:
         self._may_be_bare.add(variable)
         return self.key(variable)
 
+    def refuse(self, key: str) -> None:
+        """An input that has this key asks for other things than the graph: nothing of it is known."""
+        self._refused.add(key)
+
     def mode(self) -> Value:
         """How the pipeline was called (`Entered`), for models of others."""
         return self._input(Access("mode"), "mode")
@@ -79,6 +84,8 @@ class Bindings:
             entered = Entered(entered, "invoke")
         value = entered.value
         bound: dict[str, Any] = {}
+        if isinstance(value, dict) and not self._refused.isdisjoint(value):
+            return bound
         for access, name in self._names.items():
             match access.how:
                 case "mode":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -82,17 +82,39 @@ def _is_harmless(chain: Any) -> bool:
     return all(_is_harmless(part) for part in parts if is_chain(part))
 
 
+S = TypeVar("S", bound=Symbol)
+STOP = "stop"
+STOPS = "its input has stop words for the model"
+
+
+def without_stop(given: Any) -> Any:
+    """The input of a chain. Raises: LookupError if it has stop words."""
+    if STOP in given:
+        raise LookupError(STOPS)
+    return given
+
+
 class _Reader:
     """One chain and its input, while they are read."""
 
     def __init__(self, draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace) -> None:
         if not isinstance(given, Record | Root | Value):
             raise Untraceable("TB108", "its input is no dict")
-        self.given: Record | Root | Value = given
         self.draft, self.chain, self.name, self.trace = draft, chain, name, trace
         self.known = given.fields if isinstance(given, Record) else {}
-        if "stop" in self.known:
-            raise Untraceable("TB110", "its input has stop words for the model")
+        if STOP in self.known:
+            raise Untraceable("TB110", STOPS)
+        self.given: Record | Root | Value = self._without_stop(given)
+        if isinstance(given, Record) and given.rest is not None:
+            self.given = replace(given, rest=self._without_stop(given.rest))
+
+    def _without_stop(self, given: S) -> S | Value:
+        """The input, of which nothing is known if it has `stop`: an `LLMChain` hands that to its model."""
+        if isinstance(given, Root):
+            self.draft.bindings.refuse(STOP)
+        if isinstance(given, Value):
+            return self.draft.call("given", "without_stop", without_stop, given, identity=STOP)
+        return given
 
     # --- in and out --------------------------------------------------------------------------------------------------
 
