@@ -118,7 +118,13 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def vllm_engine() -> Iterator[VllmEngine]:
     """The tiny model on vLLM, for tests marked `real`; on the shared host, as an engine belongs to one event loop."""
     engine = VllmEngine(tiny_model(), max_num_seqs=16, shortest_prefill=0)
-    loop = runtime.host.loop
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result()  # while nothing runs that a fork could freeze
     yield engine
-    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
+    asyncio.run_coroutine_threadsafe(engine.close(), runtime.host.loop).result()
+
+
+@pytest.fixture(autouse=True)
+def _vllm_has_started(request: pytest.FixtureRequest) -> None:
+    """Before the test runs anything in threads: forked beside them, its core may hang for good."""
+    if "vllm_engine" in request.fixturenames:
+        engine: VllmEngine = request.getfixturevalue("vllm_engine")
+        asyncio.run_coroutine_threadsafe(engine.start(), runtime.host.loop).result()

@@ -395,12 +395,11 @@ def test_a_call_that_is_given_up_leaves_nothing_behind(seed: int) -> None:
                 with contextlib.closing(chain.stream(given)) as stream:  # type: ignore[type-var]
                     for _ in zip(range(chance.randint(0, 3)), stream, strict=False):
                         pass
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # in a large process, one collection takes a second or two
     while time.monotonic() < deadline and (slow.running or _left(threads)):
         collect_garbage()  # a stream that failed keeps LangChain's own threads until then
         time.sleep(0.01)
-    assert not slow.running
-    assert not _left(threads)
+    assert (slow.running, _left(threads)) == (0, [])
     outcome = call(chain, "invoke", given, maker.effects)
     assert (outcome.value, outcome.failed) == (plain.value, plain.failed)
 
