@@ -65,6 +65,7 @@ bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=s
 
 soak: $(READY)  ## run the tests ROUNDS times, each in another order
 	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-to-host
+	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-under-locks
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest $(ARGS) || exit 1; done
 
 conformance: $(LAYER)/.ready  ## run the frameworks' own tests through optimize (a part: ARGS=core or ARGS=core:exec)
