@@ -22,6 +22,7 @@ from teola_plugin.runtime.engines.vllm import VllmEngine
 RLock = threading.RLock
 STDERR = pytest.StashKey[int]()
 HUNG_S = 240
+GARBAGE_OBJECTS = 200_000
 SHOWN_CALLS = 8
 ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
@@ -34,7 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Garbage is collected between tests only.
+
+    LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
+    closing it joins threads, and they want the lock that all executors share.
+    """
     config.stash[STDERR] = os.dup(2)  # what pytest captures later goes elsewhere
+    gc.set_threshold(0)
 
 
 class CollectingLock:
@@ -88,6 +95,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         alarm.cancel()
+        if gc.get_count()[0] > GARBAGE_OBJECTS:
+            gc.collect()
 
 
 def _end_run(item: pytest.Item) -> None:
