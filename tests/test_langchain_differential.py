@@ -365,7 +365,8 @@ def test_random_pipeline(seed: int) -> None:
     for form in forms:
         outcome = call(chain, form, given, maker.effects)
         assert outcome.failed == plain[form].failed, form
-        if NO_COROUTINE not in plain[form].value:  # in a stream, chance decides what is heard beside this error
+        # In a stream of branches that fail, chance decides whose error is heard; the other forms compare it.
+        if not (outcome.failed and ("stream" in form or NO_COROUTINE in plain[form].value)):
             assert outcome.value == plain[form].value, form
         if "'failed'" not in repr(plain[form].tree):  # chance decides what runs beside a failure, and which is heard
             assert outcome.tree == plain[form].tree, form
