@@ -365,14 +365,19 @@ def test_random_pipeline(seed: int) -> None:
     for form in forms:
         outcome = call(chain, form, given, maker.effects)
         assert outcome.failed == plain[form].failed, form
-        # In a stream of branches that fail, chance decides whose error is heard; the other forms compare it.
-        if not (outcome.failed and ("stream" in form or NO_COROUTINE in plain[form].value)):
+        if NO_COROUTINE not in plain[form].value and not _is_chance(form, outcome, plain[form]):
             assert outcome.value == plain[form].value, form
         if "'failed'" not in repr(plain[form].tree):  # chance decides what runs beside a failure, and which is heard
             assert outcome.tree == plain[form].tree, form
             assert outcome.effects == plain[form].effects, form
         if adapter.calls_of(chain) is not None:  # else there was nothing to optimize
             assert report_of(chain).fallbacks == (), form
+
+
+def _is_chance(form: str, *outcomes: Outcome) -> bool:
+    """In a stream of which two branches fail, the original too may end with the error of either."""
+    planted = all(each.failed and each.value.startswith(("Boom(", "KeyError(")) for each in outcomes)
+    return "stream" in form and planted
 
 
 @pytest.mark.parametrize("seed", range(CHAINS // 4))
