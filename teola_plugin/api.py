@@ -102,7 +102,8 @@ class OptimizedPipeline:
             return OpenCall(session, self._ended)
         if self.traced.follow:
             if len(inputs) == 1:
-                session.follow(partial(self._follow, self.traced.follow(inputs[0])))
+                follower = self.traced.follow(inputs[0])
+                session.follow(partial(self._follow, follower), beside=follower.is_beside)
             return OpenCall(session, self._judged)
         try:
             values = [self.traced.bind(value) for value in inputs]

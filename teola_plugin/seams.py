@@ -219,6 +219,13 @@ class Session(Protocol):
     def observe(self, component: object, value: Any) -> None:
         """Tell the run-ahead the value of a component that only the framework's run may compute."""
 
+    def enter(self, component: object, value: Any) -> object | None:
+        """The framework's run comes to a part of the pipeline, with this input: what runs ahead for it, if anything.
+
+        The part's run is then to be `inside` of that, so that what it observes is told to no other.
+        """
+        ...
+
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
 
@@ -227,6 +234,24 @@ def current() -> Session | None:
     """The session of the running call. A task that outlives its call has none any more."""
     session = _session.get()
     return None if session is None or session.is_closed else session
+
+
+_within: ContextVar[object | None] = ContextVar("teola_within", default=None)
+
+
+def within() -> object | None:
+    """What runs ahead for the part of the pipeline that runs here; see `Session.enter`."""
+    return _within.get()
+
+
+@contextlib.contextmanager
+def inside(entered: object | None) -> Iterator[None]:
+    """The run of a part that was entered."""
+    token = _within.set(entered)
+    try:
+        yield
+    finally:
+        _within.reset(token)
 
 
 def is_unheard() -> bool:

@@ -8,7 +8,7 @@ its value with `session.observe(component, value)`, and what depends on it goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -63,8 +63,21 @@ class Traced:
     early: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Some more items of a list that the framework's run computes, in order; `is_last` with the last of them."""
+
+    items: Sequence[Any]
+    is_last: bool = False
+
+
 class Follower(Protocol):
-    """One call of a pipeline that is revealed as it runs."""
+    """One call of a pipeline that is revealed as it runs.
+
+    `is_beside`: what it tells of runs ahead beside what does so already, and also for functions that run ahead.
+    """
+
+    is_beside: bool
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """From what the framework's run has told: what may run ahead from here, with its inputs, if that is news."""

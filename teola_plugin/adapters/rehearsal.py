@@ -56,6 +56,9 @@ class _Rehearsal:
     def observe(self, component: object, value: Any) -> None:
         """A rehearsal tells nobody."""
 
+    def enter(self, component: object, value: Any) -> None:
+        """Nor where it is."""
+
     def _answer(self, op: str) -> Any:
         for value in self._answers.get(op, ()):
             return value

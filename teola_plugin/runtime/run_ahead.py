@@ -28,7 +28,7 @@ from teola_plugin.runtime import asides
 from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready, Tag
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Function
+from teola_plugin.trace import Function, Items
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,14 @@ _workers = Worker("call", threads=8)
 
 PATIENCE_S = 0.05
 """How long a function is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
+
+
+class Asking(seams.Session, Protocol):
+    """The session of a function that asks models and stores itself."""
+
+    def close(self) -> object:
+        """The function has ended."""
+        ...
 
 
 class Ahead(Protocol):
@@ -51,7 +59,7 @@ class Ahead(Protocol):
         """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...
 
-    def asking(self, depth: int) -> seams.Session:
+    def asking(self, depth: int) -> Asking:
         """The session of a function that asks models and stores itself."""
         ...
 
@@ -100,6 +108,7 @@ class RunAhead:
         self._loop = asyncio.get_running_loop()
         self._scheduler = GraphScheduler(prepared.plan, inputs)
         self._put_off: list[Callable[[], None]] = []
+        self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._tasks: list[Future[None]] = []
         self._at_rest = at_rest
         self._on_its_way = 0
@@ -112,11 +121,19 @@ class RunAhead:
     def observe(self, name: str, value: Any) -> None:
         """The framework's own run has computed the primitive `name` @ pipeline."""
         depth = self._plan.depths[name]
-        if depth == 0:
+        if isinstance(value, Items):
+            self._go(lambda: self._scheduler.apply(self._more(name, value)))
+        elif depth == 0:
             self._go(lambda: self._scheduler.apply([Fragment(name, (), value)]))
         elif depth == 1 and isinstance(value, Sequence):
             items: list[Event] = [Fragment(name, (i,), item) for i, item in enumerate(value)]
             self._go(lambda: self._scheduler.apply([*items, Closed(name, (), len(items))]))
+
+    def _more(self, name: str, told: Items) -> list[Event]:
+        begin = self._told.get(name, 0)
+        end = self._told[name] = begin + len(told.items)
+        items = [Fragment(name, (begin + i,), item) for i, item in enumerate(told.items)]
+        return [*items, Closed(name, (), end)] if told.is_last else [*items]
 
     @property
     def has_put_off(self) -> bool:
@@ -206,6 +223,7 @@ class RunAhead:
 
         def ended(events: list[Event], started_s: float) -> None:
             failed = any(isinstance(event, Lost) for event in events)
+            session.close()
             self._record(PrimitiveRan(p.name, p.engine, 1, started_s, time.perf_counter(), failed))
             self._soon(lambda: self._scheduler.apply(events), ended=1)
 

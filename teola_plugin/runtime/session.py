@@ -10,6 +10,9 @@ reply.
 
 A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
 the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
+
+What runs ahead is a *front*: one plan for each input of the call. A pipeline that is revealed as it runs has one front
+after the other, or, where its parts are pipelines of their own, several beside each other.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides, Traced
+from teola_plugin.trace import Asides, Items, Traced
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
@@ -92,6 +95,22 @@ Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
 Follow = Callable[[object, Any, Asides], Begun | None]
 
 
+@dataclass(eq=False, slots=True)
+class _Front:
+    """The runs of one plan. `observed`: see `Begun`; `told`: the components whose value it knows."""
+
+    observed: Mapping[int, str]
+    runs: list[RunAhead] = field(default_factory=list)
+    told: set[int] = field(default_factory=set)
+
+    def awaits(self, component: object) -> bool:
+        return id(component) in self.observed and id(component) not in self.told
+
+    def stop(self) -> None:
+        for run in self.runs:
+            run.stop()
+
+
 @dataclass(slots=True)
 class _Slot:
     reply: Reply
@@ -133,11 +152,10 @@ class Session:
         self._retiring_depth = depth + 1  # the framework is waiting for it: before anything that runs ahead
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._table: dict[Hashable, _Slots] = {}
-        self._runs: list[RunAhead] = []
+        self._fronts: list[_Front] = []
         self._is_alone = False
         self._is_ahead = False
-        self._told: set[int] = set()
-        self._observed: Mapping[int, str] = {}
+        self._is_beside = False
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
@@ -159,12 +177,20 @@ class Session:
 
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
-    def run_ahead(self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str]) -> None:
-        """Start one run-ahead for each input, in place of an earlier one; it goes on while the caller does."""
+    def run_ahead(
+        self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str], *,
+        beside: bool = False,
+    ) -> object:  # fmt: skip
+        """Start a front with one run for each input, in place of the earlier ones or `beside` them.
+
+        It goes on while the caller does. What comes back stands for the front in `seams.within`.
+        """
         if not self._is_ahead:
             self._is_ahead = True
-            self._host.subscribe(self._owner, self._events.append)
-        self._observed, self._told = observed, set()
+            self._subscribe()
+        front = _Front(observed)
+        earlier = [] if beside else self._fronts
+        self._fronts = [*self._fronts, front] if beside else [front]
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
@@ -172,13 +198,12 @@ class Session:
 
         def begin() -> None:
             for values in itertools.islice(waiting, 0 if self._is_closed else 1):
-                self._runs.append(RunAhead(prepared, values, self, self._events.append, begin_next))
-                self._runs[-1].start()
+                front.runs.append(RunAhead(prepared, values, self, self._record, begin_next))
+                front.runs[-1].start()
 
         def start() -> None:
-            for run in self._runs:
-                run.stop()
-            self._runs = []
+            for before in earlier:
+                before.stop()
             try:
                 for _ in range(MAX_RUNS):
                     begin()
@@ -189,11 +214,25 @@ class Session:
         self._host.soon(start)
         if prepared.streams_lists and any(p.kind == "partial_decoding" for p in prepared.plan.graph):
             begun.wait(HEAD_START_S)
+        return front
 
-    def follow(self, follow: Follow) -> None:
-        """Let `follow` say what may run ahead after something that the framework's run has told."""
-        self._follow = follow
+    def follow(self, follow: Follow, *, beside: bool = False) -> None:
+        """Let `follow` say what may run ahead after something that the framework's run has told.
+
+        `beside`: each such front goes on beside the others, and functions that run ahead are followed too.
+        """
+        self._follow, self._is_beside = follow, beside
+        self._subscribe()
+
+    def _subscribe(self) -> None:
         self._host.subscribe(self._owner, self._events.append)
+
+    def _record(self, event: Event) -> None:
+        self._events.append(event)
+
+    @property
+    def _runs(self) -> list[RunAhead]:
+        return [run for front in self._fronts for run in front.runs]
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
@@ -213,7 +252,7 @@ class Session:
                     fresh.append((self._bound(payload), entry.slots[-1].reply))
                 replies.append(entry.slots[entry.ahead].reply)
                 entry.ahead += 1
-        self._submit(engine, op, fresh, settings, depth)
+        self._submit(engine, op, fresh, settings, depth, spec)
         return replies
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
@@ -221,11 +260,11 @@ class Session:
         engine = engine_for(spec)
         if engine.capabilities.prefix and isinstance(text, str) and not self._is_closed:
             self._prefills.append(Reply())
-            self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, depth)
+            self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, depth, spec)
 
-    def asking(self, depth: int) -> seams.Session:
+    def asking(self, depth: int) -> _Asking | _Inner:
         """See `run_ahead.Ahead`."""
-        return _Asking(self, depth)
+        return _Inner(self, depth) if self._is_beside else _Asking(self, depth)
 
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """See `trace.Asides`."""
@@ -311,7 +350,7 @@ class Session:
                 if outcome != "hit":
                     fresh.append((self._bound(payload), reply))
                 self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
-        self._submit(engine, op, fresh, settings, self._retiring_depth)
+        self._submit(engine, op, fresh, settings, self._retiring_depth, spec)
         if not self._is_alone:
             self._will_await(replies)
         return replies
@@ -337,31 +376,37 @@ class Session:
 
         Of a component that runs more than once (a retry, a fallback) the first value counts.
         """
-        name = self._observed.get(id(component))
-        if name is None:
-            if self._follow:
-                self._go_on(self._follow, component, value)
+        within = seams.within()
+        awaiting = [front for front in self._fronts if front.awaits(component)]
+        front = within if within in awaiting else next(iter(awaiting), None)
+        if not isinstance(front, _Front):
+            if not any(id(component) in front.observed for front in self._fronts):
+                self.enter(component, value)
             return
-        if id(component) in self._told:
-            return
-        self._told.add(id(component))
+        name = front.observed[id(component)]
+        if not isinstance(value, Items):
+            front.told.add(id(component))
 
         def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun
-            if len(self._runs) == 1:
-                self._runs[0].observe(name, value)
+            if len(front.runs) == 1:
+                front.runs[0].observe(name, value)
 
         self._host.soon(tell)
 
-    def _go_on(self, follow: Follow, component: object, value: Any) -> None:
+    def enter(self, component: object, value: Any) -> object | None:
+        """See `seams.Session.enter`."""
+        if self._follow is None:
+            return None
         try:
-            begun = follow(component, value, self)
+            begun = self._follow(component, value, self)
         except Exception as e:  # a fault of ours is never the user's: the framework's run goes on alone
             self._follow = None
             self.fell_back(e)
-            return
-        if begun:
-            prepared, inputs, observed = begun
-            self.run_ahead(prepared, [inputs], observed)
+            return None
+        if begun is None:
+            return None
+        prepared, inputs, observed = begun
+        return self.run_ahead(prepared, [inputs], observed, beside=self._is_beside)
 
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
@@ -376,13 +421,7 @@ class Session:
         for aside in self._asides:
             aside.cancel()
 
-        def stop() -> None:
-            for run in self._runs:
-                run.stop()
-            self._runs = []
-
-        if self._is_ahead:
-            self._host.soon(stop)
+        self._stop()
         if not self._is_alone:
             self._host.release(self._owner)
         events = tuple(self._events)
@@ -404,6 +443,15 @@ class Session:
             self._has_rested,
             tuple(self._graphs.values()),
         )
+
+    def _stop(self) -> None:
+        def stop() -> None:
+            for front in self._fronts:
+                front.stop()
+            self._fronts = []
+
+        if self._is_ahead:
+            self._host.soon(stop)
 
     # --- slots -------------------------------------------------------------------------------------------------------
 
@@ -438,8 +486,9 @@ class Session:
         return replace(payload, loop=self._loop) if isinstance(payload, Foreign) and payload.is_async else payload
 
     def _submit(
-        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int
-    ) -> None:
+        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int,
+        spec: EngineSpec,
+    ) -> None:  # fmt: skip
         if work:
             payloads, replies = zip(*work, strict=True)
             self._host.submit(engine, op, payloads, settings, replies, owner=self._owner, depth=depth)
@@ -467,6 +516,74 @@ class _Asking:
 
     def observe(self, component: object, value: Any) -> None:
         """What runs ahead tells nobody."""
+
+    def enter(self, component: object, value: Any) -> None:
+        """Nor where it is."""
+
+    def close(self) -> None:
+        """Nothing is its own."""
+
+
+class _Inner(Session):
+    """A function that runs ahead as if it were a call: its parts run ahead of it.
+
+    Each item that it, or what runs ahead of it, asks for is one slot of the call around it.
+    """
+
+    is_unheard = True
+
+    def __init__(self, outer: Session, depth: int) -> None:
+        super().__init__(outer._host, depth=depth, loop=outer._loop, assumed=outer.assumed)
+        self._outer = outer
+        self._owner = outer._owner
+        self._graphs, self._fallbacks = outer._graphs, outer._fallbacks
+        self._follow, self._is_beside = outer._follow, True
+
+    @property
+    def is_closed(self) -> bool:
+        return False  # as with `_Asking`
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        with kept_off, self._lock:
+            reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
+        if outcome == "hit":
+            self._will_await([reply])
+            return reply, False
+        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
+        claimed.listen(reply.put)
+        self._will_await([reply])
+        return claimed, is_mine
+
+    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        reply, is_mine = super().claim_ahead(spec, op, payload, settings)
+        if not is_mine:
+            return reply, False
+        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
+        claimed.listen(reply.put)
+        return claimed, is_mine
+
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+        self._outer.prefill(spec, text, settings, depth)
+
+    def close(self) -> Report:
+        """It has ended; what it asked for stays in the slots of the call."""
+        self._stop()
+        return Report()
+
+    def _subscribe(self) -> None:
+        """The batches are those of the call."""
+
+    def _record(self, event: Event) -> None:
+        self._outer._record(event)
+
+    def _submit(
+        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int,
+        spec: EngineSpec,
+    ) -> None:  # fmt: skip
+        theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, depth)
+        for (_, mine), reply in zip(work, theirs, strict=True):
+            mine.cancel = reply.cancel_unless_ended
+            reply.listen(mine.put)
 
 
 def _share(entry: _Slots, op: str) -> bool:

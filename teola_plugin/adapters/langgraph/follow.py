@@ -119,6 +119,8 @@ class Following:
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
     """Those of graphs with tools, by their namespaces."""
 
+    is_beside = False  # a new front takes the place of the last
+
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """See `trace.Follower.tell`; the value is the loop, or a turn of a model."""
         if component is Turn:
