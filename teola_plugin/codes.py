@@ -47,7 +47,7 @@ CODES = {
     "TB120": "nothing is known of a key of the state that it reads",
     "TB121": "this graph inside another one is left to its own run",
     "TB130": "calls of this tool start when the agent comes to them",
-    "TB200": "this query engine is not read; what is inside it is only batched",
+    "TB200": "this query engine is not read as a whole; each part runs ahead once the engine's own run gets to it",
     "TB201": "this retriever is not a stock one; its own run tells its nodes",
     "TB202": "this postprocessor is not known to be pure; its own run tells its nodes",
     "TB203": "nodes may lead to other retrievers or to a document store elsewhere",
@@ -63,6 +63,8 @@ CODES = {
     "TB213": "the framework's own code raised while the pipeline was read",
     "TB214": "refinements after the first wait for the answer before them, and are the framework's own",
     "TB215": "coroutines of a model that is not ours run ahead only of a call from a coroutine, on its event loop",
+    "TB216": "what is asked instead of the query is its own run's affair",
+    "TB217": "none of its tools can be run ahead as a whole",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
     "TF002": "nothing ran ahead, for that had gained nothing in the calls before",

@@ -49,8 +49,8 @@ class Traced:
 
     `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is. `follow` begins to
     follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
-    only serve to show and to prepare what usually comes first. `early` names what starts outside of any graph, as soon
-    as a reply that calls for it says so.
+    only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
+    `early` names what starts outside of any graph, as soon as a reply that calls for it says so.
     """
 
     graph: Graph
@@ -61,6 +61,7 @@ class Traced:
     breaks: tuple[Break, ...] = ()
     follow: Callable[[Any], Follower] | None = None
     early: tuple[str, ...] = ()
+    parts: Mapping[str, Traced] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

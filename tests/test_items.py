@@ -20,6 +20,7 @@ from langchain_core.output_parsers import (
     NumberedListOutputParser,
 )
 from llama_index.core.llms import MockLLM
+from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from teola_plugin.errors import GraphError, ItemsError
@@ -41,7 +42,7 @@ FRAMEWORK: dict[str, Callable[[str], Any]] = {
     "csv": CommaSeparatedListOutputParser().parse,
     "json": JsonOutputParser().parse,
 }
-TEXT_GRAMMARS = [g for g in GRAMMARS if g != "json"]
+TEXT_GRAMMARS = [g for g in GRAMMARS if g not in ("json", "sub_questions")]
 
 BLANKS = ["\n", "\r", "\r\n", " ", "\t", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\xa0"]
 MARKS = [
@@ -136,6 +137,13 @@ def test_an_item_handed_out_survives_any_continuation(grammar: str, begin: str, 
         ("json", ['{"a": [1, 2', "]}"], [[], []]),
         ("json", ["[1] and ", "[2, 3]"], [[1], []]),
         ("json", ["[1] ", "2, 3", ", 4"], [[1], [], []]),
+        (
+            "sub_questions",
+            ['Sure [so]:\n```json\n{"items": [', '{"a": 1', '}, {"b"', ": 2}\n]"],
+            [[], [], [{"a": 1}], [{"b": 2}]],
+        ),
+        ("sub_questions", ['[{"a": 1},', '{"b": 2}', "]"], [[{"a": 1}], [], [{"b": 2}]]),
+        ("sub_questions", ['{"others": [1, 2]', "}"], [[], []]),
     ],
 )
 def test_items_come_as_soon_as_they_are_certain(grammar: str, pieces: list[str], early: Any) -> None:
@@ -234,6 +242,54 @@ def test_json_gone_wrong_gives_the_frameworks_array_or_raises(case: tuple[str, l
 def test_json_without_an_array_raises(text: str) -> None:
     with pytest.raises(ItemsError, match="items='json'"):
         parse_items("json", text)
+
+
+# --- sub-questions ------------------------------------------------------------------------------------------
+
+_QUESTIONS = st.lists(
+    st.fixed_dictionaries({
+        "sub_question": st.text(max_size=6) | st.sampled_from(["]", '"', "\\", "}"]), "tool_name": st.sampled_from("ab"),
+    }),
+    min_size=1, max_size=4,
+)  # fmt: skip
+_QUESTION_WRAPPERS = [
+    "{}",
+    '{"items": {}}',
+    '```json\n{"items": {}}\n```',
+    "Here they are:\n```json\n{}\n```",
+    " {}\n Done.",
+]
+
+
+def _sub_questions(text: str) -> list[Any]:
+    try:
+        return [question.model_dump() for question in SubQuestionOutputParser().parse(text).parsed_output]
+    except Exception as e:  # of several parsers, each with errors of its own
+        raise ItemsError("no sub-questions") from e
+
+
+@st.composite
+def _question_texts(draw: st.DrawFn) -> str:
+    questions = json.dumps(draw(_QUESTIONS), **draw(_LAYOUTS))
+    return draw(st.sampled_from(_QUESTION_WRAPPERS)).replace("{}", questions)
+
+
+@given(case=_cuts(_question_texts()))
+@settings(deadline=None, max_examples=300)
+def test_sub_questions_equal_the_frameworks_whatever_the_cut(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    assert _parse_pieces("sub_questions", pieces) == _sub_questions(text)
+
+
+@given(case=_cuts(st.tuples(_question_texts(), st.integers(0, 99)).map(lambda t: t[0][: t[1]]) | _SCRAP_TEXTS))
+@settings(deadline=None, max_examples=600)
+def test_sub_questions_gone_wrong_are_a_list_or_raise(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    got = _outcome(lambda: _parse_pieces("sub_questions", pieces))
+    assert got == "no array" or got == _outcome(lambda: parse_items("sub_questions", text))
+    expected = _outcome(lambda: _sub_questions(text))
+    if "no array" not in (got, expected):
+        assert json.loads(got) == json.loads(expected)
 
 
 # --- the registry -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import QueryEngineTool
 
 from teola_plugin.adapters.llamaindex import adapter, observers
-from teola_plugin.adapters.llamaindex.trace import Entry
+from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.graph import parse
 from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRerank
 from teola_plugin.trace import Traced

@@ -8,7 +8,7 @@
 A grammar is one output parser of one framework: all items together are what that parser makes of the whole
 text, however it was cut. An item is handed out once *no continuation* could change it; what a continuation
 could still change is held back, if need be to the end. One exception, in `json`: a text that stops being JSON
-half-way takes back what it began with, so there `close` raises.
+half-way takes back what it began with, so there (and in `sub_questions`) `close` raises.
 
 | grammar | the framework's parser |
 |---|---|
@@ -17,6 +17,7 @@ half-way takes back what it began with, so there `close` raises.
 | `numbered`, `markdown` | LangChain `NumberedListOutputParser`, `MarkdownListOutputParser` |
 | `csv` | LangChain `CommaSeparatedListOutputParser` |
 | `json` | LangChain `JsonOutputParser` on a text that is an array: its elements |
+| `sub_questions` | LlamaIndex `SubQuestionOutputParser`: the elements of the array |
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from teola_plugin.items.json import JsonItems
 from teola_plugin.items.lines import LineItems
 from teola_plugin.items.markdown import markdown_items
 from teola_plugin.items.numbered import numbered_items
+from teola_plugin.items.sub_questions import SubQuestionItems
 
 __all__ = ["GRAMMARS", "ItemParser", "parse_items", "parser_for"]
 
@@ -43,7 +45,10 @@ class ItemParser(Protocol):
         ...
 
     def close(self) -> list[Any]:
-        """The remaining items. Raises: ItemsError if the whole text is none in this grammar (only `json`)."""
+        """The remaining items.
+
+        Raises: ItemsError if the whole text is none in this grammar (`json`, `sub_questions`).
+        """
         ...
 
 
@@ -54,6 +59,7 @@ GRAMMARS: dict[str, Callable[[], ItemParser]] = {
     "markdown": markdown_items,
     "csv": CsvItems,
     "json": JsonItems,
+    "sub_questions": SubQuestionItems,
 }
 
 

@@ -45,7 +45,7 @@ class JsonItems:
         if self._at < 0:
             self._at = _array_start(self._text)
         before = len(self._given)
-        while self._at >= 0 and (found := _complete_element(self._text, self._at)):
+        while self._at >= 0 and (found := complete_element(self._text, self._at)):
             value, self._at = found
             self._given.append(value)
         return self._given[before:]
@@ -71,7 +71,7 @@ def _array_start(text: str) -> int:
     return len(text) - len(body) + 1 if body.startswith("[") else -1
 
 
-def _complete_element(text: str, at: int) -> tuple[Any, int] | None:
+def complete_element(text: str, at: int) -> tuple[Any, int] | None:
     """The element that begins at `at` and where the next may begin, if what follows shows it complete."""
     try:
         value, end = _DECODER.raw_decode(text, _skip_blanks(text, at))

@@ -25,7 +25,11 @@ def star(name: str) -> Ref:
 class Draft:
     """Collects primitives, the functions and engines their names stand for, and the breaks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_async: bool = False) -> None:
+        """`is_async`: the graph is for calls from a coroutine, where that makes a difference; see `has_modes`."""
+        self.is_async = is_async
+        self.has_modes = False
+        self.covered: set[int] = set()
         self._primitives: list[Primitive] = []
         self._functions: dict[str, Function] = {}
         self._engines: dict[str, EngineSpec] = {}
@@ -38,6 +42,16 @@ class Draft:
     def reading(self, component: object) -> None:
         """What is added from now on stands for this component."""
         self._origin = plain_class(component).__name__
+
+    def cover(self, *components: object) -> None:
+        """The graph stands for these: what they ask is foreseen in it, so that nothing else is to run ahead of them."""
+        self.covered.update(map(id, components))
+
+    @property
+    def is_whole(self) -> bool:
+        """All was read, and nothing is left to the framework but the later steps of an answer."""
+        is_left = any(p.engine == PIPELINE for p in self._primitives)
+        return not is_left and all(b.code == "TB214" for b in self._breaks)
 
     def rely_on(self, *components: object) -> None:
         """The graph holds settings of these; should they change, the graph no longer fits."""
@@ -54,6 +68,13 @@ class Draft:
         fn = unique(fn, self._functions)
         self._functions[fn] = Function(function, is_glue=not is_rehearsal)
         return self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, "python", depth)
+
+    def run(self, name: str, fn: str, function: Callable[..., Any], *args: Arg, depth: int = 0) -> str:
+        """A run of a component that asks models and stores itself. A coroutine function in a call from a coroutine."""
+        self.has_modes = True
+        fn = unique(fn, self._functions)
+        self._functions[fn] = Function(function, asks=True, is_async=self.is_async)
+        return self._add(name, "call", args, {"fn": fn}, "python", depth)
 
     def ask(
         self, name: str, kind: str, spec: EngineSpec, *args: Arg, depth: int = 0,

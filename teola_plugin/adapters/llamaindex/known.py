@@ -54,9 +54,13 @@ def is_local_docstore(docstore: Any) -> bool:
     return is_stock(docstore, SimpleDocumentStore)
 
 
-def is_plain_template(template: BasePromptTemplate) -> bool:
-    """One of the framework's own kinds, without a parser and without functions of the user's that have effects."""
-    if template.function_mappings or template.output_parser:
+def is_plain_template(template: BasePromptTemplate, *, parser: type | None = None) -> bool:
+    """One of the framework's own kinds, without functions of the user's that have effects.
+
+    Without a parser too, or with one that is a stock `parser`.
+    """
+    is_parsed = template.output_parser is not None and not (parser and is_stock(template.output_parser, parser))
+    if template.function_mappings or is_parsed:
         return False
     if isinstance(template, SelectorPromptTemplate):
         conditionals = template.conditionals or []

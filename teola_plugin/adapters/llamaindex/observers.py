@@ -1,20 +1,33 @@
-"""Components that the run-ahead cannot foresee tell their values as the framework's own run comes to them.
+"""Components tell the session where the framework's own run is.
 
-Nodes are handed over as copies, for the framework goes on to change its own.
+- A part of the pipeline tells that its run begins, and with what (see parts.py).
+- A component that the run-ahead cannot foresee tells its value as the run comes to it. Nodes are handed over as copies,
+  for the framework goes on to change its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    RetrieverQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
+)
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore
 
+from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
+from teola_plugin.adapters.llamaindex.parts import entered, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.seams import current, instrument
+
+ENGINES = (RetrieverQueryEngine, CitationQueryEngine, TransformQueryEngine, SubQuestionQueryEngine)
 
 _awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """By id, for components of pydantic have no hash."""
@@ -26,33 +39,54 @@ def await_value(component: object) -> None:
 
 
 def install() -> None:
-    """Instrument retrievers and postprocessors. Idempotent."""
-    instrument(BaseRetriever, "retrieve", _sync)
-    instrument(BaseRetriever, "aretrieve", _async)
-    instrument(BaseNodePostprocessor, "postprocess_nodes", _sync)
-    instrument(BaseNodePostprocessor, "apostprocess_nodes", _async)
+    """Instrument engines, retrievers, synthesizers and postprocessors. Idempotent."""
+    for engine in ENGINES:
+        _instrument(engine, "_query", {})  # below `query`, which RetryQueryEngine goes round
+        _instrument(engine, "retrieve", RETRIEVES)
+        _instrument(engine, "synthesize", ANSWERS)
+    _instrument(BaseRetriever, "retrieve", {})
+    _instrument(BaseSynthesizer, "synthesize", ANSWERS)
+    _instrument(BaseNodePostprocessor, "postprocess_nodes", {})
 
 
-def _sync(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = original.__get__(self, type(self))(*args, **kwargs)  # bound, so that its span knows whose it is
-        _tell(self, value)
-        return value
-
-    return method
-
-
-def _async(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = await original.__get__(self, type(self))(*args, **kwargs)
-        _tell(self, value)
-        return value
-
-    return method
+def _instrument(cls: type, method: str, does: Mapping[str, bool]) -> None:
+    prefix = "_" if method.startswith("_") else ""
+    if method in vars(cls):
+        instrument(cls, method, _sync(does))
+    if (coroutine := f"{prefix}a{method.removeprefix(prefix)}") in vars(cls):
+        instrument(cls, coroutine, _async(does))
 
 
-def _tell(component: object, value: Any) -> None:
-    if _awaited.get(id(component)) is not component or (session := current()) is None:
-        return
-    if isinstance(value, list) and all(isinstance(n, NodeWithScore) for n in value):
+def _sync(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original.__get__(self, type(self))  # bound, so that its span knows whose it is
+            if (part := part_of(self)) is None:
+                return _told(self, run(*args, **kwargs))
+            with entered(part, entry_of(args, kwargs, does, is_async=False)):
+                return _told(self, run(*args, **kwargs))
+
+        return method
+
+    return wrapper
+
+
+def _async(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original.__get__(self, type(self))
+            if (part := part_of(self)) is None:
+                return _told(self, await run(*args, **kwargs))
+            with entered(part, entry_of(args, kwargs, does, is_async=True)):
+                return _told(self, await run(*args, **kwargs))
+
+        return method
+
+    return wrapper
+
+
+def _told(component: object, value: Any) -> Any:
+    session = current() if _awaited.get(id(component)) is component else None
+    if session and isinstance(value, list) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))
+    return value

@@ -35,24 +35,24 @@ Nodes = list[NodeWithScore]
 PURE_POSTPROCESSORS = (SimilarityPostprocessor, LongContextReorder, MetadataReplacementPostProcessor)
 
 
-def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str) -> str:
-    """Add what `postprocessor` does with `nodes`; the name of what it leaves of them."""
+def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str, query: str) -> str:
+    """Add what `postprocessor` does with `nodes` and the `query`; the name of what it leaves of them."""
     draft.reading(postprocessor)
-    if is_reranker(postprocessor) and (top := _add_reranking(draft, postprocessor, nodes)):
+    if is_reranker(postprocessor) and (top := _add_reranking(draft, postprocessor, nodes, query)):
         return top
-    if is_stock(postprocessor, LLMRerank) and (top := _add_llm_reranking(draft, postprocessor, nodes)):
+    if is_stock(postprocessor, LLMRerank) and (top := _add_llm_reranking(draft, postprocessor, nodes, query)):
         return top
     if any(is_stock(postprocessor, pure) for pure in PURE_POSTPROCESSORS):
 
         def apply(query: str, nodes: Nodes) -> Nodes:
             return outcome(lambda: postprocessor._postprocess_nodes(fresh(nodes), QueryBundle(query)))
 
-        return draft.call("nodes", "postprocess", apply, "query", nodes)
+        return draft.call("nodes", "postprocess", apply, query, nodes)
     draft.leave("TB202", postprocessor)
-    return draft.await_run("nodes", postprocessor, "postprocess", "query", nodes)
+    return draft.await_run("nodes", postprocessor, "postprocess", query, nodes)
 
 
-def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
+def _add_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> str | None:
     def act(query: str, nodes: Nodes) -> Callable[[], Nodes]:
         return lambda: reranker._postprocess_nodes(fresh(nodes), QueryBundle(query))
 
@@ -67,12 +67,12 @@ def _add_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
         return None
     draft.rely_on(reranker)
     first = asked[0]
-    pair_list = draft.call("pairs", "pairs", pairs, "query", nodes, depth=1)
+    pair_list = draft.call("pairs", "pairs", pairs, query, nodes, depth=1)
     scores = draft.ask("scores", "reranking", first.spec, star(pair_list), depth=1, settings=first.settings)
-    return draft.call("top", "top", top, "query", nodes, scores)
+    return draft.call("top", "top", top, query, nodes, scores)
 
 
-def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
+def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> str | None:
     """Its prompts need no answers of each other, so that all of them may be asked at once."""
     functions = (reranker._format_node_batch_fn, reranker._parse_choice_select_answer_fn)
     if not all(map(is_harmless, functions)) or not is_plain_template(reranker.choice_select_prompt):
@@ -97,7 +97,7 @@ def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str) -> str | None:
     first = asked("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)])[0]
     draft.rely_on(reranker, reranker.llm)
     mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
-    prompt_list = draft.call("choices", "rehearse_choices", prompts, "query", nodes, *mode, depth=1, is_rehearsal=True)
+    prompt_list = draft.call("choices", "rehearse_choices", prompts, query, nodes, *mode, depth=1, is_rehearsal=True)
     kvs = draft.ask("choice_kvs", "prefilling", first.spec, star(prompt_list), depth=1)
     answers = draft.ask("chosen", "decoding", first.spec, star(kvs), depth=1, settings=first.settings)
-    return draft.call("top", "top", top, "query", nodes, answers, is_rehearsal=True)
+    return draft.call("top", "top", top, query, nodes, answers, is_rehearsal=True)

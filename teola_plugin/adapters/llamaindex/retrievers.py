@@ -20,7 +20,7 @@ from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
-from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.leaf import as_vector, is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import (
     is_embedder,
@@ -31,26 +31,26 @@ from teola_plugin.adapters.llamaindex.known import (
 )
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, pieces, stand_in
+from teola_plugin.adapters.llamaindex.transforms import Query
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.graph import Ref
 
 Nodes = list[NodeWithScore]
 
 
-def add_retriever(draft: Draft, retriever: BaseRetriever) -> str:
+def add_retriever(draft: Draft, retriever: BaseRetriever, query: Query) -> str:
     """Add what `retriever` does with `query`; the name of its nodes."""
     draft.reading(retriever)
     if is_stock(retriever, QueryFusionRetriever):
-        return _add_fusion(draft, retriever)
+        return _add_fusion(draft, retriever, query)
     search = _read_search(draft, retriever)
     if search is None:
-        return draft.await_run("nodes", retriever, "retrieve", "query")
+        return draft.await_run("nodes", retriever, "retrieve", query.text)
+    vector = _add_vector(draft, search, "q", query)
     if search.asked is None:
-        vector = _add_embedding(draft, search, "q", Ref("query"))
-        return draft.call("nodes", "retrieve", search.nodes, "query", vector, is_rehearsal=True)
-    vector = _add_embedding(draft, search, "q", Ref("query"))
+        return draft.call("nodes", "retrieve", search.nodes, query.text, vector, is_rehearsal=True)
     hits = _add_searching(draft, search, "hits", Ref(vector))
-    return draft.call("nodes", "nodes", search.nodes, "query", hits, is_rehearsal=True)
+    return draft.call("nodes", "nodes", search.nodes, query.text, hits, is_rehearsal=True)
 
 
 # --- one search ------------------------------------------------------------------------------------------------------
@@ -106,7 +106,24 @@ def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
         draft.leave("TB207", retriever, str(retriever._vector_store_query_mode))
         return None
     draft.rely_on(retriever, model)
+    draft.cover(retriever)
     return _Search(retriever, asked[0], None if is_local else asked[1])
+
+
+def _add_vector(draft: Draft, search: _Search, name: str, query: Query) -> str:
+    """The vector to search with: the query's own, or the mean of several texts'."""
+    if query.strings is None:
+        return _add_embedding(draft, search, name, Ref(query.text))
+    _add_embedding(draft, search, name, Ref("query"))  # often one of the texts, and known before they are
+
+    def mean(strings: list[str], vectors: list[Any]) -> Any:
+        bundle = QueryBundle("query", custom_embedding_strs=strings)
+        act = lambda: stand_in(search.retriever)._retrieve(bundle)  # noqa: E731
+        asked = rehearse(act, embedding=vectors)
+        return asked[-1].payload if search.asked else as_vector(bundle.embedding)
+
+    vectors = _add_embedding(draft, search, name, star(query.strings))
+    return draft.call("vector", "mean", mean, query.strings, vectors)
 
 
 def _add_embedding(draft: Draft, search: _Search, name: str, text: Ref) -> str:
@@ -137,12 +154,12 @@ def _add_searching(draft: Draft, search: _Search, name: str, vector: Ref) -> str
 # --- query fusion ----------------------------------------------------------------------------------------------------
 
 
-def _add_fusion(draft: Draft, fusion: Any) -> str:
+def _add_fusion(draft: Draft, fusion: Any, query: Query) -> str:
     searches = [_read_search(draft, r) for r in fusion._retrievers]
     draft.reading(fusion)
     draft.rely_on(fusion, fusion._llm)
     wanted = fusion.num_queries - 1
-    queries = _add_queries(draft, fusion, wanted) if wanted > 0 else None
+    queries = _add_queries(draft, fusion, wanted, query.text) if wanted > 0 else None
     is_known = all(s is not None and s.asked is not None for s in searches) and (queries or wanted <= 0)
     found: list[str] = []
     vectors: tuple[str, ...] = ()
@@ -150,12 +167,13 @@ def _add_fusion(draft: Draft, fusion: Any) -> str:
         if search is None or search.asked is None:
             continue
         if not vectors or fusion.use_async:  # else the first retriever leaves its vector in the bundle for all
-            vectors = (_add_embedding(draft, search, "q0", Ref("query")),)
+            vectors = (_add_vector(draft, search, "q0", query),)
             vectors += (_add_embedding(draft, search, "q", star(queries)),) if queries else ()
         found.append(_add_searching(draft, search, "hits0", Ref(vectors[0])))
         found += [_add_searching(draft, search, "hits", star(v)) for v in vectors[1:]]
     if not is_known or fusion.object_map:
-        return draft.await_run("nodes", fusion, "retrieve", "query", *found)
+        return draft.await_run("nodes", fusion, "retrieve", query.text, *found)
+    draft.cover(fusion)
 
     def fuse(query: str, *values: Any) -> Nodes:
         texts = [query, *values[0][:wanted]] if queries else [query]
@@ -171,7 +189,7 @@ def _add_fusion(draft: Draft, fusion: Any) -> str:
         double._get_queries = lambda original: [QueryBundle(text) for text in texts[1:]]
         return outcome(lambda: _retrieved(double, QueryBundle(query)))
 
-    return draft.call("nodes", "fuse", fuse, "query", *((queries,) if queries else ()), *found, is_rehearsal=True)
+    return draft.call("nodes", "fuse", fuse, query.text, *((queries,) if queries else ()), *found, is_rehearsal=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +202,7 @@ class _Canned:
         return next(self.answers)
 
 
-def _add_queries(draft: Draft, fusion: Any, wanted: int) -> str | None:
+def _add_queries(draft: Draft, fusion: Any, wanted: int, text: str) -> str | None:
     """The queries that an LLM writes, one by one."""
     if not is_model(fusion._llm):
         draft.leave("TB208", fusion, type(fusion._llm).__name__)
@@ -199,9 +217,9 @@ def _add_queries(draft: Draft, fusion: Any, wanted: int) -> str | None:
 
     first = asked(QUERY_MARK)
     if isinstance(first.payload, str):
-        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, "query"))
+        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, text))
     else:
-        asking = draft.call("request", "request", request, "query", "is_async")
+        asking = draft.call("request", "request", request, text, "is_async")
         kv = draft.ask("kv", "prefilling", first.spec, Ref(asking))
     settings = {"items": "fusion_lines", "wanted": wanted, **first.settings}
     return draft.ask("queries", "decoding", first.spec, Ref(kv), depth=1, settings=settings)

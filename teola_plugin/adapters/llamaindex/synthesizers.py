@@ -46,12 +46,13 @@ MARK = "\u241fanswer\u241f"
 """Stands for an answer that no model has written yet."""
 
 
-def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> str | None:
+def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, question: str) -> str | None:
     """Add how `synthesizer` answers `question` from `nodes`; the name of what it answers, None if it is left alone."""
     draft.reading(synthesizer)
     if not _is_readable(draft, synthesizer):
         return None
     draft.rely_on(synthesizer._llm)
+    draft.cover(synthesizer)
     prompts = _Prompts(synthesizer)
     first = prompts.first()
     if is_stream(first.payload) and not isinstance(synthesizer, TreeSummarize):
@@ -61,8 +62,8 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> s
     if mode and _uses_coroutines(synthesizer):
         draft.leave("TB215", synthesizer, hint="call it from a coroutine, or without use_async")
     if is_stock(synthesizer, Generation):
-        return _add_generation(draft, prompts, first, mode)
-    asked = draft.call("asked", "rehearse", prompts.asked, "question", nodes, *mode, is_rehearsal=True)
+        return _add_generation(draft, prompts, first, mode, question)
+    asked = draft.call("asked", "rehearse", prompts.asked, question, nodes, *mode, is_rehearsal=True)
     answers = _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, asked, depth=1), first)
     if isinstance(synthesizer, Refine):
         draft.leave("TB214", synthesizer)
@@ -71,7 +72,7 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str) -> s
         draft.ask("warm", "partial_prefilling", first.spec, star(prefixes), depth=1)
     if isinstance(synthesizer, TreeSummarize):
         above = draft.call(
-            "asked_above", "rehearse_above", prompts.asked_after, "question", nodes, answers, *mode, is_rehearsal=True
+            "asked_above", "rehearse_above", prompts.asked_after, question, nodes, answers, *mode, is_rehearsal=True
         )
         prompts_above = draft.call("prompts_above", "prompts", _payloads, above, depth=1)
         answers = _add_answers(draft, "answers_above", prompts_above, first)
@@ -83,15 +84,15 @@ def _add_answers(draft: Draft, name: str, prompts: str, like: Asked) -> str:
     return draft.ask(name, "decoding", like.spec, star(kvs), depth=1, settings=like.settings)
 
 
-def _add_generation(draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[str, ...]) -> str:
+def _add_generation(draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[str, ...], text: str) -> str:
     if isinstance(first.payload, str):
-        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, "question"))
+        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, text))
         return draft.ask("answer", "decoding", first.spec, Ref(kv), settings=first.settings)
 
     def asked(question: str, is_async: bool) -> list[Asked]:
         return prompts.asked(question, [], is_async)
 
-    requests = draft.call("asked", "rehearse", asked, "question", *mode)
+    requests = draft.call("asked", "rehearse", asked, text, *mode)
     return _add_answers(draft, "answers", draft.call("prompts", "prompts", _payloads, requests, depth=1), first)
 
 

@@ -17,12 +17,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
 
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.llamaindex.trace import Entry
+from teola_plugin.adapters.llamaindex.entries import entry_of, methods_of
 from teola_plugin.seams import active, current
 
 
@@ -35,6 +34,7 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
         "__doc__": cls.__doc__,
         "__teola__": True,
         "__teola_calls__": calls,
+        "__teola_twin_of__": pipeline,
         # protocol 1: from the second on, pickle insists that the class be the object's own
         "__reduce_ex__": lambda self, protocol: _sharing(cls, self).__reduce_ex__(min(protocol, 1)),
         "__copy__": lambda self: copy.copy(_sharing(cls, self)),
@@ -59,15 +59,8 @@ def calls_of(pipeline: Any) -> Calls | None:
 
 def _entries(cls: type, calls: Calls) -> dict[str, Any]:
     is_engine = issubclass(cls, BaseQueryEngine)
-    names: dict[str, dict[str, bool]]
-    if issubclass(cls, BaseRetriever):
-        names = {"retrieve": {}}
-    elif is_engine:
-        names = {"query": {}, "retrieve": {"answers": False}, "synthesize": {"retrieves": False}}
-    else:
-        names = {"synthesize": {"retrieves": False}}
     entries: dict[str, Any] = {}
-    for name, does in names.items():
+    for name, does in methods_of(cls).items():
         for method, make in ((name, _sync_entry), (f"a{name}", _async_entry)):
             original = inspect.getattr_static(cls, method, None)
             if original is None:
@@ -83,7 +76,7 @@ def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_roo
         method = original.__get__(self, type(self))
         if current() is not None:
             return method(*args, **kwargs)
-        call = calls.open([_entry_of(args, kwargs, does, is_async=False, is_root=is_root)])
+        call = calls.open([entry_of(args, kwargs, does, is_async=False, is_root=is_root)])
         try:
             with active(call.session):
                 value = method(*args, **kwargs)
@@ -100,7 +93,7 @@ def _async_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_ro
         method = original.__get__(self, type(self))
         if current() is not None:
             return await method(*args, **kwargs)
-        inputs = [_entry_of(args, kwargs, does, is_async=True, is_root=is_root)]
+        inputs = [entry_of(args, kwargs, does, is_async=True, is_root=is_root)]
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
             with active(call.session):
@@ -111,17 +104,6 @@ def _async_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_ro
         return _until_read(value, call)
 
     return entry
-
-
-def _entry_of(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool, is_root: bool
-) -> Entry:
-    """What the call is about. All entry methods take the query first and, if any, the nodes second."""
-    values = [*args, *kwargs.values()]
-    nodes = kwargs.get("nodes", args[1] if len(args) > 1 else None) if is_root else None
-    named = next((kwargs[name] for name in ("str_or_query_bundle", "query_bundle", "query") if name in kwargs), None)
-    query = args[0] if args else named if named is not None else next(iter(values), None)
-    return Entry(query, is_async, nodes=nodes if isinstance(nodes, list) else None, **does)
 
 
 def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:

@@ -1,0 +1,168 @@
+"""Query engines as primitives.
+
+RetrieverQueryEngine      retriever -> postprocessors -> synthesizer
+CitationQueryEngine       the same, its nodes cut into sources
+TransformQueryEngine      transform -> the engine it holds
+SubQuestionQueryEngine    prefilling -> decoding, one question after the other -> call(answered), which is the run
+                          of a tool's engine, ahead -> synthesizer
+anything else             its own run; what it holds runs ahead once that run gets there (see parts.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    RetrieverQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
+)
+from llama_index.core.question_gen import LLMQuestionGenerator
+from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
+from llama_index.core.question_gen.types import SubQuestion
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.draft import Draft, star
+from teola_plugin.adapters.llamaindex.known import is_plain_template
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
+from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
+from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, is_silent, reachable
+from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, fresh, pieces, stand_in
+from teola_plugin.adapters.llamaindex.retrievers import add_retriever
+from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
+from teola_plugin.adapters.llamaindex.transforms import Query, add_transform
+from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
+from teola_plugin.graph import Ref
+
+Nodes = list[NodeWithScore]
+
+
+def add_engine(draft: Draft, engine: BaseQueryEngine, query: Query) -> str | None:
+    """Add how `engine` answers `query`; the name of what it comes to, None if it is left alone."""
+    draft.reading(engine)
+    if is_stock(engine, RetrieverQueryEngine):
+        return _add_retrieval(draft, engine, query)
+    if is_stock(engine, CitationQueryEngine) and not engine._multimodal:  # type: ignore[attr-defined]
+        return _add_retrieval(draft, engine, query, _cited(engine))
+    if is_stock(engine, TransformQueryEngine):
+        return _add_transformed(draft, engine, query)
+    if is_stock(engine, SubQuestionQueryEngine):
+        return _add_sub_questions(draft, engine, query)
+    draft.leave("TB200", engine)
+    return None
+
+
+def _add_retrieval(draft: Draft, engine: Any, query: Query, cut: Callable[[Nodes], Nodes] | None = None) -> str | None:
+    draft.rely_on(engine)
+    draft.cover(engine)
+    nodes = add_retriever(draft, engine._retriever, query)
+    for postprocessor in engine._node_postprocessors:
+        nodes = add_postprocessor(draft, postprocessor, nodes, query.text)
+    if cut:
+        draft.reading(engine)
+        nodes = draft.call("sources", "cited", cut, nodes, is_rehearsal=True)
+    return add_synthesizer(draft, engine._response_synthesizer, nodes, query.question) or nodes
+
+
+def _cited(engine: Any) -> Callable[[Nodes], Nodes]:
+    return lambda nodes: outcome(lambda: stand_in(engine)._create_citation_nodes(fresh(nodes)))
+
+
+def _add_transformed(draft: Draft, engine: Any, query: Query) -> str | None:
+    draft.rely_on(engine)
+    transformed = add_transform(draft, engine._query_transform, engine._transform_metadata or {}, query)
+    if transformed is None:
+        return None
+    draft.cover(engine)
+    return add_engine(draft, engine._query_engine, transformed)
+
+
+# --- sub-questions ---------------------------------------------------------------------------------------------------
+
+
+def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
+    generator = engine._question_gen
+    if not _is_readable(draft, generator):
+        return None
+    tools = {name for name, tool in engine._query_engines.items() if runs_alone(tool)}
+    if not tools:
+        draft.leave("TB217", engine)
+        return None
+    if asks_models_of_others(engine) and engine._use_async and not draft.is_async:
+        draft.leave("TB215", engine)
+        return None
+    draft.rely_on(engine, generator, generator._llm)
+
+    def asked(question: str) -> Asked:
+        bundle = QueryBundle(question)
+        return rehearse(lambda: stand_in(generator).generate(engine._metadatas, bundle))[0]
+
+    first = asked(QUERY_MARK)
+    if isinstance(first.payload, str):
+        kv = draft.ask("kv", "prefilling", first.spec, *pieces(first.payload, QUERY_MARK, query.question))
+    else:
+
+        def request(question: str, is_async: bool) -> Any:
+            payload = asked(question).payload
+            return from_coroutine(payload) if is_async else payload
+
+        kv = draft.ask(
+            "kv", "prefilling", first.spec, Ref(draft.call("request", "request", request, query.question, "is_async"))
+        )
+    settings = {"items": "sub_questions", **first.settings}
+    questions = draft.ask("questions", "decoding", first.spec, Ref(kv), depth=1, settings=settings)
+    answers = draft.run(
+        "answers", "answered", _answering(engine, tools, is_async=draft.is_async), star(questions), depth=1
+    )
+
+    def nodes(pairs: Sequence[Any]) -> Nodes:
+        return [engine._construct_node(pair) for pair in pairs if pair]
+
+    draft.cover(engine, *reachable(engine))
+    return add_synthesizer(
+        draft, engine._response_synthesizer, draft.call("nodes", "nodes", nodes, answers), query.question
+    )
+
+
+def _answering(engine: Any, tools: set[str], *, is_async: bool) -> Callable[..., Any]:
+    """The run of a tool for one sub-question, as the engine itself makes it."""
+
+    def read(item: Any) -> SubQuestion:
+        asked = SubQuestion.model_validate(item)
+        if asked.tool_name not in tools:
+            raise LookupError(f"{asked.tool_name} is left to its own run")
+        return asked
+
+    def answered(item: Any) -> Any:
+        return stand_in(engine)._query_subq(read(item))
+
+    async def aanswered(item: Any) -> Any:
+        return await stand_in(engine)._aquery_subq(read(item))
+
+    return aanswered if is_async else answered
+
+
+def _is_readable(draft: Draft, generator: Any) -> bool:
+    draft.reading(generator)
+    if not is_stock(generator, LLMQuestionGenerator):
+        draft.leave("TB216", generator)
+        return False
+    if not is_model(generator._llm):
+        draft.leave("TB208", generator, type(generator._llm).__name__)
+        return False
+    prompt = generator._prompt
+    is_plain = is_stock(prompt, PromptTemplate) and is_plain_template(prompt, parser=SubQuestionOutputParser)
+    if not is_plain:
+        draft.leave("TB212", generator)
+    return is_plain
+
+
+def runs_alone(engine: Any) -> bool:
+    """Its run has no effects and asks nothing that is not foreseen, so that it may be made ahead as a whole."""
+    draft = Draft()
+    return bool(add_engine(draft, engine, Query())) and draft.is_whole and all(map(is_silent, reachable(engine)))

@@ -1,0 +1,71 @@
+"""What a call of an entry method (`query`, `retrieve`, `synthesize`, ...) is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import NodeWithScore, QueryBundle
+
+from teola_plugin.adapters.llamaindex.rehearsal import fresh
+
+RETRIEVES = {"answers": False}
+ANSWERS = {"retrieves": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call of a component. `retrieves`, `answers`: what the entry method does; `nodes`: what it was given."""
+
+    query: Any
+    is_async: bool = False
+    retrieves: bool = True
+    answers: bool = True
+    nodes: Sequence[NodeWithScore] | None = None
+
+
+def methods_of(cls: type) -> dict[str, dict[str, bool]]:
+    """The entry methods of a class, less their coroutines, and what of `Entry` each does."""
+    if issubclass(cls, BaseRetriever):
+        return {"retrieve": {}}
+    if issubclass(cls, BaseQueryEngine):
+        return {"query": {}, "retrieve": RETRIEVES, "synthesize": ANSWERS}
+    if issubclass(cls, BaseSynthesizer):
+        return {"synthesize": ANSWERS}
+    return {}
+
+
+def entry_of(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool, is_root: bool = True
+) -> Entry:
+    """What the call is about. All entry methods take the query first and, if any, the nodes second."""
+    values = [*args, *kwargs.values()]
+    nodes = kwargs.get("nodes", args[1] if len(args) > 1 else None) if is_root else None
+    named = next((kwargs[name] for name in ("str_or_query_bundle", "query_bundle", "query") if name in kwargs), None)
+    query = args[0] if args else named if named is not None else next(iter(values), None)
+    return Entry(query, is_async, nodes=nodes if isinstance(nodes, list) else None, **does)
+
+
+def bind(value: Any) -> Mapping[str, Any]:
+    """Values for a graph's inputs from an `Entry`, a text or a `QueryBundle`."""
+    entry = value if isinstance(value, Entry) else Entry(value)
+    text = entry.query.query_str if isinstance(entry.query, QueryBundle) else entry.query
+    if not isinstance(text, str) or not text:
+        return {}
+    values: dict[str, Any] = {"is_async": entry.is_async}
+    if entry.retrieves and not _is_special(entry.query):
+        values["query"] = text
+    if entry.answers:
+        values["question"] = text
+    if entry.nodes is not None:
+        values["nodes"] = fresh(entry.nodes)
+    return values
+
+
+def _is_special(query: Any) -> bool:
+    """It brings its own vector, texts or image to search with."""
+    return isinstance(query, QueryBundle) and bool(query.embedding or query.custom_embedding_strs or query.image_path)

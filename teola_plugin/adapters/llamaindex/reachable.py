@@ -1,0 +1,72 @@
+"""The components that a pipeline holds, however deep: what an engine's own run may come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.base_selector import BaseSelector
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
+from llama_index.core.llms import LLM
+from llama_index.core.objects import ObjectRetriever
+from llama_index.core.objects.base_node_mapping import BaseObjectNodeMapping
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.question_gen.types import BaseQuestionGenerator
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.tools import BaseTool
+from llama_index.core.workflow import Workflow
+
+from teola_plugin.adapters.llamaindex.models import is_ours
+
+HOLDERS = (
+    BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseQueryTransform, BaseSelector,
+    BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseTool, ObjectRetriever, BaseObjectNodeMapping, Workflow,
+)  # fmt: skip
+"""Components that may hold others."""
+
+MOST = 1000
+"""So many components, lists and dictionaries are looked at; what a pipeline has beyond that is left to its own run."""
+
+
+def reachable(pipeline: Any) -> list[Any]:
+    """The components that `pipeline` holds, itself first, each once. Models are among them, but not looked into."""
+    found: dict[int, Any] = {}
+    waiting: list[Any] = [pipeline]
+    for _ in range(MOST):
+        if not waiting:
+            break
+        each = waiting.pop(0)
+        if id(each) in found:
+            continue
+        if isinstance(each, HOLDERS) or each is pipeline:
+            found[id(each)] = each
+            waiting += filter(_is_worth_a_look, _held(each))
+        elif isinstance(each, LLM):
+            found[id(each)] = each
+        elif isinstance(each, list | tuple | Mapping):
+            waiting += filter(_is_worth_a_look, each.values() if isinstance(each, Mapping) else each)
+    return list(found.values())
+
+
+def _is_worth_a_look(value: Any) -> bool:
+    return isinstance(value, (*HOLDERS, LLM, list, tuple, Mapping))
+
+
+def _held(component: Any) -> Iterator[Any]:
+    """The values of its attributes, private ones of pydantic too."""
+    for state in (getattr(component, "__dict__", {}), getattr(component, "__pydantic_private__", None) or {}):
+        yield from state.values()
+
+
+def asks_models_of_others(pipeline: Any) -> bool:
+    """Some model that it holds is not on an engine of ours."""
+    return any(isinstance(each, LLM) and not is_ours(each) for each in reachable(pipeline))
+
+
+def is_silent(component: Any) -> bool:
+    """It prints nothing."""
+    return not any(getattr(component, name, False) for name in ("_verbose", "verbose"))
