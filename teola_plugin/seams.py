@@ -339,7 +339,8 @@ def _answering(reply: Reply) -> Iterator[None]:
 def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
 
-    The wrapper keeps name, signature and docstring. Nothing happens if the method does not exist or was instrumented.
+    The wrapper keeps name, signature and docstring. Nothing happens if the method does not exist or was instrumented by
+    this wrapper, or one made in the same place.
     """
     owner = next((c for c in cls.__mro__ if method in c.__dict__), None)
     if owner is None:
@@ -347,8 +348,10 @@ def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], C
     original = owner.__dict__[method]
     is_of_class = isinstance(original, classmethod)
     function = original.__func__ if is_of_class else original
-    if getattr(function, "__teola_original__", None) is not None:
+    made_by = (wrapper.__module__, wrapper.__qualname__)
+    if made_by in getattr(function, "__teola_made_by__", ()):
         return
     replacement = functools.wraps(function)(wrapper(function))
     replacement.__teola_original__ = original  # type: ignore[attr-defined]
+    replacement.__teola_made_by__ = (*getattr(function, "__teola_made_by__", ()), made_by)  # type: ignore[attr-defined]
     setattr(owner, method, classmethod(replacement) if is_of_class else replacement)

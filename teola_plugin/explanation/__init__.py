@@ -98,6 +98,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
         "e_graph": str(done.graph),
         "origins": {p.name: p.origin for p in done.graph},
         "early": list(calls.traced.early),
+        "parts": {name: str(part.graph) for name, part in calls.traced.parts.items()},
         "assumed_pure": list(calls.assumed),
         "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],
         "measured": None if measured is None else measured.as_dict(),
@@ -119,4 +120,4 @@ def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
 
 
 def _has_leaf(traced: Traced) -> bool:
-    return any(p.engine in traced.engines and p.engine != PIPELINE for p in traced.graph)
+    return bool(traced.follow) or any(p.engine in traced.engines and p.engine != PIPELINE for p in traced.graph)

@@ -38,7 +38,8 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     engines = sorted({p.engine for p in requests})
     kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
     tools = f", and {len(traced.early)} of its tools may start early" if traced.early else ""
-    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{tools}"
+    parts = f", and {len(traced.parts)} of its parts as the run gets to them" if traced.parts else ""
+    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{parts}{tools}"
     sections = [
         wrapped(head),
         _section(
@@ -48,6 +49,7 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
         *([_section("tools: may start while the model still writes", _indented(traced.early))] if traced.early else []),
+        *(_section(f"p-graph of the part {part}", _graph_lines(t.graph, None)) for part, t in traced.parts.items()),
         breaks_text(traced.breaks),
     ]
     if measured:

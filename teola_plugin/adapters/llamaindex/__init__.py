@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from teola_plugin.adapters import Adapter, Calls
-from teola_plugin.adapters.llamaindex import models, observers, rehearsal, trace, twin
+from teola_plugin.adapters.llamaindex import models, observers, rehearsal, trace, twin, unblocked
 from teola_plugin.trace import Traced
 
 
@@ -33,4 +33,5 @@ class LlamaIndexAdapter:
 models.install()
 observers.install()
 rehearsal.install()
+unblocked.install()
 adapter: Adapter = LlamaIndexAdapter()

@@ -146,7 +146,7 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
-            if session is None or self.rate_limiter is not None:
+            if session is None or getattr(self, "rate_limiter", None) is not None:
                 end_rehearsal()
                 return original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)
@@ -161,7 +161,7 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         async def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
-            if session is None or self.rate_limiter is not None:
+            if session is None or getattr(self, "rate_limiter", None) is not None:
                 end_rehearsal()
                 return await original(self, *args, **kwargs)
             request = _Request(self, method, args, kwargs)

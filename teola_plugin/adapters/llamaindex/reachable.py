@@ -32,8 +32,15 @@ MOST = 1000
 """So many components, lists and dictionaries are looked at; what a pipeline has beyond that is left to its own run."""
 
 
-def reachable(pipeline: Any) -> list[Any]:
-    """The components that `pipeline` holds, itself first, each once. Models are among them, but not looked into."""
+def reachable(pipeline: Any, leaves: tuple[type, ...] = ()) -> list[Any]:
+    """The components that `pipeline` holds, itself first, each once.
+
+    LLMs and `leaves` are among them, but not looked into.
+    """
+
+    def is_worth_a_look(value: Any) -> bool:
+        return isinstance(value, (*HOLDERS, *leaves, LLM, list, tuple, Mapping))
+
     found: dict[int, Any] = {}
     waiting: list[Any] = [pipeline]
     for _ in range(MOST):
@@ -44,16 +51,12 @@ def reachable(pipeline: Any) -> list[Any]:
             continue
         if isinstance(each, HOLDERS) or each is pipeline:
             found[id(each)] = each
-            waiting += filter(_is_worth_a_look, _held(each))
-        elif isinstance(each, LLM):
+            waiting += filter(is_worth_a_look, _held(each))
+        elif isinstance(each, (LLM, *leaves)):
             found[id(each)] = each
         elif isinstance(each, list | tuple | Mapping):
-            waiting += filter(_is_worth_a_look, each.values() if isinstance(each, Mapping) else each)
+            waiting += filter(is_worth_a_look, each.values() if isinstance(each, Mapping) else each)
     return list(found.values())
-
-
-def _is_worth_a_look(value: Any) -> bool:
-    return isinstance(value, (*HOLDERS, LLM, list, tuple, Mapping))
 
 
 def _held(component: Any) -> Iterator[Any]:

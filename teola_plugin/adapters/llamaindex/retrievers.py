@@ -91,7 +91,7 @@ def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
     if not is_embedder(model):
         draft.leave("TB204", retriever, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
         return None
-    if model.embeddings_cache is not None or model.rate_limiter is not None:
+    if any(getattr(model, name, None) is not None for name in ("embeddings_cache", "rate_limiter")):
         draft.leave("TB205", model)
         return None
     is_local = is_local_store(store)
@@ -213,7 +213,8 @@ def _add_queries(draft: Draft, fusion: Any, wanted: int, text: str) -> str | Non
 
     def request(query: str, is_async: bool) -> Any:
         payload = asked(query).payload
-        return from_coroutine(payload) if is_async else payload
+        is_asked_in_coroutine = is_async and hasattr(fusion, "_aget_queries")  # older releases block the loop
+        return from_coroutine(payload) if is_asked_in_coroutine else payload
 
     first = asked(QUERY_MARK)
     if isinstance(first.payload, str):

@@ -108,7 +108,7 @@ def _obstacle(synthesizer: BaseSynthesizer) -> str | None:
     """The code of what forbids a rehearsal of it, if anything does."""
     if not any(is_stock(synthesizer, c) for c in KNOWN):
         return "TB209"
-    if synthesizer._multimodal or synthesizer._output_cls or _filters_answers(synthesizer):
+    if getattr(synthesizer, "_multimodal", False) or synthesizer._output_cls or _filters_answers(synthesizer):
         return "TB211"
     if not is_model(synthesizer._llm):
         return "TB208"

@@ -28,6 +28,7 @@ from teola_plugin.adapters.llamaindex.reachable import HOLDERS, reachable
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query
+from teola_plugin.adapters.naming import unique
 from teola_plugin.trace import Traced
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,10 @@ def trace(pipeline: Any) -> Traced:
     if parts in ([], [root]) and root.traced is root.atraced:
         return root.traced
     breaks = dict.fromkeys(why for part in (root, *parts) for why in part.traced.breaks)
-    shown = {plain_class(part.component).__name__: part.traced for part in parts if part is not root}
+    shown: dict[str, Traced] = {}
+    for part in parts:
+        if part is not root:
+            shown[unique(plain_class(part.component).__name__, shown)] = part.traced
     return replace(root.traced, breaks=tuple(breaks), follow=Parts(parts).follow, parts=shown)
 
 

@@ -1,0 +1,222 @@
+"""Synchronous code that the framework calls from its coroutines, kept from holding up the caller's event loop.
+
+`TransformQueryEngine.aquery` runs its transform on the loop, Chroma has no async search, `aretrieve` of many a
+retriever is `retrieve`. Each waits for a model or a store there, and every other query of the process waits with it. So
+the same code runs first on a thread, unheard, and asks the session; then on the loop, where each answer is there:
+
+    thread:  double._retrieve(query)  --ask-->  session          replies are noted
+    loop:    self._retrieve(query)    --ask-->  the noted ones    callbacks, events and errors in their place
+
+Only code without effects runs twice: stock components, none of which prints (as FLARE always does), on models and
+stores that ask the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+from llama_index.core.query_engine import (
+    MultiStepQueryEngine,
+    RetryQueryEngine,
+    ToolRetrieverRouterQueryEngine,
+    TransformQueryEngine,
+)
+from llama_index.core.schema import QueryBundle
+from llama_index.core.storage.docstore import BaseDocumentStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from teola_plugin.adapters.leaf import is_stock_of
+from teola_plugin.adapters.llamaindex.known import is_embedder, is_local_docstore, is_local_store, is_store
+from teola_plugin.adapters.llamaindex.models import is_harmless, is_model, is_ours
+from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
+from teola_plugin.adapters.llamaindex.rehearsal import stand_in
+from teola_plugin.adapters.rehearsal import is_rehearsing
+from teola_plugin.engines import EngineSpec, freeze
+from teola_plugin.seams import Reply, Session, active, current, instrument
+
+Act = Callable[..., Any]
+
+
+def install() -> None:
+    """Instrument the coroutines that are synchronous inside. Idempotent."""
+    instrument(BaseRetriever, "_aretrieve", _unblocking(_retrieve))
+    instrument(BasePydanticVectorStore, "aquery", _unblocking(lambda store, query: store.query(query)))
+    instrument(TransformQueryEngine, "_aquery", _unblocking(_transform))
+    instrument(MultiStepQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query_multistep(query)))
+    instrument(ToolRetrieverRouterQueryEngine, "_aquery", _unblocking(lambda e, query: e._retriever.retrieve(query)))
+    instrument(RetryQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query(query)))
+
+
+def _retrieve(retriever: Any, query: QueryBundle) -> Any:
+    return retriever._retrieve(query)
+
+
+def _transform(engine: Any, query: QueryBundle) -> Any:
+    return engine._query_transform.run(query, metadata=engine._transform_metadata)
+
+
+def _unblocking(act: Act) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`act`, given the component and its argument, is what the coroutine calls on the loop."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original.__get__(self, type(self))
+            session = current()
+            (query, *others) = [*args, *kwargs.values()]
+            if session is None or others or is_rehearsing() or not _may_repeat(self):
+                return await run(*args, **kwargs)
+            noted = _Notes(session)
+            await _on_a_thread(lambda: act(stand_in(self), replace(query)), noted)
+            with active(_Replay(noted)):
+                return await run(*args, **kwargs)
+
+        return method
+
+    return wrapper
+
+
+async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
+    def run() -> None:
+        with active(_Noting(noted)):
+            act()
+
+    try:
+        await asyncio.to_thread(run)
+    except Exception:  # the run on the loop will raise the same in its own place
+        pass
+    finally:
+        noted.is_over = True
+
+
+# --- what may run twice ----------------------------------------------------------------------------------------------
+
+
+def _may_repeat(component: Any) -> bool:
+    """Its run has no effects beside what it asks, and there is something to ask."""
+    parts = reachable(component, (BaseEmbedding, BasePydanticVectorStore, BaseDocumentStore))
+    return all(map(_is_known, parts)) and any(_waits(part) for part in parts)
+
+
+def _waits(component: Any) -> bool:
+    is_asked = isinstance(component, LLM | BaseEmbedding | BasePydanticVectorStore)
+    return is_asked and not is_local_store(component)
+
+
+def _is_known(component: Any) -> bool:
+    match component:
+        case LLM():
+            return is_model(component)
+        case BaseEmbedding():
+            return is_embedder(component) and component.embeddings_cache is None and component.rate_limiter is None
+        case BasePydanticVectorStore():
+            return is_local_store(component) or is_store(component)
+        case BaseDocumentStore():
+            return is_local_docstore(component)
+    functions = [value for value in vars(component).values() if callable(value)]
+    is_stock = is_stock_of(component, "llama_index") or is_ours(component)
+    return is_stock and is_silent(component) and all(map(is_harmless, functions))
+
+
+# --- the two runs ----------------------------------------------------------------------------------------------------
+
+
+class _Over(BaseException):
+    """Ends a run on a thread that nobody waits for any more. Not an `Exception`: synthesizers swallow those."""
+
+
+@dataclass
+class _Notes:
+    """What the run on the thread asked, was answered and told, for the run on the loop."""
+
+    session: Session
+    replies: dict[Hashable, deque[tuple[Reply, bool]]] = field(default_factory=lambda: defaultdict(deque))
+    entered: dict[int, deque[object | None]] = field(default_factory=lambda: defaultdict(deque))
+    observed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    is_over: bool = False
+
+
+class _Noting:
+    """Implements `seams.Session` for the run on the thread."""
+
+    is_closed = False  # or the run would go on to the models themselves
+    is_unheard = True
+
+    def __init__(self, notes: _Notes) -> None:
+        self._notes = notes
+        self.assumed = getattr(notes.session, "assumed", None)
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        replies = self._session().ask(spec, op, payloads, settings)
+        for payload, reply in zip(payloads, replies, strict=True):
+            self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
+        return replies
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        reply, is_mine = self._session().claim(spec, op, payload, settings)
+        self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
+        return reply, is_mine
+
+    def observe(self, component: object, value: Any) -> None:
+        self._session().observe(component, value)
+        self._notes.observed[id(component)] += 1
+
+    def enter(self, component: object, value: Any) -> object | None:
+        front = self._session().enter(component, value)
+        self._notes.entered[id(component)].append(front)
+        return front
+
+    def _session(self) -> Session:
+        if self._notes.is_over:
+            raise _Over
+        return self._notes.session
+
+
+class _Replay:
+    """Implements `seams.Session` for the run on the loop."""
+
+    def __init__(self, notes: _Notes) -> None:
+        self._notes = notes
+        self._session = notes.session
+        self.assumed = getattr(notes.session, "assumed", None)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._session.is_closed
+
+    @property
+    def is_unheard(self) -> bool:
+        return self._session.is_unheard
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        noted = [self._noted(spec, op, payload, settings) for payload in payloads]
+        missing = [payload for payload, found in zip(payloads, noted, strict=True) if found is None]
+        asked = iter(self._session.ask(spec, op, missing, settings) if missing else ())
+        return [next(asked) if found is None else found[0] for found in noted]
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        return self._noted(spec, op, payload, settings) or self._session.claim(spec, op, payload, settings)
+
+    def observe(self, component: object, value: Any) -> None:
+        if self._notes.observed[id(component)]:
+            self._notes.observed[id(component)] -= 1
+        else:
+            self._session.observe(component, value)
+
+    def enter(self, component: object, value: Any) -> object | None:
+        fronts = self._notes.entered[id(component)]
+        return fronts.popleft() if fronts else self._session.enter(component, value)
+
+    def _noted(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool] | None:
+        replies = self._notes.replies[_key(spec, op, payload, settings)]
+        return replies.popleft() if replies else None
+
+
+def _key(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
+    return spec.key, op, freeze(settings), freeze(payload)
