@@ -38,6 +38,9 @@ STANCE = "TEOLA_STANCE"
 
 Speculate = Literal["certain", "off"]
 
+on_every_call: list[Callable[[OptimizedPipeline, Report], None]] = []
+"""For modules that tell of calls in their own way: called when a call of any optimized pipeline ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -151,6 +154,7 @@ class OptimizedPipeline:
     def _ended(self, report: Report, listeners: Sequence[Listener]) -> None:
         self.reports.append(report)
         told = [partial(listener, report, self.traced) for listener in listeners]
+        told += [partial(tell, self, report) for tell in on_every_call]
         for tell in (*(partial(callback, report) for callback in self.options.callbacks), *told):
             try:
                 tell()
@@ -210,7 +214,7 @@ def _optimize(pipeline: Any, options: Options) -> Any:
         return pipeline if calls.options == options else _optimize(calls.pipeline, options)
     with assuming(options.assumed):
         traced = adapter.trace(pipeline)
-    if not (traced.follow or any(p.engine in traced.engines for p in traced.graph)):
+    if not (traced.follow or traced.makes or any(p.engine in traced.engines for p in traced.graph)):
         return pipeline
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
 

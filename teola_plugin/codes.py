@@ -65,6 +65,8 @@ CODES = {
     "TB215": "coroutines of a model that is not ours run ahead only of a call from a coroutine, on its event loop",
     "TB216": "what is asked instead of the query is its own run's affair",
     "TB217": "none of its tools can be run ahead as a whole",
+    "TB220": "this module is not known to ask only models and stores that can be foreseen; its own run tells its value",
+    "TB221": "when this module runs, and with what, hangs on more than its links",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
     "TF002": "nothing ran ahead, for that had gained nothing in the calls before",

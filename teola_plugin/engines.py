@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 Settings = tuple[tuple[str, Hashable], ...]
@@ -109,9 +110,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The item failed; `error` is the engine's own exception object."""
+    """The item failed; `error` is the engine's own exception object.
+
+    `traceback`: what led to it in the engine. Whoever raises the error adds to its own, and more than one may.
+    """
 
     error: BaseException
+    traceback: TracebackType | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "traceback", self.error.__traceback__)
 
 
 Outcome = Delta | Done | Failed

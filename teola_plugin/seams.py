@@ -187,7 +187,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 def _value(outcome: Done | Failed) -> Any:
     if isinstance(outcome, Failed):
-        raise outcome.error
+        raise outcome.error.with_traceback(outcome.traceback)
     return outcome.value
 
 

@@ -50,7 +50,8 @@ class Traced:
     `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is. `follow` begins to
     follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
-    `early` names what starts outside of any graph, as soon as a reply that calls for it says so.
+    `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
+    made from it (an index makes engines), which are to be optimized too.
     """
 
     graph: Graph
@@ -62,6 +63,7 @@ class Traced:
     follow: Callable[[Any], Follower] | None = None
     early: tuple[str, ...] = ()
     parts: Mapping[str, Traced] = field(default_factory=dict)
+    makes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import TeolaCallbackHandler, compare, optimize, optimized
 from teola_plugin.callbacks import Prediction, RunReport, texts
-from teola_plugin.callbacks import handler as handler_module
 from teola_plugin.callbacks import prediction as prediction_module
+from teola_plugin.callbacks import runs as runs_module
 from teola_plugin.callbacks.prediction import Seen, predict
 from teola_plugin.explanation.text import WIDTH
 from teola_plugin.models.langchain import EngineChatModel
@@ -104,7 +104,7 @@ def test_each_kind_of_pipeline_leaves_its_kind_of_report(mode: str) -> None:
     (report,) = handler.reports
     assert len(set(report.run_ids)) == roots
     assert report.report.hits + report.report.shared + report.report.misses == 3 * roots
-    assert not handler._open
+    assert not handler._runs.open
 
 
 class Chat(BaseChatModel):
@@ -199,18 +199,18 @@ def test_errors() -> None:
             assert "the pipeline raised ValueError: no keywords" in str(handler)
     assert {r.error for r in [*handler.reports, *handler.predictions]} == {"ValueError: no keywords"}
     assert [leaf.failed for leaf in handler.predictions[0].leaves] == [False, True]
-    assert not handler._open
+    assert not handler._runs.open
 
 
 def test_streams_that_are_closed_early() -> None:
     handler = TeolaCallbackHandler()
     for pipeline in (in_turn(), optimize(in_turn())):
-        before = len(handler._runs)
+        before = len(handler._runs.ended)
         stream: Any = pipeline.stream({"q": "bees"}, {"callbacks": [handler]})
         next(stream)
-        assert len(handler._runs) == before
+        assert len(handler._runs.ended) == before
         stream.close()
-        assert len(handler._runs) == before + 1
+        assert len(handler._runs.ended) == before + 1
 
         async def one_chunk(pipeline: Any = pipeline) -> None:
             chunks = pipeline.astream({"q": "bees"}, {"callbacks": [handler]})
@@ -219,7 +219,7 @@ def test_streams_that_are_closed_early() -> None:
 
         asyncio.run(one_chunk())
     assert (len(handler.predictions), len(handler.reports)) == (2, 2)
-    assert not handler._open
+    assert not handler._runs.open
 
 
 def test_a_consumer_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -268,10 +268,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(10):
         call(chain, "x", handler)
     assert len(handler.predictions) == 3
-    monkeypatch.setattr(handler_module, "MAX_OPEN", 5)
+    monkeypatch.setattr(runs_module, "MAX_OPEN", 5)
     for _ in range(10):
         handler.on_chain_start(None, {}, run_id=uuid4())  # and they never end
-    assert len(handler._open) == 5
+    assert len(handler._runs.open) == 5
 
 
 def test_a_run_of_many_leaves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_a_run_of_many_leaves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     call(in_turn(), {"q": "bees and their hives"}, handler)
     assert handler.prediction
     assert needs(handler.prediction) == [(), (0,)]  # it was too much to keep, so it may need anything
-    assert handler._runs[-1].seen == []  # type: ignore[union-attr]
+    assert handler._runs.ended[-1].seen == []  # type: ignore[union-attr]
 
 
 # --- what is said ----------------------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def test_graphs(mode: str, is_conditional: bool) -> None:
     for report in handler.reports:  # what runs ahead of a condition is another graph than what comes first
         assert json.dumps(report.as_dict())
         assert str(report)
-    assert not handler._open
+    assert not handler._runs.open
 
 
 def test_compare_does_not_hear_it() -> None:

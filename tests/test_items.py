@@ -248,7 +248,8 @@ def test_json_without_an_array_raises(text: str) -> None:
 
 _QUESTIONS = st.lists(
     st.fixed_dictionaries({
-        "sub_question": st.text(max_size=6) | st.sampled_from(["]", '"', "\\", "}"]), "tool_name": st.sampled_from("ab"),
+        "sub_question": st.text(max_size=6) | st.sampled_from(["]", '"', "\\", "}"]),
+        "tool_name": st.sampled_from("ab"),
     }),
     min_size=1, max_size=4,
 )  # fmt: skip

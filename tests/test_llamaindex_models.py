@@ -220,12 +220,14 @@ def test_a_subclass_of_the_users_is_known_once_it_is_declared() -> None:
 def test_requests_for_a_coroutine_go_through_its_own_method() -> None:
     server = Server()
     traced = adapter.trace(engine_of(server.model(is_chat_model=True)))
-    for is_async, method in ((False, "_chat"), (True, "_achat")):
+    has_coroutine = hasattr(QueryFusionRetriever, "_aget_queries")  # older releases block the loop
+    for is_async, method in ((False, "_chat"), (True, "_achat" if has_coroutine else "_chat")):
         payload = traced.functions["request"].call(QUESTION, is_async)
-        assert (payload.key[0], payload.is_async) == (method, is_async)
+        assert (payload.key[0], payload.is_async) == (method, is_async and has_coroutine)
     assert server.asked == []
 
 
+@pytest.mark.skipif("rate_limiter" not in OpenAILike.model_fields, reason="models of older releases have no limiters")
 def test_a_limiter_before_the_model_is_respected() -> None:
     class Limiter:
         acquired = 0

@@ -9,7 +9,7 @@ import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.embeddings import MockEmbedding
-from llama_index.core.llms import MockLLM
+from llama_index.core.llms import LLM, MockLLM
 from llama_index.core.postprocessor import LongContextReorder, PrevNextNodePostprocessor, SimilarityPostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine
@@ -184,10 +184,12 @@ def test_tracing_does_not_reach_the_store(arguments: dict[str, Any], monkeypatch
     reached: list[str] = []
     for method in ("_get", "_query"):
         monkeypatch.setattr(server, method, lambda *args, method=method, **kwargs: reached.append(method))
-    assert codes(retriever) == ["TB207"]
+    embeds = arguments.keys() == {"vector_store_query_mode"} and not hasattr(retriever, "_needs_embedding")
+    assert codes(retriever) == ([] if embeds else ["TB207"])  # older releases embed the query in these modes too
     assert reached == []
 
 
+@pytest.mark.skipif("rate_limiter" not in LLM.model_fields, reason="models of older releases have no limiters")
 def test_a_limiter_or_cache_before_a_model_is_not_passed_by() -> None:
     class Limiter:
         def acquire(self) -> None:
@@ -221,8 +223,9 @@ def test_a_query_engine_that_is_not_read() -> None:
     tool = QueryEngineTool.from_defaults(engine_of(engines), description="notes")
     router = RouterQueryEngine(LLMSingleSelector.from_defaults(engines.model), [tool], llm=engines.model)
     traced = adapter.trace(router)
-    assert [b.code for b in traced.breaks] == ["TB200"]
+    assert [b.code for b in traced.breaks] == ["TB200", "TB214"]
     assert traced.graph.primitives == ()
+    assert {*traced.parts} == {"RetrieverQueryEngine", "TreeSummarize"}
 
 
 def test_code_of_the_framework_that_raises_is_a_break() -> None:

@@ -37,6 +37,7 @@ _DICTS = frozenset([dict, OrderedDict, Counter])
 _FRAMEWORKS = (
     "langchain_core.documents.", "langchain_core.messages.", "langchain_core.outputs.", "langchain_core.prompt_values",
     "langchain_core.runnables.utils", "llama_index.core.schema",
+    "llama_index.core.base.llms.types", "llama_index.core.base.response.schema",
 )  # fmt: skip
 """Modules whose classes only hold what they are given."""
 

@@ -1,10 +1,11 @@
-"""`TeolaCallbackHandler`: what a run of a LangChain or LangGraph pipeline came to, or what `optimize` would make of it.
+"""`TeolaCallbackHandler`: what a run of a pipeline came to, or what `optimize` would make of it.
 
 handler = TeolaCallbackHandler()
 optimize(chain).invoke(question, config={"callbacks": [handler]})
 print(handler)                                  what ran ahead, the waits, the critical path, the bound, the breaks
 chain.invoke(question, config={"callbacks": [handler]})
 print(handler)                                  what that run took, and what it could take at best
+query_engine.callback_manager.add_handler(handler)      the same for LlamaIndex
 """
 
 from __future__ import annotations

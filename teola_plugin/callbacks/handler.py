@@ -1,79 +1,81 @@
-"""The callback handler: it hears LangChain's events, and from them which session is running.
+"""The callback handler, for both frameworks: one object that may hear LangChain and LlamaIndex at once.
 
-A call of an optimized pipeline has a session. The first event within it (its root run's start) makes the handler known
-to that session, which tells it at the end what the call came to; all other events are only counted in and out. A run
-without a session is recorded: when each leaf began and ended, and its texts.
+LangChain wants handlers to be of its class, so ours is where LangChain is installed; LlamaIndex calls whatever has the
+four methods. Both kinds of events come to the same `Runs`.
 
-Everything is kept in containers whose single operations are atomic, and no lock is held around them: the garbage
-collector may close a stream, and so end a run, in any thread at any moment.
+    LangChain   each run names its parent: it belongs where its parent does
+    LlamaIndex  see callbacks/llamaindex.py
 """
 
 from __future__ import annotations
 
-import threading
-import time
-import traceback
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from langchain_core.callbacks import BaseCallbackHandler
 
 from teola_plugin.adapters import SUPPORTED, adapter_for
 from teola_plugin.api import optimized
 from teola_plugin.callbacks import texts
-from teola_plugin.callbacks.prediction import Prediction, Recorded, Seen
+from teola_plugin.callbacks.prediction import Prediction, Recorded
 from teola_plugin.callbacks.run_report import RunReport
-from teola_plugin.finalizers import kept_off
-from teola_plugin.runtime.session import Report, Session
-from teola_plugin.seams import current
-from teola_plugin.trace import Break, Traced
+from teola_plugin.callbacks.runs import Runs, Start, nothing
+from teola_plugin.trace import Break
 
-MAX_OPEN = 4096
-"""So many runs may be under way at once; those begun first are forgotten, as they may never end."""
-
-MAX_ROOTS = 256
-"""So many root runs of one batch are named in its report."""
+if TYPE_CHECKING:
+    from langchain_core.callbacks import BaseCallbackHandler
+else:
+    try:
+        from langchain_core.callbacks import BaseCallbackHandler
+    except ImportError:
+        BaseCallbackHandler = object
 
 
 class TeolaCallbackHandler(BaseCallbackHandler):
-    """An ordinary LangChain handler, for any number of runs at once: config={"callbacks": [handler]}.
+    """An ordinary handler of LangChain and of LlamaIndex, for any number of runs at once.
+
+    chain.invoke(question, config={"callbacks": [handler]})
+    query_engine.callback_manager.add_handler(handler)    # or Settings.callback_manager = CallbackManager([handler])
 
     Of each call of an optimized pipeline `reports` says what it came to. Of each run of any other pipeline
     `predictions` says what `optimize` would gain: an estimate, and an upper limit for one query alone. The last
     `maxlen` runs are kept, newest last.
 
     `pipeline`: predictions then also list what `optimize` would leave to the framework.
+
+    A deep copy of it (of an engine that has it) is the handler itself; a pickled one has heard of no run.
     """
 
     run_inline = True
     raise_error = False
     ignore_retry = True
     ignore_custom_event = True
+    event_starts_to_ignore = event_ends_to_ignore = ("chunking", "templating", "exception")
 
     def __init__(self, pipeline: Any = None, *, maxlen: int = 32) -> None:
-        self._breaks = None if pipeline is None else _breaks_of(pipeline)
-        self._runs: deque[RunReport | Recorded] = deque(maxlen=maxlen)
-        self._open: OrderedDict[UUID, _Place] = OrderedDict()
-        self._joining = threading.RLock()
+        self._runs = Runs(maxlen, None if pipeline is None else _breaks_of(pipeline), self._heard)
+        if llamaindex := sys.modules.get("llama_index.core.callbacks.base_handler"):
+            llamaindex.BaseCallbackHandler.register(type(self))
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> TeolaCallbackHandler:
+        return self
 
     # --- what was heard ----------------------------------------------------------------------------------------------
 
     @property
     def reports(self) -> list[RunReport]:
         """Calls of optimized pipelines, newest last."""
-        return [run for run in self._runs.copy() if isinstance(run, RunReport)]
+        return [run for run in self._runs.ended.copy() if isinstance(run, RunReport)]
 
     @property
     def predictions(self) -> list[Prediction]:
         """Runs of other pipelines, newest last."""
-        return [run.prediction for run in self._runs.copy() if isinstance(run, Recorded)]
+        return [run.prediction for run in self._runs.ended.copy() if isinstance(run, Recorded)]
 
     @property
     def prediction(self) -> Prediction | None:
         """That of the last run of a pipeline that was not optimized."""
-        return next((run.prediction for run in reversed(self._runs.copy()) if isinstance(run, Recorded)), None)
+        return next((run.prediction for run in reversed(self._runs.ended.copy()) if isinstance(run, Recorded)), None)
 
     def report(self) -> str:
         """The last run, to be read."""
@@ -92,165 +94,99 @@ class TeolaCallbackHandler(BaseCallbackHandler):
         return self.report()
 
     def _last(self) -> RunReport | Prediction | None:
-        runs = self._runs.copy()
+        runs = self._runs.ended.copy()
         return None if not runs else runs[-1].prediction if isinstance(runs[-1], Recorded) else runs[-1]
+
+    def _heard(self, report: RunReport) -> None:
+        self.on_report(report)
 
     # --- LangChain's events ------------------------------------------------------------------------------------------
 
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        self._began(_Start("chain", serialized, kwargs, _nothing, None), run_id, parent_run_id)
+        self._began(Start("chain", _name(serialized, kwargs)), run_id, parent_run_id)
 
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        self._began(_Start("chat model", serialized, kwargs, texts.of_messages, messages), run_id, parent_run_id)
+        start = Start("chat model", _name(serialized, kwargs), texts.of_messages, messages)
+        self._began(start, run_id, parent_run_id)
 
     def on_llm_start(
         self, serialized: Any, prompts: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        self._began(_Start("llm", serialized, kwargs, tuple, prompts), run_id, parent_run_id)
+        self._began(Start("llm", _name(serialized, kwargs), tuple, prompts), run_id, parent_run_id)
 
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        self._began(_Start("retriever", serialized, kwargs, tuple, [query]), run_id, parent_run_id)
+        self._began(Start("retriever", _name(serialized, kwargs), tuple, [query]), run_id, parent_run_id)
 
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        self._began(_Start("tool", serialized, kwargs, tuple, [input_str]), run_id, parent_run_id)
+        self._began(Start("tool", _name(serialized, kwargs), tuple, [input_str]), run_id, parent_run_id)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, _nothing, None)
+        self._runs.end(run_id, nothing, None)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, texts.of_result, response)
+        self._runs.end(run_id, texts.of_result, response)
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, texts.of_documents, documents)
+        self._runs.end(run_id, texts.of_documents, documents)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, texts.of_output, output)
+        self._runs.end(run_id, texts.of_output, output)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, _nothing, None, error)
+        self._runs.end(run_id, nothing, None, error)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, _nothing, None, error)
+        self._runs.end(run_id, nothing, None, error)
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, _nothing, None, error)
+        self._runs.end(run_id, nothing, None, error)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._ended(run_id, _nothing, None, error)
+        self._runs.end(run_id, nothing, None, error)
 
-    # --- keeping count -----------------------------------------------------------------------------------------------
+    def _began(self, start: Start, run_id: UUID, parent_run_id: UUID | None) -> None:
+        self._runs.begin(start, run_id, self._runs.open.get(parent_run_id) if parent_run_id else None)
 
-    def _began(self, start: _Start, run_id: UUID, parent_run_id: UUID | None) -> None:
-        above = self._open.get(parent_run_id) if parent_run_id else None
-        session = current()
-        call = self._joined(session, start) if isinstance(session, Session) else None
-        if call is not None and (above is None or not call.run_ids) and len(call.run_ids) < MAX_ROOTS:
-            call.run_ids.append(str(run_id))
-        self._open[run_id] = self._place(start, run_id, above, is_optimized=session is not None)
-        if len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)
+    # --- LlamaIndex's events: its package is loaded when they come ----------------------------------------------------
 
-    def _place(self, start: _Start, run_id: UUID, above: _Place | None, *, is_optimized: bool) -> _Place:
-        if above is None and is_optimized:
-            return _OPTIMIZED
-        place = above or _Place(Recorded(str(run_id), start.name, self._breaks), is_root=True)
-        if place.run is None:
-            return place
-        if start.kind == "chain":
-            return _Place(place.run, leaf=place.leaf) if above and (above.is_root or above.is_leaf) else place
-        if place.leaf:
-            place.leaf.is_around = True
-        leaf = place.run.begin(start.name, start.kind, start.read(start.given))
-        return _Place(place.run, above is None, leaf or place.leaf, leaf is not None)
+    def start_trace(self, trace_id: str | None = None) -> None:
+        from teola_plugin.callbacks import llamaindex
 
-    def _ended(self, run_id: UUID, read: Callable[[Any], Any], said: Any, error: BaseException | None = None) -> None:
-        place = self._open.pop(run_id, None)
-        if error is not None and isinstance(session := current(), Session) and (call := self._call_of(session)):
-            call.failed(str(run_id), error)
-        if place is None or place.run is None:
-            return
-        if place.leaf and place.is_leaf:
-            place.run.end(place.leaf, read(said), failed=error is not None)
-        if place.is_root:
-            place.run.ended_s = time.perf_counter()
-            place.run.error = "" if error is None else _text_of(error)
-            self._runs.append(place.run)
+        llamaindex.trace_began(self._runs, trace_id)
 
-    # --- calls of optimized pipelines --------------------------------------------------------------------------------
+    def end_trace(self, trace_id: str | None = None, trace_map: Mapping[str, Any] | None = None) -> None:
+        from teola_plugin.callbacks import llamaindex
 
-    def _call_of(self, session: Session) -> _Call | None:
-        return next((c for c in session.listeners if isinstance(c, _Call) and c.handler is self), None)
+        llamaindex.trace_ended(self._runs)
 
-    def _joined(self, session: Session, start: _Start) -> _Call:
-        call = self._call_of(session)
-        if call is None:
-            with kept_off, self._joining:  # several runs of a batch begin at once
-                call = self._call_of(session)
-                if call is None:
-                    call = _Call(self, start.name)
-                    session.listeners.append(call)
-        return call
+    def on_event_start(
+        self, event_type: Any, payload: Mapping[Any, Any] | None = None, event_id: str = "", parent_id: str = "",
+        **kwargs: Any,
+    ) -> str:  # fmt: skip
+        from teola_plugin.callbacks import llamaindex
 
-    def _heard(self, run: RunReport) -> None:
-        self._runs.append(run)
-        self.on_report(run)
+        llamaindex.event_began(self._runs, event_type, payload or {}, event_id)
+        return event_id
+
+    def on_event_end(
+        self, event_type: Any, payload: Mapping[Any, Any] | None = None, event_id: str = "", **kwargs: Any
+    ) -> None:
+        from teola_plugin.callbacks import llamaindex
+
+        llamaindex.event_ended(self._runs, event_type, payload or {}, event_id)
 
 
-class _Start(NamedTuple):
-    """What begins; `read` makes texts of what it was given."""
-
-    kind: str
-    serialized: Any
-    facts: dict[str, Any]
-    read: Callable[[Any], tuple[str, ...]]
-    given: Any
-
-    @property
-    def name(self) -> str:
-        told = self.serialized or {}
-        return str(self.facts.get("name") or told.get("name") or (told.get("id") or ["?"])[-1])
-
-
-class _Place(NamedTuple):
-    """Where a run that is under way belongs. `run` None: to a call of an optimized pipeline.
-
-    `leaf`: itself (`is_leaf`), or the leaf around it.
-    """
-
-    run: Recorded | None
-    is_root: bool = False
-    leaf: Seen | None = None
-    is_leaf: bool = False
-
-
-_OPTIMIZED = _Place(None)
-
-
-class _Call:
-    """Listens to one session, for one handler."""
-
-    __slots__ = ("error", "handler", "name", "run_ids")
-
-    def __init__(self, handler: TeolaCallbackHandler, name: str) -> None:
-        self.handler = handler
-        self.name = name
-        self.run_ids: list[str] = []
-        self.error = ""
-
-    def failed(self, run_id: str, error: BaseException) -> None:
-        if run_id in self.run_ids:
-            self.error = _text_of(error)
-
-    def __call__(self, report: Report, traced: Traced) -> None:
-        self.handler._heard(RunReport(tuple(self.run_ids), self.name, report, traced.breaks, self.error))
+def _name(serialized: Any, facts: Mapping[str, Any]) -> str:
+    told = serialized or {}
+    return str(facts.get("name") or told.get("name") or (told.get("id") or ["?"])[-1])
 
 
 def _breaks_of(pipeline: Any) -> tuple[Break, ...]:
@@ -260,11 +196,3 @@ def _breaks_of(pipeline: Any) -> tuple[Break, ...]:
         return (Break("TB001", what),)
     is_optimized = adapter.calls_of(pipeline) is not None
     return (optimized(pipeline).traced if is_optimized else adapter.trace(pipeline)).breaks
-
-
-def _text_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
-
-
-def _nothing(_: Any) -> tuple[str, ...]:
-    return ()

@@ -1,8 +1,8 @@
 """What `optimize` would gain, predicted from one run of a pipeline that was not optimized.
 
-Known of the run are its *leaves* (chat models, LLMs, retrievers, tools): when each began and ended, what it was given
-and what it said. A leaf *needs* an earlier one, that had ended when it began, if it was given something of what that
-one said. Run ahead, a leaf would begin as soon as those it needs have ended:
+Known of the run are its *leaves* (chat models, LLMs, retrievers, tools, ...): when each began and ended, what it was
+given and what it said. A leaf *needs* an earlier one, that had ended when it began, if it was given something of what
+that one said. Run ahead, a leaf would begin as soon as those it needs have ended:
 
     a ####      a ####             predicted time = the longest path of leaves + glue
     b     ###   b ###              glue = the time in which no leaf ran
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -121,7 +121,11 @@ class Prediction:
 
 @dataclass
 class Recorded:
-    """A run of a pipeline that was not optimized, on `time.perf_counter()`."""
+    """A run of a pipeline that was not optimized, on `time.perf_counter()`.
+
+    `handled`: the id of the exception that its caller was handling when it began, for frameworks that do not tell
+    what a run raised. `stream`: refers to what it returned, which may go on with the run when it is read.
+    """
 
     run_id: str
     name: str
@@ -133,6 +137,8 @@ class Recorded:
     characters: int = 0
     error: str = ""
     made: Prediction | None = None
+    handled: int = 0
+    stream: Callable[[], Any] = lambda: None
 
     def begin(self, name: str, kind: str, given: Sequence[str]) -> Seen | None:
         """Note a leaf that begins; None if there are too many."""
@@ -147,6 +153,13 @@ class Recorded:
         """Note how a leaf ended."""
         leaf.ended_s, leaf.failed = time.perf_counter(), failed
         leaf.said = said if self._has_room_for(said) else ()
+        if self.ended_s:  # a stream that was read after the pipeline had returned it
+            self.ended_s = leaf.ended_s
+
+    def give(self, leaf: Seen, more: Sequence[str]) -> None:
+        """Note what a leaf was given besides."""
+        if leaf.given is not None:
+            leaf.given = [*leaf.given, *more] if self._has_room_for(more) else None
 
     def _has_room_for(self, texts: Sequence[str]) -> bool:
         self.characters += sum(map(len, texts))
@@ -156,15 +169,17 @@ class Recorded:
     def prediction(self) -> Prediction:
         """Worked out when somebody wants to know, after the run; then the texts are let go."""
         seen = self.seen  # before another thread lets them go
-        if self.made is None:
-            leaves, glue_s = predict(seen, self.began_s, self.ended_s)
-            path_s = sum(leaf.seconds for leaf in leaves if leaf.on_path)
-            self.made = Prediction(
-                self.run_id, self.name, self.ended_s - self.began_s, path_s + glue_s, glue_s, leaves, self.breaks,
-                self.error, self.left_out,
-            )  # fmt: skip
-            self.seen = []
-        return self.made
+        if self.made is not None:
+            return self.made
+        leaves, glue_s = predict(seen, self.began_s, self.ended_s)
+        path_s = sum(leaf.seconds for leaf in leaves if leaf.on_path)
+        made = Prediction(
+            self.run_id, self.name, self.ended_s - self.began_s, path_s + glue_s, glue_s, leaves, self.breaks,
+            self.error, self.left_out,
+        )  # fmt: skip
+        if self.stream() is None and all(leaf.ended_s is not None for leaf in seen):  # else there may be more to come
+            self.made, self.seen = made, []
+        return made
 
 
 def predict(seen: Sequence[Seen], began_s: float, ended_s: float) -> tuple[tuple[Leaf, ...], float]:

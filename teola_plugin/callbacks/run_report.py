@@ -29,7 +29,7 @@ class RunReport:
     @property
     def run_id(self) -> str:
         """The root run, the first one of a batch."""
-        return self.run_ids[0]
+        return self.run_ids[0] if self.run_ids else ""
 
     @property
     def batches(self) -> list[BatchRan]:

@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from teola_plugin.adapters import Adapter, Calls
-from teola_plugin.adapters.llamaindex import models, observers, rehearsal, trace, twin, unblocked
+from teola_plugin.adapters.llamaindex import (
+    ingestion,
+    models,
+    observers,
+    query_pipeline,
+    rehearsal,
+    streams,
+    trace,
+    twin,
+    unblocked,
+)
 from teola_plugin.trace import Traced
 
 
@@ -32,6 +42,9 @@ class LlamaIndexAdapter:
 
 models.install()
 observers.install()
+query_pipeline.install()
 rehearsal.install()
 unblocked.install()
+ingestion.install()
+streams.install()
 adapter: Adapter = LlamaIndexAdapter()

@@ -30,6 +30,7 @@ class Draft:
         self.is_async = is_async
         self.has_modes = False
         self.covered: set[int] = set()
+        self.ahead: set[int] = set()
         self._primitives: list[Primitive] = []
         self._functions: dict[str, Function] = {}
         self._engines: dict[str, EngineSpec] = {}
@@ -38,6 +39,7 @@ class Draft:
         self._names: set[str] = set()
         self._origin = ""
         self._static: list[tuple[object, Any]] = []
+        self._conditions: list[Callable[[], bool]] = []
 
     def reading(self, component: object) -> None:
         """What is added from now on stands for this component."""
@@ -46,6 +48,16 @@ class Draft:
     def cover(self, *components: object) -> None:
         """The graph stands for these: what they ask is foreseen in it, so that nothing else is to run ahead of them."""
         self.covered.update(map(id, components))
+
+    def run_ahead(self, *components: object) -> None:
+        """As `cover`; but functions of the graph run these by their own code, so what they hold is entered there."""
+        self.cover(*components)
+        self.ahead.update(map(id, components))
+
+    @property
+    def engines(self) -> Mapping[str, EngineSpec]:
+        """What was asked so far."""
+        return self._engines
 
     @property
     def is_whole(self) -> bool:
@@ -57,24 +69,38 @@ class Draft:
         """The graph holds settings of these; should they change, the graph no longer fits."""
         self._static += [(component, _state(component)) for component in components]
 
+    def rely_on_that(self, holds: Callable[[], bool]) -> None:
+        """The graph fits as long as this holds."""
+        self._conditions.append(holds)
+
     def still_fits(self) -> bool:
         """What the graph relies on is as it was."""
-        return all(_state(component) == state for component, state in self._static)
+        is_same = all(_state(component) == state for component, state in self._static)
+        return is_same and all(holds() for holds in self._conditions)
 
     def call(
-        self, name: str, fn: str, function: Callable[..., Any], *args: str, depth: int = 0, is_rehearsal: bool = False
-    ) -> str:
+        self, name: str, fn: str, function: Callable[..., Any], *args: str | Ref, depth: int = 0,
+        is_rehearsal: bool = False,
+    ) -> str:  # fmt: skip
         """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds."""
         fn = unique(fn, self._functions)
         self._functions[fn] = Function(function, is_glue=not is_rehearsal)
-        return self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, "python", depth)
+        refs = tuple(Ref(arg) if isinstance(arg, str) else arg for arg in args)
+        return self._add(name, "call", refs, {"fn": fn}, "python", depth)
 
-    def run(self, name: str, fn: str, function: Callable[..., Any], *args: Arg, depth: int = 0) -> str:
-        """A run of a component that asks models and stores itself. A coroutine function in a call from a coroutine."""
+    def run(
+        self, name: str, fn: str, function: Callable[..., Any], *args: Arg, depth: int = 0,
+        engine: tuple[str, EngineSpec] | None = None, is_async: bool | None = None,
+    ) -> str:  # fmt: skip
+        """A run of a component that asks models and stores itself. A coroutine function in a call from a coroutine.
+
+        `engine`: what it waits for, by name. `is_async`: whether it is a coroutine function in this call, if not so.
+        """
         self.has_modes = True
         fn = unique(fn, self._functions)
-        self._functions[fn] = Function(function, asks=True, is_async=self.is_async)
-        return self._add(name, "call", args, {"fn": fn}, "python", depth)
+        self._functions[fn] = Function(function, asks=True, is_async=self.is_async if is_async is None else is_async)
+        asked = name_engine(self._engines, engine[1], engine[0]) if engine else "python"
+        return self._add(name, "call", args, {"fn": fn}, asked, depth)
 
     def ask(
         self, name: str, kind: str, spec: EngineSpec, *args: Arg, depth: int = 0,
@@ -83,10 +109,10 @@ class Draft:
         """Work for an engine."""
         return self._add(name, kind, args, dict(settings or {}), name_engine(self._engines, spec, kind), depth, reads)
 
-    def await_run(self, name: str, component: object, fn: str, *args: str) -> str:
+    def await_run(self, name: str, component: object, fn: str, *args: str, depth: int = 0) -> str:
         """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
         fn = unique(fn, self._functions)
-        name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, 0)
+        name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, depth)
         self._observed[id(component)] = name
         await_value(component)
         return name

@@ -123,7 +123,8 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
     def nodes(pairs: Sequence[Any]) -> Nodes:
         return [engine._construct_node(pair) for pair in pairs if pair]
 
-    draft.cover(engine, *reachable(engine))
+    draft.cover(engine)
+    draft.run_ahead(*(held for name in tools for held in reachable(engine._query_engines[name])))
     return add_synthesizer(
         draft, engine._response_synthesizer, draft.call("nodes", "nodes", nodes, answers), query.question
     )

@@ -38,6 +38,11 @@ def await_value(component: object) -> None:
     _awaited[id(component)] = component
 
 
+def is_awaited(component: object) -> bool:
+    """A graph waits for its value."""
+    return _awaited.get(id(component)) is component
+
+
 def install() -> None:
     """Instrument engines, retrievers, synthesizers and postprocessors. Idempotent."""
     for engine in ENGINES:
@@ -86,7 +91,7 @@ def _async(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[
 
 
 def _told(component: object, value: Any) -> Any:
-    session = current() if _awaited.get(id(component)) is component else None
+    session = current() if is_awaited(component) else None
     if session and isinstance(value, list) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))
     return value

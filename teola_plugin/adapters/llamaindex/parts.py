@@ -26,12 +26,16 @@ from teola_plugin.trace import Asides, Traced
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`traced` for calls, and for calls from a coroutine. `covered`: ids of the components it stands for."""
+    """`traced` for calls, and for calls from a coroutine. `covered`: ids of the components it stands for.
+
+    `ahead`: those of them that run ahead by their own code, and are parts there.
+    """
 
     component: Any
     traced: Traced
     atraced: Traced
     covered: frozenset[int]
+    ahead: frozenset[int] = frozenset()
 
 
 _parts: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -22,9 +22,19 @@ from llama_index.core.workflow import Workflow
 
 from teola_plugin.adapters.llamaindex.models import is_ours
 
+try:
+    from llama_index.core.base.query_pipeline.query import QueryComponent
+    from llama_index.core.query_pipeline import QueryPipeline
+except ImportError:  # from 0.13 on
+    PIPELINES: tuple[type, ...] = ()
+    MODULES: tuple[type, ...] = ()
+else:
+    PIPELINES, MODULES = (QueryPipeline,), (QueryComponent,)
+
 HOLDERS = (
     BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseQueryTransform, BaseSelector,
     BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseTool, ObjectRetriever, BaseObjectNodeMapping, Workflow,
+    *MODULES,
 )  # fmt: skip
 """Components that may hold others."""
 

@@ -8,17 +8,19 @@ Nobody may hear a rehearsal: while one runs, LlamaIndex's dispatchers and callba
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.callbacks.base import EventContext
 from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation.dispatcher import Dispatcher
 
 from teola_plugin.graph import Arg, Literal, Ref
-from teola_plugin.seams import instrument, muted
+from teola_plugin.seams import instrument, is_unheard, muted
 
 T = TypeVar("T")
 
@@ -33,6 +35,20 @@ def install() -> None:
         instrument(Dispatcher, method, muted(None))
     for method, answer in {"on_event_start": "", "on_event_end": None, "start_trace": None, "end_trace": None}.items():
         instrument(CallbackManager, method, muted(answer))
+    for method in ("event", "as_trace"):
+        instrument(CallbackManager, method, _muted_block)
+
+
+def _muted_block(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Where nobody may hear, errors are not marked as told: the framework's own run gets the same objects."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_unheard():
+            return original(self, *args, **kwargs)
+        kind = args[0] if args else kwargs.get("event_type")
+        return nullcontext(EventContext(self, kind, kwargs.get("event_id")))  # type: ignore[arg-type]
+
+    return method
 
 
 def stand_in(component: T, **changes: Any) -> T:

@@ -15,42 +15,57 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
+from teola_plugin.adapters.llamaindex.ingestion import INGESTS, add_ingestion
 from teola_plugin.adapters.llamaindex.parts import Part, Parts
-from teola_plugin.adapters.llamaindex.reachable import HOLDERS, reachable
+from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
+from teola_plugin.adapters.llamaindex.query_pipeline import add_query_pipeline
+from teola_plugin.adapters.llamaindex.reachable import HOLDERS, PIPELINES, reachable
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query
 from teola_plugin.adapters.naming import unique
+from teola_plugin.graph import Graph
 from teola_plugin.trace import Traced
 
 log = logging.getLogger(__name__)
-INPUTS = ("query", "question", "nodes", "is_async")
-READABLE = (BaseQueryEngine, BaseRetriever, BaseSynthesizer)
+INPUTS = ("query", "question", "nodes", "is_async", "inputs")
+READABLE = (BaseQueryEngine, BaseRetriever, BaseSynthesizer, *PIPELINES)
 
 
 def knows(pipeline: Any) -> bool:
-    """A component of LlamaIndex that may hold others."""
-    return isinstance(pipeline, HOLDERS)
+    """A component of LlamaIndex that may hold others, or the class of an index."""
+    if isinstance(pipeline, type):
+        return issubclass(pipeline, VectorStoreIndex)
+    return isinstance(pipeline, (*HOLDERS, *INGESTS))
 
 
 def trace(pipeline: Any) -> Traced:
     """The p-graph of a pipeline, and of its parts; empty, with a break, if it cannot be read."""
+    traced = Traced(Graph((), (), ())) if isinstance(pipeline, type) else _traced_whole(pipeline)
+    is_index = isinstance(pipeline, type | VectorStoreIndex)
+    return replace(traced, makes=is_index)
+
+
+def _traced_whole(pipeline: Any) -> Traced:
     root = _part(pipeline)
     parts = [root]
-    covered = set(root.covered)
+    covered = set(root.covered - root.ahead)
     for component in reachable(pipeline)[1:]:
         if isinstance(component, READABLE) and id(component) not in covered:
             part = _part(component)
             parts.append(part)
-            covered |= part.covered
+            covered |= part.covered - part.ahead
     parts = [part for part in parts if part.traced.engines]
     if parts in ([], [root]) and root.traced is root.atraced:
         return root.traced
@@ -65,13 +80,13 @@ def trace(pipeline: Any) -> Traced:
 def _part(component: Any) -> Part:
     traced, draft = _traced(component, is_async=False)
     atraced = _traced(component, is_async=True)[0] if draft.has_modes else traced
-    return Part(component, traced, atraced, frozenset(draft.covered))
+    return Part(component, traced, atraced, frozenset(draft.covered), frozenset(draft.ahead))
 
 
 def _traced(component: Any, *, is_async: bool) -> tuple[Traced, Draft]:
     draft = Draft(is_async=is_async)
     outputs: tuple[str, ...] = ()
-    if isinstance(component, READABLE):
+    if isinstance(component, (*READABLE, *INGESTS, BaseNodePostprocessor)):
         try:
             # On a thread of its own: counting the tokens of messages leaves an event loop behind on the caller's.
             with ThreadPoolExecutor(1) as thread:
@@ -93,6 +108,12 @@ def _read(draft: Draft, component: Any) -> tuple[str, ...]:
             end = add_synthesizer(draft, component, "nodes", "question")
         case BaseRetriever():
             end = add_retriever(draft, component, Query())
+        case _ if isinstance(component, PIPELINES):
+            return add_query_pipeline(draft, component)
+        case BaseNodePostprocessor():
+            end = add_postprocessor(draft, component, "nodes", "query")
+        case IngestionPipeline() | VectorStoreIndex():
+            end = add_ingestion(draft, component)
         case _:
             end = add_engine(draft, component, Query())
     return (end,) if end else ()

@@ -12,21 +12,30 @@ import asyncio
 import copy
 import functools
 import inspect
-import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.workflow import Workflow
 from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
 
-from teola_plugin.adapters import Call, Calls
+from teola_plugin.adapters import Calls
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.llamaindex.entries import entry_of, methods_of
+from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
+from teola_plugin.adapters.llamaindex.indexes import make_class_twin
+from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
+from teola_plugin.adapters.llamaindex.parts import original_of
+from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.seams import active, current
+
+MAKES = ("with_retriever", "as_query_engine", "as_retriever", "as_chat_engine")
+"""Methods that make a pipeline of the user's, to be optimized too."""
 
 
 def make_twin(pipeline: Any, calls: Calls) -> Any:
-    """The twin of a query engine, retriever or response synthesizer; the object itself if its class forbids one."""
+    """The twin of a component or of the class of an index; the object itself if its class forbids one."""
+    if isinstance(pipeline, type):
+        return make_class_twin(pipeline, calls)
     cls = plain_class(pipeline)
     namespace: dict[str, Any] = {
         "__module__": cls.__module__,
@@ -43,17 +52,22 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
     }
     if not hasattr(cls, "explain"):
         namespace["explain"] = lambda self, format="text", analyze=None: calls.explain(format, analyze)
-    if hasattr(cls, "with_retriever"):
-        namespace["with_retriever"] = _again(cls, "with_retriever", calls)
+    for name in MAKES:
+        if hasattr(cls, name):
+            namespace[name] = _again(cls, name, calls)
     try:
-        return _sharing(type(cls)(cls.__name__, (cls,), namespace), pipeline)
+        twin: Any = type(cls)(cls.__name__, (cls,), namespace)
     except TypeError:  # a class that wants arguments from its subclasses
         return pipeline
+    if issubclass(cls, Workflow):  # whose classes each begin without steps added from outside
+        twin._step_functions, twin._step_functions_version = cls._step_functions, cls._step_functions_version
+    return _sharing(twin, pipeline)
 
 
 def calls_of(pipeline: Any) -> Calls | None:
     """What a twin's entry methods go through; None for anything else."""
-    calls: Calls | None = vars(type(pipeline)).get("__teola_calls__")
+    made = pipeline if isinstance(pipeline, type) else type(pipeline)
+    calls: Calls | None = vars(made).get("__teola_calls__")
     return calls
 
 
@@ -76,14 +90,15 @@ def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_roo
         method = original.__get__(self, type(self))
         if current() is not None:
             return method(*args, **kwargs)
-        call = calls.open([entry_of(args, kwargs, does, is_async=False, is_root=is_root)])
+        inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
+        call = calls.open(inputs, loop=_loop() if isinstance(self, Workflow) else None)
         try:
-            with active(call.session):
+            with active(call.session), ingesting(self, kwargs):
                 value = method(*args, **kwargs)
         except BaseException:
             call.close()
             raise
-        return _until_read(value, call)
+        return until_read(value, call)
 
     return entry
 
@@ -93,17 +108,34 @@ def _async_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_ro
         method = original.__get__(self, type(self))
         if current() is not None:
             return await method(*args, **kwargs)
-        inputs = [entry_of(args, kwargs, does, is_async=True, is_root=is_root)]
+        inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
         call = calls.open(inputs, loop=asyncio.get_running_loop())
         try:
-            with active(call.session):
+            with active(call.session), ingesting(self, kwargs):
                 value = await method(*args, **kwargs)
         except BaseException:
             call.close()
             raise
-        return _until_read(value, call)
+        return until_read(value, call)
 
     return entry
+
+
+def _inputs_of(
+    component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool,
+    is_root: bool,
+) -> list[Entry]:  # fmt: skip
+    if is_of_processes(component, kwargs):
+        return []
+    return [entry_of(args, kwargs, does, is_async=is_async, is_root=is_root)]
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    """The loop on which a workflow will run, though `run` is no coroutine."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
@@ -111,63 +143,16 @@ def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return calls.again(original.__get__(self, type(self))(*args, **kwargs))
+        return calls.again(original.__get__(original_of(self), cls)(*args, **kwargs))
 
     return method
 
 
 def _sharing(cls: Any, original: Any) -> Any:
     """An object of this class with the state of `original`: not a copy, the same."""
-    made = cls.__new__(cls)
+    made = object.__new__(cls)  # its own `__new__` may warn of the class
     object.__setattr__(made, "__dict__", original.__dict__)
     for name in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"):
         if hasattr(original, name):
             object.__setattr__(made, name, getattr(original, name))
     return made
-
-
-# --- streams ---------------------------------------------------------------------------------------------------------
-
-
-def _until_read(value: Any, call: Call) -> Any:
-    """The framework's own response; the call ends now, or with its stream."""
-    stream = getattr(value, "response_gen", None)
-    held: Any
-    if isinstance(stream, Generator):
-        held = _held(stream, call)
-    elif isinstance(stream, AsyncGenerator):
-        held = _aheld(stream, call)
-    else:
-        call.close()
-        return value
-    weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
-    value.response_gen = held
-    return value
-
-
-def _held(stream: Generator[str, None, None], call: Call) -> Generator[str, None, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = next(stream)
-                except StopIteration:
-                    return
-            yield token
-    finally:
-        stream.close()
-        call.close()
-
-
-async def _aheld(stream: AsyncGenerator[str, None], call: Call) -> AsyncGenerator[str, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = await anext(stream)
-                except StopAsyncIteration:
-                    return
-            yield token
-    finally:
-        await stream.aclose()
-        call.close()

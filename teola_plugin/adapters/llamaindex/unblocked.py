@@ -114,7 +114,8 @@ def _is_known(component: Any) -> bool:
         case LLM():
             return is_model(component)
         case BaseEmbedding():
-            return is_embedder(component) and component.embeddings_cache is None and component.rate_limiter is None
+            names = ("embeddings_cache", "rate_limiter")  # older releases have no limiters
+            return is_embedder(component) and all(getattr(component, name, None) is None for name in names)
         case BasePydanticVectorStore():
             return is_local_store(component) or is_store(component)
         case BaseDocumentStore():

@@ -1,0 +1,66 @@
+"""`optimize(VectorStoreIndex)`: the class, whose indexes are made with the embeddings run ahead, and are optimized."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llama_index.core import Settings
+from llama_index.core.ingestion import IngestionPipeline
+
+from teola_plugin.adapters import Calls
+from teola_plugin.adapters.llamaindex.ingestion import ingesting
+from teola_plugin.seams import active
+
+MAKES = ("from_documents", "from_vector_store")
+
+
+def make_class_twin(cls: Any, calls: Calls) -> Any:
+    """A class of the same name whose instances are twins of instances of `cls`."""
+
+    def new(_: Any, *args: Any, **kwargs: Any) -> Any:
+        with _made_ahead(kwargs, calls):
+            return calls.again(cls(*args, **kwargs))
+
+    def making(name: str) -> Any:
+        def method(_: Any, *args: Any, **kwargs: Any) -> Any:
+            with _made_ahead(kwargs, calls):
+                return calls.again(getattr(cls, name)(*args, **kwargs))
+
+        method.__name__, method.__doc__ = name, getattr(cls, name).__doc__
+        return classmethod(method)
+
+    namespace = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__teola__": True,
+        "__teola_calls__": calls,
+        "__new__": new,
+        **{name: making(name) for name in MAKES if hasattr(cls, name)},
+    }
+    return type(cls)(cls.__name__, (cls,), namespace)
+
+
+@contextlib.contextmanager
+def _made_ahead(kwargs: Mapping[str, Any], calls: Calls) -> Iterator[None]:
+    """A call of what the making of an index amounts to: its transformations, and then its embedding model."""
+    try:
+        stages = [
+            *(kwargs.get("transformations") or Settings.transformations),
+            kwargs.get("embed_model") or Settings.embed_model,
+        ]
+        made = calls.again(IngestionPipeline(transformations=stages, disable_cache=True))
+        opened: Calls | None = vars(type(made)).get("__teola_calls__")
+    except Exception:  # the making itself will raise the same
+        opened = None
+    if opened is None:
+        yield
+        return
+    call = opened.open([None])
+    try:
+        with active(call.session), ingesting(made, {}):
+            yield
+    finally:
+        call.close()

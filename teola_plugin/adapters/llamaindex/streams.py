@@ -1,0 +1,114 @@
+"""What comes back before it is finished: its call ends with it.
+
+A streaming response is read by the caller. That of a chat engine is read by a thread or task of the framework's, which
+writes it to the memory while the caller is given a copy. A workflow is a task. A response that nobody reads any more
+ends its call when it is forgotten.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
+from llama_index.core.chat_engine.types import StreamingAgentChatResponse
+from llama_index.core.workflow.handler import WorkflowHandler  # type: ignore[attr-defined]
+
+from teola_plugin.adapters import Call
+from teola_plugin.seams import active, instrument
+
+_open: dict[int, Call] = {}
+"""The calls of chat responses that are being written, by the id of the response: they have no hash."""
+
+
+def install() -> None:
+    """Let chat responses say when they are written. Idempotent."""
+    instrument(StreamingAgentChatResponse, "write_response_to_history", _ending)
+    instrument(StreamingAgentChatResponse, "awrite_response_to_history", _aending)
+
+
+def until_read(value: Any, call: Call) -> Any:
+    """The framework's own response; the call ends now, or with its stream, or with the workflow."""
+    if isinstance(value, StreamingAgentChatResponse):
+        _close_with(value, call)
+        return value
+    if isinstance(value, WorkflowHandler):
+        done: Any = getattr(value, "_result_task", value)  # in older versions it is a future itself
+        done.add_done_callback(lambda _: call.close())
+        return value
+    stream = value.response_gen if isinstance(value, StreamingResponse | AsyncStreamingResponse) else None
+    held: Any
+    if isinstance(stream, Generator):
+        held = _held(stream, call)
+    elif isinstance(stream, AsyncGenerator):
+        held = _aheld(stream, call)
+    else:
+        call.close()
+        return value
+    weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
+    value.response_gen = held
+    return value
+
+
+def _held(stream: Generator[str, None, None], call: Call) -> Generator[str, None, None]:
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    token = next(stream)
+                except StopIteration:
+                    return
+            yield token
+    finally:
+        stream.close()
+        call.close()
+
+
+async def _aheld(stream: AsyncGenerator[str, None], call: Call) -> AsyncGenerator[str, None]:
+    try:
+        while True:
+            with active(call.session):
+                try:
+                    token = await anext(stream)
+                except StopAsyncIteration:
+                    return
+            yield token
+    finally:
+        await stream.aclose()
+        call.close()
+
+
+# --- chats -----------------------------------------------------------------------------------------------------------
+
+
+def _close_with(response: Any, call: Call) -> None:
+    _open[id(response)] = call
+    weakref.finalize(response, _close, id(response)).atexit = False
+    if response.is_done or response.exception is not None:  # meanwhile
+        _close(id(response))
+
+
+def _close(number: int) -> None:
+    if call := _open.pop(number, None):
+        call.close()
+
+
+def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original.__get__(self, type(self))(*args, **kwargs)
+        finally:
+            _close(id(self))
+
+    return method
+
+
+def _aending(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await original.__get__(self, type(self))(*args, **kwargs)
+        finally:
+            _close(id(self))
+
+    return method
