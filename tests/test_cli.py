@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from teola_plugin import __version__
 from teola_plugin.cli import app
+from teola_plugin.doctor import TESTED
 
 PIPELINE = """
 from langchain_core.runnables import RunnableLambda
@@ -121,6 +123,31 @@ def test_doctor_says_what_is_installed() -> None:
     done = teola("doctor")
     assert done.exit_code == 0, done.output
     assert "langchain_core" in done.output
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"),
+    [
+        ("0.12.52.post1", True), ("0.14.0", True), ("0.14.25", True),
+        ("0.12.51", False), ("0.13.6", False), ("0.14.26", False), ("0.15.0rc1", False),
+    ],
+)  # fmt: skip
+def test_doctor_names_releases_outside_of_the_tested_range(
+    version: str, is_tested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("teola_plugin.doctor._version", lambda module, _: version)
+    monkeypatch.setattr("teola_plugin.doctor._import_error", lambda *_: "")
+    assert ("tested with llama-index-core" not in teola("doctor").output) == is_tested
+
+
+def test_the_tested_range_is_that_of_the_locks() -> None:
+    locks = [
+        Path(__file__).parents[1].joinpath(f"requirements/{name}.txt").read_text()
+        for name in ("llamaindex-0.12", "llamaindex-0.14", "cpu")
+    ]
+    locked = [re.search(r"^llama-index-core==([0-9.]*[0-9])", lock, re.M)[1] for lock in locks]  # type: ignore[index]
+    (old, _), (oldest, newest) = TESTED["llama_index.core"]
+    assert locked == [old, oldest, newest]
 
 
 def test_doctor_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
