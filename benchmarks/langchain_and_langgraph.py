@@ -41,16 +41,16 @@ from langchain_core.tools import tool
 from langchain_huggingface import HuggingFaceEmbeddings
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
+from side_by_side import Told, ms, print_rows, seconds_of
 from vllm_server import MODEL, vllm_server
 
-from teola_plugin import compare, optimize, reads, runtime
+from teola_plugin import compare, optimize, reads
 from teola_plugin.demo.corpus import passages
 from teola_plugin.demo.parts import THREE_LINES, chroma_without
 from teola_plugin.demo.tiny_model import minilm_path
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings
 from teola_plugin.profile import PAPER, PAPER_LLM
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
-from teola_plugin.screen import own_screen, progress_bar
 
 ROW = "{:28}{:>8}{:>8}{:>9}  {:18}{:>9}  {}"
 QUESTION = {"q": "Why is the sky blue at noon and red in the evening?"}
@@ -78,26 +78,20 @@ def main(
     only: Annotated[str, typer.Option(help="Rows whose name contains this.")] = "",
 ) -> None:
     """Print one row for each shape of pipeline."""
-    with own_screen() as screen, progress_bar(screen.console) as progress, asyncio.Runner() as runner:
-        task = progress.add_task("starting the engines", total=None)
-        try:
-            with openai_models() if engines == "openai" else profile_models() as models:
-                screen.say(f"{engines} engines, milliseconds, {repeats} pairs")
-                screen.say(ROW.format("pipeline", "orig.", "opt.", "by hand", "ratio [95 %]", "/by hand", "equal"))
-                for row in rows(models):
-                    if only in row.name:
-                        told = partial(progress.update, task, description=row.name)
-                        screen.say(ROW.format(*_measured(row, repeats, told, runner)))
-        finally:
-            runtime.host.close()
+    print_rows(
+        ROW, ("pipeline", "orig.", "opt.", "by hand", "ratio [95 %]", "/by hand", "equal"),
+        f"{engines} engines, milliseconds, {repeats} pairs", only,
+        parts=openai_models() if engines == "openai" else profile_models(), rows=rows,
+        measured=partial(_measured, repeats),
+    )  # fmt: skip
 
 
-def _measured(row: Row, repeats: int, told: Callable[..., None], runner: asyncio.Runner) -> list[str]:
+def _measured(repeats: int, row: Row, runner: asyncio.Runner, told: Told) -> list[str]:
     by_hand: list[float] = []
 
     def after_pair(done: int, total: int) -> None:
-        by_hand.append(runner.run(_seconds(row.by_hand)))
-        told(completed=done, total=total)
+        by_hand.append(runner.run(seconds_of(row.by_hand)))
+        told(done, total)
 
     found = compare(
         row.pipeline, [row.given], optimized=optimize(row.pipeline), repeats=repeats, mode=row.form, progress=after_pair
@@ -107,12 +101,6 @@ def _measured(row: Row, repeats: int, told: Callable[..., None], runner: asyncio
         row.name, ms(found.original_median_s), ms(found.optimized_median_s), ms(by_hand_s), str(found.ratio),
         f"{found.optimized_median_s / by_hand_s:.2f}", f"NO ANSWER: {found.error}" if found.errors else found.verdict,
     ]  # fmt: skip
-
-
-async def _seconds(act: Callable[[], Awaitable[Any]]) -> float:
-    started_s = time.perf_counter()
-    await act()
-    return time.perf_counter() - started_s
 
 
 # --- what they are made of -------------------------------------------------------------------------------------------
@@ -432,10 +420,6 @@ def react(model: BaseChatModel) -> Row:
         return await bound.ainvoke([*messages, reply, *await asyncio.gather(*begun)])
 
     return Row("ReAct agent, 2 tools", create_agent(model, list(tools.values())), {"messages": messages}, by_hand)
-
-
-def ms(seconds: float) -> str:
-    return f"{seconds * 1000:.0f}"
 
 
 if __name__ == "__main__":

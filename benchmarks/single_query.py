@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 from rich.progress import Progress, TaskID
+from side_by_side import ms
 
 from teola_plugin import compare, optimize, optimized, runtime
 from teola_plugin.calling import Caller
@@ -92,10 +93,6 @@ def _async_ms(case: Case, repeats: int) -> str:
     with Caller() as caller:
         times = [caller.call(case.with_async, case.form, case.inputs[0]).seconds for _ in range(repeats + 1)]
     return ms(statistics.median(times[1:]))
-
-
-def ms(seconds: float) -> str:
-    return f"{seconds * 1000:.0f}"
 
 
 if __name__ == "__main__":

@@ -47,6 +47,10 @@ class PrefixCache:
         while len(self._blocks) > self._max_blocks:
             del self._blocks[next(iter(self._blocks))]
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._blocks.clear()
+
     def _touch(self, parent: int, block: tuple[str, ...]) -> int:
         known = self._blocks.pop((parent, block), None)
         if known is None:
