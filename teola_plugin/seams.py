@@ -32,10 +32,11 @@ from teola_plugin.finalizers import kept_off
 class Reply:
     """The outcome of one item, readable from any thread and any event loop; it may still be on its way.
 
-    It keeps all deltas, so a reader that comes late sees the same stream.
+    It keeps all deltas, so a reader that comes late sees the same stream. `is_final`: its error, if it comes to one, is
+    that of the framework's own run, which is not to ask again.
     """
 
-    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_outcome", "cancel")
+    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_outcome", "cancel", "is_final")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._changed = threading.Condition()
@@ -45,6 +46,7 @@ class Reply:
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
+        self.is_final = False
 
     @property
     def outcome(self) -> Done | Failed | None:
@@ -301,7 +303,7 @@ def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
         try:
             return reply.result()
         except BaseException as e:
-            if is_unheard() or not reply.ended_with(e):
+            if is_unheard() or reply.is_final or not reply.ended_with(e):
                 raise
         return compute()
     with _answering(reply):
@@ -317,7 +319,7 @@ async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[An
         try:
             return await reply.aresult()
         except BaseException as e:
-            if is_unheard() or not reply.ended_with(e):
+            if is_unheard() or reply.is_final or not reply.ended_with(e):
                 raise
         return await compute()
     with _answering(reply):

@@ -2,14 +2,20 @@
 
 `reply` extends the digest of `llamaindex_world.answer` with what selectors, question generators, evaluators, FLARE and
 structured outputs can read: well formed, and still a digest of the prompt. `spoiled` and `failing` are worse models.
+`ToolCaller` is a model of its own, on no engine, that calls tools.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, LLMMetadata
+from llama_index.core.llms import CustomLLM
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection
 from pydantic import BaseModel
 
 from teola_plugin.engines import Completion
@@ -120,3 +126,38 @@ def failing(which: str, error: Exception) -> Callable[[str], Completion]:
 
 def _wants_form(prompt: str) -> bool:
     return any(sign in prompt for sign in (*FORMATS, "search queries", "Relevance: 7"))
+
+
+class ToolCaller(FunctionCallingLLM, CustomLLM):
+    """Calls two tools and then answers from what they said; newer releases have a mock of this kind.
+
+    One after the other, as results come in the order in which tools happen to end.
+    """
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(is_function_calling_model=True, is_chat_model=True)
+
+    def complete(self, prompt: str, formatted: bool = False, **settings: Any) -> CompletionResponse:
+        return CompletionResponse(text=prompt)
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **settings: Any) -> Iterator[CompletionResponse]:
+        yield CompletionResponse(text=prompt, delta=prompt)
+
+    def chat(self, messages: Sequence[ChatMessage], **settings: Any) -> ChatResponse:
+        results = [str(message.content) for message in messages if message.role == "tool"]
+        called = {"called": TOPICS[len(results)]} if len(results) < 2 else {}
+        text = "" if called else digest("".join(results))
+        return ChatResponse(message=ChatMessage(role="assistant", content=text, additional_kwargs=called), delta=text)
+
+    def stream_chat(self, messages: Sequence[ChatMessage], **settings: Any) -> Iterator[ChatResponse]:
+        yield self.chat(messages)
+
+    def _prepare_chat_with_tools(self, tools: Any, chat_history: Any = None, **settings: Any) -> dict[str, Any]:
+        return {"messages": chat_history}
+
+    def get_tool_calls_from_response(self, response: ChatResponse, **settings: Any) -> list[ToolSelection]:
+        topic = response.message.additional_kwargs.get("called")
+        if topic is None:
+            return []
+        return [ToolSelection(tool_id=f"call-{topic}", tool_name=topic, tool_kwargs={"input": f"What of {topic}?"})]

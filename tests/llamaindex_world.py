@@ -5,6 +5,7 @@ The language model answers with a digest of its prompt: one different character 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
@@ -75,15 +76,22 @@ class Engines:
         self.rerank = EngineRerank(engine=self.reranker, top_n=3)
 
 
+@functools.cache
+def _client() -> Any:
+    """Half of the time of a test goes into reading the settings of a client."""
+    import chromadb
+
+    return chromadb.EphemeralClient()
+
+
 def index_of(engines: Engines, texts: Sequence[str] | None = None) -> VectorStoreIndex:
     """Twelve nodes in a Chroma collection of their own."""
-    import chromadb
     from llama_index.vector_stores.chroma import ChromaVectorStore
 
     texts = texts or [
         f"Note {i}. " + f"The keeper of hive {i} is called {digest(str(i))[:8]}. " * 12 for i in range(12)
     ]
-    collection = chromadb.EphemeralClient().create_collection(next(_names), embedding_function=None)
+    collection = _client().create_collection(next(_names), embedding_function=None)
     storage = StorageContext.from_defaults(vector_store=ChromaVectorStore(chroma_collection=collection))
     nodes = [TextNode(text=text, id_=f"n{i}", metadata={"page": i}) for i, text in enumerate(texts)]
     return VectorStoreIndex(nodes, storage_context=storage, embed_model=engines.embedding)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from teola_plugin import optimize
 from teola_plugin.comparison import Comparison, Node, canonical_tree, compare, differences, plain, tree_differences
 from teola_plugin.comparison.result import interval
+from teola_plugin.comparison.values import without_new_ids
 from teola_plugin.errors import TeolaError
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.profile import TINY_CPU_LLM
@@ -227,3 +230,18 @@ def test_html_holds_the_figures_and_escapes() -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "http" not in page
+
+
+def test_ids_made_up_in_a_call_are_only_numbered() -> None:
+    known, *new = (str(uuid.uuid4()) for _ in range(5))
+
+    def answer(*ids: str) -> dict[str, Any]:
+        return {"nodes": [{"id": known}, *({"id": each} for each in ids)], "metadata": {each: {} for each in ids}}
+
+    def differ(first: Any, second: Any) -> list[str]:
+        return [*differences(*without_new_ids(first, second))]
+
+    assert differ(answer(new[0], new[1]), answer(new[2], new[3])) == []
+    assert differ(answer(new[0], new[1]), answer(new[2], new[2]))
+    assert differ(answer(new[0], new[1]), answer(new[1], new[0]))  # both have these: an order counts
+    assert differ(answer(known, new[0]), answer(new[1], known))

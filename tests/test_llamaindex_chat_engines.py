@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from llama_index.core.chat_engine import (
     ContextChatEngine,
     SimpleChatEngine,
 )
+from llama_index.core.chat_engine.types import StreamingAgentChatResponse
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 
 from tests.fakes import says
@@ -24,6 +26,9 @@ from tests.llamaindex_replies import failing, reply
 
 TURNS = ("Who keeps the bees?", "And the hives?")
 FORMS = ("chat", "achat", "stream_chat", "astream_chat")
+
+JOINS_THREADS = hasattr(StreamingAgentChatResponse, "write_response_to_history_thread")
+"""Releases before do not wait for the thread that writes the history when a stream is closed."""
 
 
 def memory(stage: Stage) -> Any:
@@ -206,9 +211,12 @@ def test_a_stream_that_is_left(name: str, form: str) -> None:
     """The history is written all the same: a thread or a task of LlamaIndex's reads on."""
 
     def leave(engine: Any) -> list[str]:
-        stream = engine.stream_chat(TURNS[0]).response_gen
+        response = engine.stream_chat(TURNS[0])
+        stream = response.response_gen
         pieces = [next(stream), next(stream)]
         stream.close()
+        while response.is_writing_to_memory and not response.is_done:
+            time.sleep(0.001)
         return pieces
 
     async def aleave(engine: Any) -> list[str]:
@@ -218,7 +226,8 @@ def test_a_stream_that_is_left(name: str, form: str) -> None:
         return pieces
 
     act = leave if form == "stream_chat" else aleave
-    assert len(same(built(ENGINES[name]), act, exact=False, look=remembered)) == 2
+    by_chance = None if JOINS_THREADS else "'exit', 'StreamingAgentChatResponse.write_response_to_history'"
+    assert len(same(built(ENGINES[name]), act, exact=False, look=remembered, by_chance=by_chance)) == 2
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -229,7 +238,9 @@ def test_a_chat_that_is_cancelled(name: str) -> None:
         task.cancel()
         return (await asyncio.gather(task, return_exceptions=True))[0].__class__
 
-    assert same(built(ENGINES[name]), cancel, exact=False, look=remembered) == "CancelledError"
+    by_chance = "." if "context" in name else None  # they ask the embedder first, which may have answered by then
+    outcome = same(built(ENGINES[name]), cancel, exact=False, look=remembered, by_chance=by_chance)
+    assert outcome == "CancelledError"
 
 
 def test_two_talks_at_once_do_not_mix() -> None:

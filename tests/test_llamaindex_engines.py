@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from llama_index.core.evaluation import GuidelineEvaluator
+from llama_index.core.evaluation.guideline import EvaluationData
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.output_parsers import PydanticOutputParser
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
-from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.query_engine import RetrieverQueryEngine, RetryQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin import runtime
+from teola_plugin.adapters.llamaindex import adapter
 from tests.llamaindex_comparing import FORMS, Stage, asking, is_exact, retrieving, same
 from tests.llamaindex_parts import (
     ENGINES,
@@ -22,10 +30,13 @@ from tests.llamaindex_parts import (
     POSTPROCESSORS,
     RETRIEVERS,
     chroma_retriever,
+    citation,
     fusion,
+    hyde,
     local_index,
     notes,
     rag,
+    sub_question,
     synthesizer,
 )
 from tests.llamaindex_replies import SPOILED, Keeper, failing, reply, spoiled
@@ -39,6 +50,9 @@ DECIDING = ("router", "multi_router", "sub_question", "multi_step", "retry", "fl
 
 TRULY_ASYNC = ("router", "multi_router", "sub_question", "citation", "fusion_rag", "nested", "custom")
 """Their `aquery` does not block the event loop."""
+
+FUSES_IN_COROUTINES = hasattr(QueryFusionRetriever, "_aget_queries")
+"""Releases before block the event loop while a model writes the queries."""
 
 FORMS_OF_MODELS = [*((form, True) for form in FORMS), ("query", False), ("async streaming", False)]
 
@@ -176,7 +190,10 @@ STRUCTURED = {
 @pytest.mark.parametrize("settings", STRUCTURED)
 def test_settings_of_synthesizers(settings: str, mode: str, form: str) -> None:
     def make(stage: Stage) -> Any:
-        return rag(stage, "streaming" in form, mode=mode, **STRUCTURED[settings])
+        try:
+            return rag(stage, "streaming" in form, mode=mode, **STRUCTURED[settings])
+        except ValueError as e:  # older releases do not stream what they filter
+            pytest.skip(str(e))
 
     exact = is_exact(form) and settings != "use_async"
     same(built(make), asking(form, QUESTION), exact=exact)
@@ -282,6 +299,121 @@ def test_changes_after_optimize(name: str, form: str) -> None:
     assert same(build, act, exact=form == "query", change=change) != same(build, act, ways=())
 
 
+# --- code of the user's own -------------------------------------------------------------------------------------------
+
+
+class Cutting(SentenceSplitter):
+    """A splitter of the user's own."""
+
+    heard: Any = None
+
+    def split_text(self, text: str) -> list[str]:
+        self.heard.append(text)
+        return super().split_text(text)
+
+
+class Hearing(BaseNodePostprocessor):
+    """A postprocessor of the user's own."""
+
+    heard: Any = None
+
+    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> Any:
+        self.heard.append([node.node_id for node in nodes])
+        return nodes[1:]
+
+
+def hearing(kind: Callable[..., Any], heard: list[Any], **settings: Any) -> Any:
+    """One that writes into this very list: pydantic would copy it."""
+    made = kind(**settings)
+    made.heard = heard
+    return made
+
+
+def hyde_of_ones_own(stage: Stage) -> Any:
+    def mapped(**values: Any) -> str:
+        stage.heard.append("mapped")
+        return f"{values['context_str']}!"
+
+    prompt = PromptTemplate("Write of {context_str}", function_mappings={"context_str": mapped})
+    transform = HyDEQueryTransform(stage.engines.model, prompt)
+    return TransformQueryEngine(rag(stage), transform, callback_manager=stage.callback_manager)
+
+
+def retry_of_ones_own(stage: Stage) -> Any:
+    class Parser(PydanticOutputParser[Any]):
+        def parse(self, text: str) -> Any:
+            stage.heard.append(text)
+            return super().parse(text)
+
+    judge = GuidelineEvaluator(
+        stage.engines.model,
+        eval_template=PromptTemplate("{query}\n{response}\n{guidelines}\nNow provide constructive criticism.\n"),
+        output_parser=Parser(EvaluationData),
+    )
+    return RetryQueryEngine(rag(stage), judge, 2, stage.callback_manager)
+
+
+def citation_of_ones_own(stage: Stage) -> Any:
+    engine = citation(stage, False)
+    engine.text_splitter = hearing(Cutting, stage.heard, chunk_size=32, chunk_overlap=4)
+    return engine
+
+
+@pytest.mark.parametrize("form", ["query", "aquery"])
+@pytest.mark.parametrize("make", [hyde_of_ones_own, retry_of_ones_own, citation_of_ones_own])
+def test_functions_of_the_users_run_as_often(make: Callable[[Stage], Any], form: str) -> None:
+    same(built(make), asking(form, QUESTION), exact=form == "query")
+
+
+def test_a_splitter_of_the_users_own_is_waited_for() -> None:
+    assert "cited" not in adapter.trace(citation_of_ones_own(Stage())).functions
+
+
+def _with_a_step(engine: Any, topic: str, step: Any) -> None:
+    engine._query_engines[topic]._node_postprocessors.append(step)
+
+
+def _with_an_engine(engine: Any, topic: str, step: Any) -> None:
+    old = engine._query_engines[topic]
+    engine._query_engines[topic] = RetrieverQueryEngine(
+        old.retriever, old._response_synthesizer, [step], old.callback_manager
+    )
+
+
+@pytest.mark.parametrize("form", ["query", "aquery"])
+@pytest.mark.parametrize("change", [_with_a_step, _with_an_engine])
+def test_what_a_tool_is_given_after_optimize_runs_once(change: Callable[..., None], form: str) -> None:
+    heard: list[list[Any]] = []
+
+    def build(stage: Stage) -> Any:
+        stage.engines.llm.answer = reply
+        heard.append(stage.heard)
+        return sub_question(stage, False)
+
+    def change_all(engine: Any) -> None:
+        for topic in engine._query_engines:
+            change(engine, topic, hearing(Hearing, heard[-1]))
+
+    def told(engine: Any, stage: Stage) -> list[Any]:
+        said, stage.heard = sorted(map(str, stage.heard)), []  # tools of a coroutine are asked in any order
+        return said
+
+    same(build, asking(form, QUESTION), exact=False, change=change_all, look=told)
+
+
+def test_threads_of_the_loop_may_all_wait_for_the_query() -> None:
+    async def act(engine: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+
+        def tool(question: str) -> str:
+            return str(asyncio.run_coroutine_threadsafe(engine.aquery(question), loop).result(30))
+
+        return await asyncio.to_thread(tool, QUESTION)
+
+    same(built(hyde, False), act, exact=False)
+
+
 # --- many at once, and streams that are left --------------------------------------------------------------------------
 
 
@@ -317,6 +449,8 @@ def test_streams_that_are_left(name: str, form: str, read: int) -> None:
 @pytest.mark.parametrize("name", TRULY_ASYNC)
 def test_a_query_that_is_cancelled(name: str) -> None:
     """While the model is silent, so that nothing of it is a matter of time."""
+    if name in ("fusion_rag", "nested") and not FUSES_IN_COROUTINES:
+        pytest.skip("in this release of LlamaIndex, the original blocks its event loop until the model has answered")
 
     def make(stage: Stage) -> RetrieverQueryEngine:
         stage.kept["engine"] = stage.engines.llm

@@ -20,6 +20,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.vector_stores.chroma import ChromaVectorStore
 
+import teola_plugin
 from teola_plugin import runtime
 from tests.llamaindex_comparing import Stage, picture, same
 from tests.llamaindex_parts import documents, notes
@@ -372,6 +373,7 @@ def test_an_index(store: str, act: Callable[[Any], Any]) -> None:
     same(build, act, exact=not asyncio.iscoroutinefunction(act), look=stored)
 
 
+@pytest.mark.filterwarnings("ignore:Call to deprecated method get_doc_id:DeprecationWarning")  # older LlamaIndex's own
 @pytest.mark.parametrize("fault", ["embedding", "store"])
 @pytest.mark.parametrize("method", ["insert_nodes", "insert", "ainsert_nodes"])
 def test_an_insertion_that_raises(method: str, fault: str) -> None:
@@ -430,3 +432,22 @@ def test_nodes_without_words_and_nodes_twice() -> None:
         return index.as_retriever(similarity_top_k=9).retrieve("twice")
 
     same(make_index, act, look=stored)
+
+
+def test_a_class_derived_from_the_optimized_one() -> None:
+    stage = Stage()
+    optimized: Any = teola_plugin.optimize(VectorStoreIndex)
+
+    class Named(optimized):  # type: ignore[misc]
+        def __init__(self, *args: Any, name: str = "none", **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self.name = name
+
+    settings = {"embed_model": stage.engines.embedding, "transformations": [splitter()]}
+    made = Named(notes("bees"), name="mine", **settings)
+    assert (type(made), made.name, len(made.vector_store.data.embedding_dict)) == (Named, "mine", 6)
+    assert type(Named.from_documents(documents(), **settings)) is Named
+    index = optimized.from_documents(documents(), **settings)
+    assert isinstance(index, optimized)
+    assert issubclass(VectorStoreIndex, optimized)
+    assert not isinstance(index, Named)

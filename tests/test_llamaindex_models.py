@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.evaluation import GuidelineEvaluator
+from llama_index.core.query_engine import RetrieverQueryEngine, RetryQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
@@ -140,6 +142,48 @@ def test_an_error_of_the_server_is_the_frameworks_own() -> None:
         original = ask(engine, is_async)
         assert issubclass(original, Exception)
         assert ask(_optimized(engine), is_async) is original
+
+
+def _asked(build: Callable[[Any], Any], *, is_async: bool, broken: bool = False) -> list[int]:
+    """How often the server was asked: by the original, and by the optimized engine."""
+    counts = []
+    for is_optimized in (False, True):
+        server = Server(broken=broken)
+        engine = build(server.model(is_chat_model=True))
+        ask(_optimized(engine) if is_optimized else engine, is_async)
+        counts.append(len(server.asked))
+    return counts
+
+
+class Own(BaseRetriever):
+    """A retriever of the user's own."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return [NodeWithScore(node=TextNode(text="a note", id_="own"), score=0.5)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_queries_of_a_fusion_are_asked_for_once(is_async: bool) -> None:
+    def build(llm: Any) -> Any:
+        fusion = QueryFusionRetriever([index_of(Engines()).as_retriever(), Own()], llm=llm, use_async=False)
+        return RetrieverQueryEngine(fusion, get_response_synthesizer(llm=llm))
+
+    assert _asked(build, is_async=is_async) == [2, 2]
+
+
+def _retrying(llm: Any, *, streaming: bool = False) -> RetryQueryEngine:
+    found = get_response_synthesizer(llm=llm, streaming=streaming)
+    engine = RetrieverQueryEngine(index_of(Engines()).as_retriever(), found)
+    return RetryQueryEngine(engine, GuidelineEvaluator(llm), max_retries=1)
+
+
+def test_an_error_on_a_thread_beside_the_loop_is_not_asked_for_again() -> None:
+    assert _asked(_retrying, is_async=True, broken=True) == [1, 1]
+
+
+def test_a_stream_is_not_read_on_a_thread_beside_the_loop() -> None:
+    before, after = _asked(partial(_retrying, streaming=True), is_async=True)
+    assert before == after
 
 
 def _optimized(engine: Any) -> Any:

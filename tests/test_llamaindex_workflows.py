@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 
@@ -18,7 +16,7 @@ from teola_plugin.engines import Completion
 from tests.fakes import says
 from tests.llamaindex_comparing import Stage, same
 from tests.llamaindex_parts import fusion_rag, rag, tools
-from tests.llamaindex_replies import failing, reply
+from tests.llamaindex_replies import ToolCaller, failing, reply
 from tests.llamaindex_world import QUESTION, digest
 
 BY_CHANCE = r"AllAtOnce\.join|\[\w+:\d+\]|aggregate_tool_results"
@@ -28,6 +26,7 @@ BY_CHANCE = r"AllAtOnce\.join|\[\w+:\d+\]|aggregate_tool_results"
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+    pytest.mark.filterwarnings("ignore:ServiceManager is deprecated:DeprecationWarning"),  # an older Workflow's own
     pytest.mark.filterwarnings("ignore:is_running called from within a step:DeprecationWarning"),  # a ReActAgent's
 ]
 
@@ -226,18 +225,6 @@ def react(prompt: str) -> Completion:
     return says(f"Thought: I can answer without using any more tools.\nAnswer: It is {mark}.")
 
 
-def call_tools(messages: Any, **settings: Any) -> ChatMessage:
-    """Two tools at once, and then an answer from what they said."""
-    results = [message for message in messages if message.role == "tool"]
-    if not results:
-        calls = [
-            ToolCallBlock(tool_call_id=f"call-{topic}", tool_name=topic, tool_kwargs={"input": f"What of {topic}?"})
-            for topic in ("bees", "honey")
-        ]
-        return ChatMessage(role="assistant", blocks=calls)
-    return ChatMessage(role="assistant", content=digest("".join(sorted(str(each.content) for each in results))))
-
-
 def react_agent(stage: Stage) -> Any:
     stage.engines.llm.answer = react
     return ReActAgent(
@@ -252,8 +239,7 @@ def wide_model(stage: Stage) -> Any:
 
 def function_agent(stage: Stage, name: str = "keeper", **settings: Any) -> Any:
     stage.engines.llm.answer = reply
-    model = MockFunctionCallingLLM(response_generator=call_tools, is_chat_model=True)
-    return FunctionAgent(tools=tools(stage), llm=model, name=name, description="Knows bees.", **settings)
+    return FunctionAgent(tools=tools(stage), llm=ToolCaller(), name=name, description="Knows bees.", **settings)
 
 
 def plain_function_agent(stage: Stage) -> Any:

@@ -26,8 +26,8 @@ from teola_plugin.seams import Session
 from teola_plugin.trace import Traced
 
 SUPPORTED = (
-    "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex query"
-    " engines, retrievers and synthesizers"
+    "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex components"
+    " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows)"
 )
 """Of what there are adapters, in words."""
 

@@ -12,7 +12,7 @@ from teola_plugin.api import OptimizedPipeline, optimize, optimized
 from teola_plugin.calling import Answer, Caller, first_form
 from teola_plugin.comparison.result import Comparison
 from teola_plugin.comparison.trees import Node, canonical_tree, node_count, tree_differences
-from teola_plugin.comparison.values import differences, plain
+from teola_plugin.comparison.values import differences, plain, without_new_ids
 from teola_plugin.errors import TeolaError
 from teola_plugin.runtime.session import Report
 
@@ -105,7 +105,7 @@ class _Found:
 
     def note(self, pair: tuple[_Run, _Run], faster: Any, *, is_timed: bool) -> None:
         first, second = pair[0].answer, pair[1].answer
-        self.differences += differences(_said(first), _said(second))
+        self.differences += differences(*without_new_ids(_said(first), _said(second)))
         ours, theirs = canonical_tree(pair[0].nodes), canonical_tree(pair[1].nodes)
         self.trees += tree_differences(ours, theirs)
         self.tree_nodes += node_count(ours)

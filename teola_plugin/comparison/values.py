@@ -2,19 +2,22 @@
 
 Numbers may differ by 1e-5: an embedding computed in a batch differs in the last bits from one computed alone, in the
 unoptimized pipeline too. The ids that LangChain invents for each message, and models for each call of a tool, are left
-out.
+out; those that LlamaIndex gives to nodes it makes in a call are only numbered.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 TOLERANCE = 1e-5
+_IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 def plain(value: Any) -> Any:
@@ -42,6 +45,38 @@ def plain(value: Any) -> Any:
     if any("__repr__" in vars(base) for base in type(value).__mro__[:-1]):
         return repr(value)
     return {"type": type(value).__qualname__, **{k: plain(v) for k, v in getattr(value, "__dict__", {}).items()}}
+
+
+def without_new_ids(first: Any, second: Any) -> tuple[Any, Any]:
+    """Both plain values, with the ids that only one of them has numbered as they come.
+
+    LlamaIndex gives random ids to the nodes that it makes in a call: sub-questions, citations, chunks.
+    """
+    ids = [dict.fromkeys(_IDS.findall(json.dumps(value, default=repr))) for value in (first, second)]
+    return _numbered(first, ids[0].keys() - ids[1].keys(), ids[0]), _numbered(
+        second, ids[1].keys() - ids[0].keys(), ids[1]
+    )
+
+
+def _numbered(value: Any, new: Collection[str], ids: Iterable[str]) -> Any:
+    if not new:
+        return value
+    numbers = {each: f"<new id {n}>" for n, each in enumerate(each for each in ids if each in new)}
+
+    def renamed(text: str) -> str:
+        return _IDS.sub(lambda found: numbers.get(found[0], found[0]), text)
+
+    def walk(value: Any) -> Any:
+        match value:
+            case str():
+                return renamed(value)
+            case dict():
+                return {renamed(key): walk(item) for key, item in value.items()}
+            case list():
+                return [walk(item) for item in value]
+        return value
+
+    return walk(value)
 
 
 def differences(first: Any, second: Any, at: str = "") -> Iterator[str]:

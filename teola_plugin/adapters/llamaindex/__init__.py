@@ -1,4 +1,12 @@
-"""LlamaIndex: query engines, retrievers and response synthesizers.
+"""The LlamaIndex adapter.
+
+    trace.py          a pipeline as one graph, or as those of its parts
+      engines.py, retrievers.py, transforms.py, postprocessors.py, synthesizers.py, ingestion.py, query_pipeline.py
+    twin.py           the object that the user gets back; indexes.py, streams.py
+    observers.py      where the framework's own run is, and what it came to; parts.py
+    models.py         hosted models; known.py: which components can be foreseen
+    unblocked.py      synchronous code in coroutines
+    rehearsal.py      the framework's own code, run ahead unheard
 
 `adapter` is what `teola_plugin.adapters` looks for; importing it puts the seams in place.
 """

@@ -26,7 +26,7 @@ from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
 from llama_index.core.question_gen.types import SubQuestion
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.leaf import is_stock, is_stock_of
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
@@ -47,7 +47,7 @@ def add_engine(draft: Draft, engine: BaseQueryEngine, query: Query) -> str | Non
     draft.reading(engine)
     if is_stock(engine, RetrieverQueryEngine):
         return _add_retrieval(draft, engine, query)
-    if is_stock(engine, CitationQueryEngine) and not engine._multimodal:  # type: ignore[attr-defined]
+    if is_stock(engine, CitationQueryEngine) and _cuts_alone(engine):
         return _add_retrieval(draft, engine, query, _cited(engine))
     if is_stock(engine, TransformQueryEngine):
         return _add_transformed(draft, engine, query)
@@ -67,6 +67,11 @@ def _add_retrieval(draft: Draft, engine: Any, query: Query, cut: Callable[[Nodes
         draft.reading(engine)
         nodes = draft.call("sources", "cited", cut, nodes, is_rehearsal=True)
     return add_synthesizer(draft, engine._response_synthesizer, nodes, query.question) or nodes
+
+
+def _cuts_alone(engine: Any) -> bool:
+    """No splitter of the user's cuts its nodes."""
+    return not engine._multimodal and is_stock_of(engine.text_splitter, "llama_index")
 
 
 def _cited(engine: Any) -> Callable[[Nodes], Nodes]:
@@ -89,7 +94,9 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
     generator = engine._question_gen
     if not _is_readable(draft, generator):
         return None
-    tools = {name for name, tool in engine._query_engines.items() if runs_alone(tool)}
+    held = dict(engine._query_engines)
+    read = {name: runs_alone(tool) for name, tool in held.items()}
+    tools = {name for name, still in read.items() if still}
     if not tools:
         draft.leave("TB217", engine)
         return None
@@ -97,6 +104,7 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
         draft.leave("TB215", engine)
         return None
     draft.rely_on(engine, generator, generator._llm)
+    draft.rely_on_that(lambda: engine._query_engines == held and all(still() for still in read.values() if still))
 
     def asked(question: str) -> Asked:
         bundle = QueryBundle(question)
@@ -163,7 +171,11 @@ def _is_readable(draft: Draft, generator: Any) -> bool:
     return is_plain
 
 
-def runs_alone(engine: Any) -> bool:
-    """Its run has no effects and asks nothing that is not foreseen, so that it may be made ahead as a whole."""
+def runs_alone(engine: Any) -> Callable[[], bool] | None:
+    """Whether it is as it was when its run had no effects and asked nothing that is not foreseen.
+
+    Such a run may be made ahead as a whole. None if it never was like that.
+    """
     draft = Draft()
-    return bool(add_engine(draft, engine, Query())) and draft.is_whole and all(map(is_silent, reachable(engine)))
+    is_alone = bool(add_engine(draft, engine, Query())) and draft.is_whole and all(map(is_silent, reachable(engine)))
+    return draft.still_fits if is_alone else None

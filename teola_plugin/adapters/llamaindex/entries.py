@@ -14,6 +14,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.tools import BaseTool
 from llama_index.core.workflow import Workflow
 
 from teola_plugin.adapters.llamaindex.reachable import PIPELINES
@@ -51,6 +52,8 @@ def methods_of(cls: type) -> dict[str, dict[str, bool]]:
         return {"synthesize": ANSWERS}
     if issubclass(cls, BaseNodePostprocessor):
         return {"postprocess_nodes": {"answers": False}}
+    if issubclass(cls, BaseTool):
+        return {"call": {}}
     if issubclass(cls, BaseChatEngine):
         return {"chat": {}, "stream_chat": {}}
     if issubclass(cls, Workflow | IngestionPipeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,14 +18,21 @@ MAKES = ("from_documents", "from_vector_store")
 
 
 def make_class_twin(cls: Any, calls: Calls) -> Any:
-    """A class of the same name whose instances are twins of instances of `cls`."""
+    """A class of the same name whose instances are twins of instances of `cls`.
 
-    def new(_: Any, *args: Any, **kwargs: Any) -> Any:
+    Instances of `cls` count as its own. What the user derives from it is as if derived from `cls`.
+    """
+
+    def new(here: Any, *args: Any, **kwargs: Any) -> Any:
+        if here is not twin:
+            return object.__new__(here) if cls.__new__ is object.__new__ else cls.__new__(here, *args, **kwargs)
         with _made_ahead(kwargs, calls):
             return calls.again(cls(*args, **kwargs))
 
     def making(name: str) -> Any:
-        def method(_: Any, *args: Any, **kwargs: Any) -> Any:
+        def method(here: Any, *args: Any, **kwargs: Any) -> Any:
+            if here is not twin:
+                return inspect.getattr_static(cls, name).__get__(None, here)(*args, **kwargs)
             with _made_ahead(kwargs, calls):
                 return calls.again(getattr(cls, name)(*args, **kwargs))
 
@@ -38,9 +46,11 @@ def make_class_twin(cls: Any, calls: Calls) -> Any:
         "__teola__": True,
         "__teola_calls__": calls,
         "__new__": new,
+        "__subclasshook__": classmethod(lambda here, other: (here is twin and cls in other.__mro__) or NotImplemented),
         **{name: making(name) for name in MAKES if hasattr(cls, name)},
     }
-    return type(cls)(cls.__name__, (cls,), namespace)
+    twin = type(cls)(cls.__name__, (cls,), namespace)
+    return twin
 
 
 @contextlib.contextmanager

@@ -173,13 +173,15 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A stream is the model's own, except in a rehearsal, which must not reach the model."""
+    """A stream is the model's own, except where nobody may hear, which must not reach the model."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
-            if session is None or not is_rehearsing():
+            if session is None or not session.is_unheard:
                 return original(self, *args, **kwargs)
+            if not is_rehearsing():
+                raise LookupError("a stream of a model elsewhere is asked for by the framework's own run alone")
             request = _Request(self, method, args, kwargs)
             reply, _ = session.claim(request.spec, "decoding", request.payload, {})
             return iter([_foreseen(request, str(reply.result()))])

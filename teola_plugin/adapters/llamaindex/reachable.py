@@ -38,6 +38,8 @@ HOLDERS = (
 )  # fmt: skip
 """Components that may hold others."""
 
+LIBRARIES = frozenset(["llama_index", "workflows", "pydantic", "builtins", "abc", "typing"])
+
 MOST = 1000
 """So many components, lists and dictionaries are looked at; what a pipeline has beyond that is left to its own run."""
 
@@ -70,7 +72,10 @@ def reachable(pipeline: Any, leaves: tuple[type, ...] = ()) -> list[Any]:
 
 
 def _held(component: Any) -> Iterator[Any]:
-    """The values of its attributes, private ones of pydantic too."""
+    """The values of its attributes, private ones of pydantic too, and those that the user's own classes have."""
+    for cls in type(component).__mro__:
+        if cls.__module__.partition(".")[0] not in LIBRARIES and "__teola__" not in vars(cls):
+            yield from vars(cls).values()
     for state in (getattr(component, "__dict__", {}), getattr(component, "__pydantic_private__", None) or {}):
         yield from state.values()
 

@@ -114,7 +114,8 @@ def _add_vector(draft: Draft, search: _Search, name: str, query: Query) -> str:
     """The vector to search with: the query's own, or the mean of several texts'."""
     if query.strings is None:
         return _add_embedding(draft, search, name, Ref(query.text))
-    _add_embedding(draft, search, name, Ref("query"))  # often one of the texts, and known before they are
+    if query.keeps_original:
+        _add_embedding(draft, search, name, Ref("query"))  # known before the others are
 
     def mean(strings: list[str], vectors: list[Any]) -> Any:
         bundle = QueryBundle("query", custom_embedding_strs=strings)
@@ -160,20 +161,23 @@ def _add_fusion(draft: Draft, fusion: Any, query: Query) -> str:
     draft.rely_on(fusion, fusion._llm)
     wanted = fusion.num_queries - 1
     queries = _add_queries(draft, fusion, wanted, query.text) if wanted > 0 else None
-    is_known = all(s is not None and s.asked is not None for s in searches) and (queries or wanted <= 0)
+    is_known = all(searches) and (queries or wanted <= 0)
     found: list[str] = []
     vectors: tuple[str, ...] = ()
     for search in searches:
-        if search is None or search.asked is None:
+        if search is None:
             continue
         if not vectors or fusion.use_async:  # else the first retriever leaves its vector in the bundle for all
             vectors = (_add_vector(draft, search, "q0", query),)
             vectors += (_add_embedding(draft, search, "q", star(queries)),) if queries else ()
+        if search.asked is None:  # a search in this process is made of the vectors, and costs next to nothing
+            found += vectors
+            continue
         found.append(_add_searching(draft, search, "hits0", Ref(vectors[0])))
         found += [_add_searching(draft, search, "hits", star(v)) for v in vectors[1:]]
+    draft.cover(fusion)  # also where its own run tells its nodes: what it asks itself is asked here
     if not is_known or fusion.object_map:
         return draft.await_run("nodes", fusion, "retrieve", query.text, *found)
-    draft.cover(fusion)
 
     def fuse(query: str, *values: Any) -> Nodes:
         texts = [query, *values[0][:wanted]] if queries else [query]

@@ -1,8 +1,8 @@
 """What comes back before it is finished: its call ends with it.
 
 A streaming response is read by the caller. That of a chat engine is read by a thread or task of the framework's, which
-writes it to the memory while the caller is given a copy. A workflow is a task. A response that nobody reads any more
-ends its call when it is forgotten.
+writes it to the memory while the caller is given a copy; or by the caller too, where an older engine writes the memory
+in the stream itself. A workflow is a task. A response that nobody reads any more ends its call when it is forgotten.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from llama_index.core.workflow.handler import WorkflowHandler  # type: ignore[at
 from teola_plugin.adapters import Call
 from teola_plugin.seams import active, instrument
 
+STREAMS = (StreamingResponse, AsyncStreamingResponse, StreamingAgentChatResponse)
+
 _open: dict[int, Call] = {}
 """The calls of chat responses that are being written, by the id of the response: they have no hash."""
 
@@ -30,14 +32,17 @@ def install() -> None:
 
 def until_read(value: Any, call: Call) -> Any:
     """The framework's own response; the call ends now, or with its stream, or with the workflow."""
+    name = "response_gen"
     if isinstance(value, StreamingAgentChatResponse):
-        _close_with(value, call)
-        return value
+        if value.is_writing_to_memory:
+            _close_with(value, call)
+            return value
+        name = "achat_stream" if value.chat_stream is None else "chat_stream"
     if isinstance(value, WorkflowHandler):
         done: Any = getattr(value, "_result_task", value)  # in older versions it is a future itself
         done.add_done_callback(lambda _: call.close())
         return value
-    stream = value.response_gen if isinstance(value, StreamingResponse | AsyncStreamingResponse) else None
+    stream = getattr(value, name) if isinstance(value, STREAMS) else None
     held: Any
     if isinstance(stream, Generator):
         held = _held(stream, call)
@@ -47,7 +52,7 @@ def until_read(value: Any, call: Call) -> Any:
         call.close()
         return value
     weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
-    value.response_gen = held
+    setattr(value, name, held)
     return value
 
 

@@ -1,7 +1,7 @@
 """Response synthesizers as primitives. Which prompts an answer takes is told by a rehearsal of the synthesizer itself.
 
-    accumulate, simple_summarize   all prompts are known after retrieval
-    tree_summarize                 so are those of the leaves; the next level follows their answers
+    accumulate, simple_summarize   all prompts are known after retrieval; asked one by one by a call without coroutines
+    tree_summarize                 so are those of the leaves; each level follows the answers of the one below
     refine, compact                the first prompt is known; of the later ones, with chat templates, all that stands
                                    before the existing answer, which is prefilled while the first answer is written
     generation                     one prompt, known from the start
@@ -42,6 +42,12 @@ from teola_plugin.graph import Ref
 KNOWN = (CompactAndAccumulate, Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize, Generation)
 """Subclasses first."""
 
+GATHERS = (Accumulate, TreeSummarize)
+"""From coroutines these ask all that they can at once by themselves. A rehearsal could only keep them from it."""
+
+LEVELS = 3
+"""Of a tree, so many above its leaves run ahead. Three are enough for the leaves of a thousand nodes."""
+
 MARK = "\u241fanswer\u241f"
 """Stands for an answer that no model has written yet."""
 
@@ -58,8 +64,9 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, ques
     if is_stream(first.payload) and not isinstance(synthesizer, TreeSummarize):
         draft.leave("TB210", synthesizer)
         return None
-    mode = ("is_async",) if isinstance(first.payload, Foreign) else ()
-    if mode and _uses_coroutines(synthesizer):
+    is_foreign = isinstance(first.payload, Foreign)
+    mode = ("is_async",) if is_foreign or isinstance(synthesizer, GATHERS) else ()
+    if is_foreign and _uses_coroutines(synthesizer):
         draft.leave("TB215", synthesizer, hint="call it from a coroutine, or without use_async")
     if is_stock(synthesizer, Generation):
         return _add_generation(draft, prompts, first, mode, question)
@@ -71,12 +78,22 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, ques
         prefixes = draft.call("prefixes", "prefixes", _known_prefixes, asked, depth=1)
         draft.ask("warm", "partial_prefilling", first.spec, star(prefixes), depth=1)
     if isinstance(synthesizer, TreeSummarize):
+        return _add_levels(draft, prompts, first, mode, (question, nodes), answers)
+    return answers
+
+
+def _add_levels(
+    draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[str, ...], given: tuple[str, str], answers: str
+) -> str:
+    """The levels of a tree above its leaves, each from the answers of all below. A tree that is done has none left."""
+    levels = [answers]
+    for _ in range(LEVELS):
         above = draft.call(
-            "asked_above", "rehearse_above", prompts.asked_after, question, nodes, answers, *mode, is_rehearsal=True
+            "asked_above", "rehearse_above", prompts.asked_above, *given, *mode, *levels, is_rehearsal=True
         )
         prompts_above = draft.call("prompts_above", "prompts", _payloads, above, depth=1)
-        answers = _add_answers(draft, "answers_above", prompts_above, first)
-    return answers
+        levels.append(_add_answers(draft, "answers_above", prompts_above, first))
+    return levels[-1]
 
 
 def _add_answers(draft: Draft, name: str, prompts: str, like: Asked) -> str:
@@ -131,11 +148,21 @@ class _Prompts:
         """Every request, in order; from the second on they may hang on answers not known yet."""
         return self.asked_after(question, nodes, (), is_async)
 
+    def asked_above(
+        self, question: str, nodes: Sequence[NodeWithScore], is_async: bool, *levels: Sequence[str]
+    ) -> list[Asked]:
+        """The requests of the level above these answers; none above the root."""
+        if len(levels[-1]) < 2:
+            return []
+        return self.asked_after(question, nodes, list(chain.from_iterable(levels)), is_async)
+
     def asked_after(
         self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str], is_async: bool = False
     ) -> list[Asked]:
         """The requests after those that `answers` are the answers of."""
         synthesizer = self._synthesizer
+        if isinstance(synthesizer, GATHERS) and (is_async or _uses_coroutines(synthesizer)):
+            return []
         if code := _obstacle(synthesizer):  # it was changed after it had been read
             raise LookupError(f"{type(synthesizer).__name__}: {CODES[code]}")
         asked = self._rehearsed(question, nodes, answers)[len(answers) :]

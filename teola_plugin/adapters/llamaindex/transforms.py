@@ -37,12 +37,14 @@ KNOWN = (HyDEQueryTransform, StepDecomposeQueryTransform, DecomposeQueryTransfor
 class Query:
     """The names of what is searched with and what is answered: `text`, and `question`, which is the same text.
 
-    `strings`: the texts whose vectors are averaged to search with, where that is not the text itself.
+    `strings`: the texts whose vectors are averaged to search with, where that is not the text itself. `keeps_original`:
+    the query as it came is among them.
     """
 
     text: str = "query"
     question: str = "question"
     strings: str | None = None
+    keeps_original: bool = False
 
 
 def add_transform(
@@ -84,4 +86,5 @@ def add_transform(
         draft.call("text", "text_of", lambda bundle: bundle.query_str, bundle),
         draft.call("asked_for", "question_of", lambda _, bundle: bundle.query_str, query.question, bundle),
         draft.call("strings", "strings_of", lambda bundle: list(bundle.embedding_strs), bundle, depth=1),
+        keeps_original=QUERY_MARK in transformed(QUERY_MARK, "written").embedding_strs,
     )

@@ -60,7 +60,7 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
     except TypeError:  # a class that wants arguments from its subclasses
         return pipeline
     if issubclass(cls, Workflow):  # whose classes each begin without steps added from outside
-        twin._step_functions, twin._step_functions_version = cls._step_functions, cls._step_functions_version
+        twin._step_functions = cls._step_functions
     return _sharing(twin, pipeline)
 
 

@@ -14,14 +14,18 @@ stores that ask the session.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
+from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import (
     MultiStepQueryEngine,
     RetryQueryEngine,
@@ -30,10 +34,17 @@ from llama_index.core.query_engine import (
 )
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.docstore import BaseDocumentStore
+from llama_index.core.types import BaseOutputParser
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters.leaf import is_stock_of
-from teola_plugin.adapters.llamaindex.known import is_embedder, is_local_docstore, is_local_store, is_store
+from teola_plugin.adapters.llamaindex.known import (
+    is_embedder,
+    is_local_docstore,
+    is_local_store,
+    is_plain_template,
+    is_store,
+)
 from teola_plugin.adapters.llamaindex.models import is_harmless, is_model, is_ours
 from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
@@ -83,16 +94,27 @@ def _unblocking(act: Act) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
-    def run() -> None:
-        with active(_Noting(noted)):
-            act()
+    """A thread of its own: those of the loop may all be taken, by user code that waits for this very call."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
 
-    try:
-        await asyncio.to_thread(run)
-    except Exception:  # the run on the loop will raise the same in its own place
-        pass
-    finally:
-        noted.is_over = True
+    def run() -> None:
+        with contextlib.suppress(BaseException), active(_Noting(noted)):  # the run on the loop will raise the same
+            act()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_end, over)
+
+    with contextlib.suppress(RuntimeError):  # there is no thread to be had
+        threading.Thread(target=copy_context().run, args=(run,), name="teola-unblocked", daemon=True).start()
+        try:
+            await over
+        finally:
+            noted.is_over = True
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    if not over.done():  # it was cancelled
+        over.set_result(None)
 
 
 # --- what may run twice ----------------------------------------------------------------------------------------------
@@ -101,7 +123,13 @@ async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
 def _may_repeat(component: Any) -> bool:
     """Its run has no effects beside what it asks, and there is something to ask."""
     parts = reachable(component, (BaseEmbedding, BasePydanticVectorStore, BaseDocumentStore))
-    return all(map(_is_known, parts)) and any(_waits(part) for part in parts)
+    return all(map(_is_known, parts)) and any(_waits(part) for part in parts) and not _streams(parts)
+
+
+def _streams(parts: Sequence[Any]) -> bool:
+    """A stream of a model elsewhere may be asked for, and cannot be read twice."""
+    is_elsewhere = any(isinstance(part, LLM) and not is_ours(part) for part in parts)
+    return is_elsewhere and any(getattr(part, "_streaming", False) for part in parts)
 
 
 def _waits(component: Any) -> bool:
@@ -120,9 +148,18 @@ def _is_known(component: Any) -> bool:
             return is_local_store(component) or is_store(component)
         case BaseDocumentStore():
             return is_local_docstore(component)
-    functions = [value for value in vars(component).values() if callable(value)]
     is_stock = is_stock_of(component, "llama_index") or is_ours(component)
-    return is_stock and is_silent(component) and all(map(is_harmless, functions))
+    return is_stock and is_silent(component) and all(map(_is_repeatable, vars(component).values()))
+
+
+def _is_repeatable(held: Any) -> bool:
+    """It is no code of the user's, or such that may run once more."""
+    match held:
+        case BasePromptTemplate(output_parser=parser):
+            return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
+        case BaseOutputParser():
+            return is_stock_of(held, "llama_index")
+    return not callable(held) or is_harmless(held)
 
 
 # --- the two runs ----------------------------------------------------------------------------------------------------
@@ -161,6 +198,7 @@ class _Noting:
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         reply, is_mine = self._session().claim(spec, op, payload, settings)
+        reply.is_final = is_mine
         self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
         return reply, is_mine
 
