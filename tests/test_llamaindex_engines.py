@@ -280,7 +280,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "top_k": ("loud", lambda engine: setattr(engine.retriever, "_similarity_top_k", 1)),
     "lookahead": ("flare", lambda engine: setattr(engine, "_max_iterations", 1)),
     "retries": ("retry", lambda engine: setattr(engine, "max_retries", 0)),
-    "fusion": ("fusion_rag", lambda engine: setattr(engine.retriever, "num_queries", 1)),
+    "fusion": ("fusion_rag", lambda engine: vars(engine.retriever).update(num_queries=1, similarity_top_k=2)),
     "question prompt": (
         "sub_question",
         lambda engine: engine.update_prompts({

@@ -136,6 +136,11 @@ class RunAhead:
         return [*items, Closed(name, (), end)] if told.is_last else [*items]
 
     @property
+    def is_done(self) -> bool:
+        """All that it can come to is there, or on its way to whoever asked."""
+        return self._scheduler.is_done
+
+    @property
     def has_put_off(self) -> bool:
         """Functions wait for `resume`."""
         return bool(self._put_off)

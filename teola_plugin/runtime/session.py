@@ -106,6 +106,10 @@ class _Front:
     def awaits(self, component: object) -> bool:
         return id(component) in self.observed and id(component) not in self.told
 
+    @property
+    def is_over(self) -> bool:
+        return bool(self.runs) and all(run.is_done for run in self.runs)
+
     def stop(self) -> None:
         for run in self.runs:
             run.stop()
@@ -189,8 +193,10 @@ class Session:
             self._is_ahead = True
             self._subscribe()
         front = _Front(observed)
-        earlier = [] if beside else self._fronts
-        self._fronts = [*self._fronts, front] if beside else [front]
+        with kept_off, self._lock:
+            earlier = [] if beside else self._fronts
+            goes_on = [other for other in self._fronts if not other.is_over] if beside else []
+            self._fronts = [*goes_on, front]
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)

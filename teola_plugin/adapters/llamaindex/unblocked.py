@@ -148,7 +148,7 @@ def _is_known(component: Any) -> bool:
             return is_local_store(component) or is_store(component)
         case BaseDocumentStore():
             return is_local_docstore(component)
-    is_stock = is_stock_of(component, "llama_index") or is_ours(component)
+    is_stock = is_stock_of(component, "llama_index.core") or is_ours(component)
     return is_stock and is_silent(component) and all(map(_is_repeatable, vars(component).values()))
 
 
