@@ -130,7 +130,7 @@ def test_what_is_split_is_embedded_at_once(form: str) -> None:
     nodes = apart(_ingest, twin, form, documents())
     (report,) = behind(twin).reports
     assert len(nodes) == 4 * 12
-    assert (report.hits, report.shared, report.misses, report.wasted) == (len(nodes), 0, 0, 0)
+    assert (report.hits + report.shared, report.misses, report.wasted) == (len(nodes), 0, 0)
     first = engines.embedder.batches[0].items
     assert len(first) < len(nodes)  # of the first book, before the last was split
 
@@ -154,6 +154,7 @@ def test_a_cache_that_may_know_the_embeddings_is_waited_for() -> None:
     assert [report.wasted for report in behind(twin).reports] == [0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:Call to deprecated method get_doc_id:DeprecationWarning")  # older LlamaIndex's own
 def test_the_class_of_an_index() -> None:
     engines = Engines()
     made = apart(

@@ -71,7 +71,8 @@ def _add_retrieval(draft: Draft, engine: Any, query: Query, cut: Callable[[Nodes
 
 def _cuts_alone(engine: Any) -> bool:
     """No splitter of the user's cuts its nodes."""
-    return not engine._multimodal and is_stock_of(engine.text_splitter, "llama_index")
+    is_multimodal = getattr(engine, "_multimodal", False)  # older releases know text only
+    return not is_multimodal and is_stock_of(engine.text_splitter, "llama_index")
 
 
 def _cited(engine: Any) -> Callable[[Nodes], Nodes]:
