@@ -117,6 +117,26 @@ def test_each_slot_is_handed_out_once(host: LocalHost) -> None:
     assert session.close().misses == 1
 
 
+@pytest.mark.parametrize("op", ["embedding", "searching"])
+def test_an_error_of_what_is_shared_is_raised_in_one_place(host: LocalHost, op: str) -> None:
+    def broken(payload: Any) -> Any:
+        raise RuntimeError("boom")
+
+    engine = FakeEngine(broken)
+    engine.gate = gated(host)
+    session = Session(host)
+    session.submit_ahead(engine.spec, op, ["one", "one"], {}, 1)
+    replies = [session.ask(engine.spec, op, ["one"], {})[0] for _ in range(2)]
+    host.soon(engine.gate.set)
+    errors = []
+    for reply in replies:
+        with pytest.raises(RuntimeError, match="boom") as raised:
+            reply.result()
+        errors.append(raised.value)
+    assert errors[0] is not errors[1]
+    assert session.close().hits == 2
+
+
 def test_the_same_embedding_is_computed_once(host: LocalHost) -> None:
     fakes = engines()
     session = Session(host)

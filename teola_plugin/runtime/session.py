@@ -31,7 +31,7 @@ from typing import Any
 
 from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed
-from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, freeze
+from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, freeze
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.finalizers import kept_off
@@ -248,17 +248,23 @@ class Session:
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
+        shared: list[tuple[Reply, Any, Reply]] = []
         with kept_off, self._lock:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
                 entry = self._entry(spec, op, payload, settings)
-                if entry.ahead == len(entry.slots) and not _share(entry, op):
-                    entry.slots.append(_Slot(Reply(), stamp))
-                    fresh.append((self._bound(payload), entry.slots[-1].reply))
+                if entry.ahead == len(entry.slots):
+                    if source := _share(entry, op):
+                        shared.append((source, payload, entry.slots[-1].reply))
+                    else:
+                        entry.slots.append(_Slot(Reply(), stamp))
+                        fresh.append((self._bound(payload), entry.slots[-1].reply))
                 replies.append(entry.slots[entry.ahead].reply)
                 entry.ahead += 1
-        self._submit(engine, op, fresh, settings, depth, spec)
+        submit = partial(self._submit, engine, op, settings=settings, depth=depth, spec=spec)
+        submit(fresh)
+        self._take_over(shared, submit)
         return replies
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
@@ -341,6 +347,7 @@ class Session:
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
+        shared: list[tuple[Reply, Any, Reply]] = []
         with kept_off, self._lock:
             if self._is_closed or (self._is_alone and op not in SHARED):  # there is no slot to look for
                 fresh = [(self._bound(payload), Reply()) for payload in payloads]
@@ -349,14 +356,16 @@ class Session:
                     self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
             for payload in payloads:
                 entry = self._entry(spec, op, payload, settings)
-                if entry.taken == len(entry.slots):
-                    _share(entry, op)
+                if entry.taken == len(entry.slots) and (source := _share(entry, op)):
+                    shared.append((source, payload, entry.slots[-1].reply))
                 reply, outcome = self._retire(entry, stamp)
                 replies.append(reply)
                 if outcome != "hit":
                     fresh.append((self._bound(payload), reply))
                 self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
-        self._submit(engine, op, fresh, settings, self._retiring_depth, spec)
+        submit = partial(self._submit, engine, op, settings=settings, depth=self._retiring_depth, spec=spec)
+        submit(fresh)
+        self._take_over(shared, submit)
         if not self._is_alone:
             self._will_await(replies)
         return replies
@@ -491,6 +500,20 @@ class Session:
         """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
         return replace(payload, loop=self._loop) if isinstance(payload, Foreign) and payload.is_async else payload
 
+    def _take_over(
+        self, shared: Sequence[tuple[Reply, Any, Reply]], submit: Callable[[Sequence[tuple[Any, Reply]]], None]
+    ) -> None:
+        """Let replies have the values of others. What failed is asked for again: an error is raised in one place."""
+
+        def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
+            if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:
+                submit([(self._bound(payload), reply)])
+            else:
+                reply.put(outcome)
+
+        for source, payload, reply in shared:
+            source.listen(partial(hear, payload=payload, reply=reply))
+
     def _submit(
         self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int,
         spec: EngineSpec,
@@ -592,19 +615,15 @@ class _Inner(Session):
             reply.listen(mine.put)
 
 
-def _share(entry: _Slots, op: str) -> bool:
-    """Let a new slot have the reply of the last one, where nobody can tell the difference."""
+def _share(entry: _Slots, op: str) -> Reply | None:
+    """Make a new slot that is to take over the reply of the last one, where nobody can tell the difference."""
     if op not in SHARED or not entry.slots or isinstance(entry.slots[-1].reply.outcome, Failed):
-        return False
+        return None
     last = entry.slots[-1]
-    if op != "searching":
-        reply = last.reply
-    elif entry.taken < len(entry.slots):
-        reply = last.reply.copied()
-    else:
-        return False  # whoever has it may have changed it
-    entry.slots.append(_Slot(reply, last.stamp, is_shared=True))
-    return True
+    if op == "searching" and entry.taken == len(entry.slots):
+        return None  # whoever has it may have changed it
+    entry.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
+    return last.reply.copied() if op == "searching" else last.reply
 
 
 def _ended_reply() -> Reply:
