@@ -66,8 +66,8 @@ def test_real(framework: str, app: str, form: str, real_kits: dict[str, Kit]) ->
     assert found.is_optimized
     assert found.hits + found.shared > 0
     assert not found.fallbacks
-    if app == "naive":
-        assert (found.misses, found.wasted) == (0, 0)
+    if app == "naive":  # in coroutines LlamaIndex asks for its three notes at once by itself, and then for the answer
+        assert (found.misses, found.wasted) == (3 + 1 if form == "aquery" else 0, 0)
 
 
 @pytest.mark.parametrize(("framework", "app"), list(itertools.product(FORMS, APPS)))
