@@ -44,11 +44,9 @@ class JsonItems:
         self._text += text
         if self._at < 0:
             self._at = _array_start(self._text)
-        before = len(self._given)
-        while self._at >= 0 and (found := complete_element(self._text, self._at)):
-            value, self._at = found
-            self._given.append(value)
-        return self._given[before:]
+        elements, self._at = complete_elements(self._text, self._at)
+        self._given += elements
+        return elements
 
     def close(self) -> list[Any]:
         try:
@@ -71,7 +69,16 @@ def _array_start(text: str) -> int:
     return len(text) - len(body) + 1 if body.startswith("[") else -1
 
 
-def complete_element(text: str, at: int) -> tuple[Any, int] | None:
+def complete_elements(text: str, at: int) -> tuple[list[Any], int]:
+    """The elements from `at` on that are complete, and where the next may begin; none before the array (-1)."""
+    elements: list[Any] = []
+    while at >= 0 and (found := _complete_element(text, at)):
+        value, at = found
+        elements.append(value)
+    return elements, at
+
+
+def _complete_element(text: str, at: int) -> tuple[Any, int] | None:
     """The element that begins at `at` and where the next may begin, if what follows shows it complete."""
     try:
         value, end = _DECODER.raw_decode(text, _skip_blanks(text, at))

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from teola_plugin.errors import ItemsError
-from teola_plugin.items.json import complete_element
+from teola_plugin.items.json import complete_elements
 
 _FENCE = "```json"
 _ARRAY = re.compile(r'[^\[{]*(?:\[|\{\s*"items"\s*:\s*\[)')
@@ -31,11 +31,9 @@ class SubQuestionItems:
         if not self._given:
             begin = _ARRAY.match(self._text, _json_start(self._text))
             self._at = begin.end() if begin else -1
-        before = len(self._given)
-        while self._at >= 0 and (found := complete_element(self._text, self._at)):
-            value, self._at = found
-            self._given.append(value)
-        return self._given[before:]
+        elements, self._at = complete_elements(self._text, self._at)
+        self._given += elements
+        return elements
 
     def close(self) -> list[Any]:
         try:

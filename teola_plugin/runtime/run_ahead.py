@@ -126,8 +126,7 @@ class RunAhead:
         elif depth == 0:
             self._go(lambda: self._scheduler.apply([Fragment(name, (), value)]))
         elif depth == 1 and isinstance(value, Sequence):
-            items: list[Event] = [Fragment(name, (i,), item) for i, item in enumerate(value)]
-            self._go(lambda: self._scheduler.apply([*items, Closed(name, (), len(items))]))
+            self._go(lambda: self._scheduler.apply(self._more(name, Items(value, is_last=True))))
 
     def _more(self, name: str, told: Items) -> list[Event]:
         begin = self._told.get(name, 0)
