@@ -29,8 +29,8 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.draft import Draft, star
-from teola_plugin.adapters.llamaindex.known import is_embedder
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK
+from teola_plugin.adapters.llamaindex.retrievers import may_embed
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.seams import current, instrument
 from teola_plugin.trace import Items
@@ -79,11 +79,7 @@ def add_ingestion(draft: Draft, component: Any) -> str | None:
     model, splitter = _stages(component)
     if model is None:
         return None
-    if not is_embedder(model):
-        draft.leave("TB204", component, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
-        return None
-    if any(getattr(model, name, None) is not None for name in ("embeddings_cache", "rate_limiter")):
-        draft.leave("TB205", model)
+    if not may_embed(draft, component, model):
         return None
     asked = _asked(model, QUERY_MARK)
     if asked is None or QUERY_MARK not in str(asked.payload):

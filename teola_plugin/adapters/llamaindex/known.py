@@ -27,6 +27,12 @@ def is_embedder(model: Any) -> bool:
     return sentence_transformers.spec_of(model._model) is not None and not model._parallel_process
 
 
+def is_asked_each_time(model: Any) -> bool:
+    """No cache and no limiter stands before an embedding model."""
+    names = ("embeddings_cache", "rate_limiter")  # older releases have no limiters
+    return all(getattr(model, name, None) is None for name in names)
+
+
 def is_reranker(postprocessor: Any) -> bool:
     """A cross-encoder on an engine of ours, or a sentence-transformers one."""
     if is_ours(postprocessor):

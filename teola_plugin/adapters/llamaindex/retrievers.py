@@ -23,6 +23,7 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from teola_plugin.adapters.leaf import as_vector, is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import (
+    is_asked_each_time,
     is_embedder,
     is_local_docstore,
     is_local_store,
@@ -78,6 +79,17 @@ def _retrieved(retriever: BaseRetriever, bundle: QueryBundle) -> Nodes:
     return retriever._handle_recursive_retrieval(bundle, nodes)
 
 
+def may_embed(draft: Draft, component: object, model: Any) -> bool:
+    """What the embedding model of `component` is asked can be foreseen; a break if not."""
+    if not is_embedder(model):
+        draft.leave("TB204", component, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
+        return False
+    if not is_asked_each_time(model):
+        draft.leave("TB205", model)
+        return False
+    return True
+
+
 def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
     """What `retriever` asks its leaves for, or None (and a break) if that cannot be known."""
     if not is_stock(retriever, VectorIndexRetriever):
@@ -88,11 +100,7 @@ def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
     if retriever.object_map or not is_local_docstore(retriever._docstore):
         draft.leave("TB203", retriever)
         return None
-    if not is_embedder(model):
-        draft.leave("TB204", retriever, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
-        return None
-    if any(getattr(model, name, None) is not None for name in ("embeddings_cache", "rate_limiter")):
-        draft.leave("TB205", model)
+    if not may_embed(draft, retriever, model):
         return None
     is_local = is_local_store(store)
     if not is_local and not is_store(store):

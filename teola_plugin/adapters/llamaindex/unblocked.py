@@ -39,6 +39,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.known import (
+    is_asked_each_time,
     is_embedder,
     is_local_docstore,
     is_local_store,
@@ -142,8 +143,7 @@ def _is_known(component: Any) -> bool:
         case LLM():
             return is_model(component)
         case BaseEmbedding():
-            names = ("embeddings_cache", "rate_limiter")  # older releases have no limiters
-            return is_embedder(component) and all(getattr(component, name, None) is None for name in names)
+            return is_embedder(component) and is_asked_each_time(component)
         case BasePydanticVectorStore():
             return is_local_store(component) or is_store(component)
         case BaseDocumentStore():
