@@ -234,8 +234,6 @@ def save(path: Path, profiles: Mapping[str, Profile | LlmProfile]) -> None:
 
 def load(path: Path) -> dict[str, Profile | LlmProfile]:
     """The profiles of a file that `save` or a person wrote. Raises: ProfileError, naming file and field."""
-    from pydantic import TypeAdapter, ValidationError  # slow to import, and most processes load no profile
-
     try:
         content = json.loads(path.read_text())
     except ValueError as e:
@@ -244,16 +242,24 @@ def load(path: Path) -> dict[str, Profile | LlmProfile]:
         raise ProfileError(f"{path}: expected an object of profiles by engine name")
     found: dict[str, Profile | LlmProfile] = {}
     for name, fields in content.items():
-        shape: type[Profile | LlmProfile] = LlmProfile if "step" in fields else Profile
         try:
-            found[name] = TypeAdapter(shape).validate_python(fields)
-        except ValidationError as e:
-            first = e.errors()[0]
-            field = ".".join(map(str, [name, *first["loc"]]))
-            raise ProfileError(f"{path}: {field}: {first['msg']}, got {first['input']!r}") from e
+            found[name] = parse(fields)
         except ProfileError as e:
-            raise ProfileError(f"{path}: {name}: {e}") from e
+            raise ProfileError(f"{path}: {name}.{e}") from e
     return found
+
+
+def parse(fields: Mapping[str, Any]) -> Profile | LlmProfile:
+    """The profile of decoded JSON. Raises: ProfileError, naming the field."""
+    from pydantic import TypeAdapter, ValidationError  # slow to import, and most processes load no profile
+
+    shape: type[Profile | LlmProfile] = LlmProfile if "step" in fields else Profile
+    try:
+        return TypeAdapter(shape).validate_python(fields)
+    except ValidationError as e:
+        first = e.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ProfileError(f"{field}: {first['msg']}, got {first['input']!r}") from e
 
 
 def _require(condition: bool, field: str, expected: str, got: object) -> None:
