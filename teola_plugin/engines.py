@@ -13,13 +13,25 @@ counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Settings = tuple[tuple[str, Hashable], ...]
+
+WRITES = frozenset({"ingestion", "tool"})
+"""Operations with effects. What became of one whose engine crashed nobody knows, so it is not run again."""
+
+REPEATABLE = frozenset({"embedding", "reranking", "searching", "partial_prefilling"})
+"""Operations that come to the same each time, whatever their settings."""
+
+
+def is_repeatable(op: str, settings: Mapping[str, Any]) -> bool:
+    """Running it twice gives the same. Of generations only the greedy ones: without `temperature` an LLM samples."""
+    return op in REPEATABLE or (op == "decoding" and settings.get("temperature") == 0)
 
 
 def freeze(value: Any) -> Any:
@@ -34,6 +46,8 @@ def freeze(value: Any) -> Any:
     if numpy is not None and isinstance(value, numpy.ndarray):
         return numpy.ascontiguousarray(value, dtype=numpy.float32).tobytes()
     match value:
+        case str():
+            return value
         case Mapping():
             return ("dict", frozenset((freeze(k), freeze(v)) for k, v in value.items()))
         case list() | tuple():
@@ -50,26 +64,42 @@ class Completion(str):
     """The text an LLM wrote, with what the engine knows about it. It is a `str`: prompts and parsers take it as it is.
 
     `pieces` are the deltas in the order they were streamed (one per token); `raw` is the framework's own reply where
-    the engine is a foreign model.
+    the engine is a foreign model. `output_tokens`: how many they are, also where a server told no more than that.
     """
 
     token_ids: tuple[int, ...]
     pieces: tuple[str, ...]
     finish_reason: str
     prompt_tokens: int
+    output_tokens: int
     raw: Any
 
     def __new__(
         cls, text: str, *, token_ids: Sequence[int] = (), pieces: Sequence[str] = (), finish_reason: str = "stop",
-        prompt_tokens: int = 0, raw: Any = None,
+        prompt_tokens: int = 0, output_tokens: int | None = None, raw: Any = None,
     ) -> Completion:  # fmt: skip
         self = super().__new__(cls, text)
         self.token_ids = tuple(token_ids)
         self.pieces = tuple(pieces)
         self.finish_reason = finish_reason
         self.prompt_tokens = prompt_tokens
+        self.output_tokens = len(self.token_ids) if output_tokens is None else output_tokens
         self.raw = raw
         return self
+
+
+class Urgency(NamedTuple):
+    """How far it is from a request to the output of its query, in requests and predicted seconds; itself included.
+
+    `objective`: `latency` or `throughput` where somebody has deduced it (passes/deduce_objectives.py).
+    """
+
+    depth: int = 0
+    remaining_s: float = 0.0
+    objective: str = ""
+
+
+NOT_URGENT = Urgency()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +107,35 @@ class Item:
     """One piece of work. `owner` is the query it belongs to (an engine may keep state per owner: an open prefill)."""
 
     payload: Any
-    owner: int = 0
+    owner: Hashable = 0
     priority: int = 0
     """Lower is more urgent; for engines that order their own queue (vLLM)."""
 
     id: int = 0
     """Unique in the process; what `abort` names."""
 
+    tenant: str = ""
+    """Nothing computed for one tenant is given to another, the prefix cache included."""
+
+    deadline_s: float = math.inf
+    """On the clock of the event loop that runs the engine."""
+
+    tokens: int = 0
+    """Of KV cache that an LLM may need for it, as far as the engine can tell (`kv_tokens`)."""
+
+    urgency: Urgency = NOT_URGENT
+    begun_s: float = 0.0
+    """When its query began, on that clock too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items that share operation and settings; the engine runs them as one call."""
+    """Items that share operation and settings; the engine runs them as one call, on one of its instances."""
 
     op: str
     settings: Mapping[str, Any]
     items: tuple[Item, ...]
+    instance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +174,22 @@ Emit = Callable[[int, Outcome], None]
 class Capabilities:
     """What the scheduler may rely on.
 
-    `max_items`: the largest batch. `concurrent`: items of several batches run side by side (continuous batching), so
-    slots free up item by item. `prefix`: the engine reuses a prefilled prefix, so `partial_prefilling` pays.
-    `abort`: it can end an item that it has begun. `remote`: items are requests to a service, and side by side do not
-    slow one another down.
+    `max_items`: the largest batch. `max_tokens`: how much KV cache an instance has. `concurrent`: items of several
+    batches run side by side (continuous batching), so slots free up item by item. `prefix`: the engine reuses a
+    prefilled prefix, so `partial_prefilling` pays. `prefix_at_end`: it does so once all of the prefix is computed;
+    prompts that come together each compute what they have in common. `abort`: it can end an item that it has begun.
+    `remote`: items are requests to a service, and side by side do not slow one another down. `is_scheduled`: it has a
+    scheduler of its own, where the requests of several processes meet; this process hands on everything at once.
     """
 
     max_items: int = 32
+    max_tokens: int | None = None
     concurrent: bool = False
     prefix: bool = False
     abort: bool = False
     remote: bool = False
+    is_scheduled: bool = False
+    prefix_at_end: bool = False
 
 
 @runtime_checkable
@@ -153,9 +202,19 @@ class Engine(Protocol):
     - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value
       how many tokens were prefilled
 
-    An engine may also have `profile` (its latency profile, for the passes), `model` (what it serves, for the cache keys
-    of frameworks), `stamp()` (the version of what it reads: a result computed under another one is not used),
-    `release(owner)` (the query is over) and `render_chat(messages[, tools])` (the prompt of a chat).
+    An engine may also have:
+
+    - `profile`: its latency profile, for passes and policies (`profiles`: by operation, where they differ)
+    - `model`: what it serves, for the cache keys of frameworks
+    - `stamp()`: the version of what it reads: a result computed under another one is not used
+    - `release(owner)`: the query is over
+    - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
+    - `render_chat(messages[, tools])`: the prompt of a chat
+    - `kv_tokens(op, payload, settings)`: see `Item.tokens`
+    - `policy`: by which its batches are made, in place of the host's
+    - `instances`: engines that share its work; it runs none itself
+    - `recovered()`: a coroutine that returns once it works again after an EngineCrashed
+    - `restart()`: it hangs: end its process
     """
 
     name: str

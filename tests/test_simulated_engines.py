@@ -170,6 +170,25 @@ def test_blocks_that_nobody_used_for_longest_go_first() -> None:
     assert len(cache) == 2
 
 
+def test_of_a_text_that_must_go_the_end_goes_first() -> None:
+    """Without its first block nothing of it could be found."""
+    cache = PrefixCache(max_blocks=4, block_tokens=1)
+    cache.add(list("abc"))
+    cache.add(list("xy"))
+    assert cache.hit_tokens(list("abc.")) == 2
+    cache.add(list("z"))
+    assert [cache.hit_tokens([*text, "."]) for text in ("abc", "xy", "z")] == [2, 1, 1]
+
+
+@given(st.lists(st.text("ab", max_size=6), max_size=12), st.integers(1, 6))
+def test_a_cache_holds_no_more_than_it_may_and_finds_what_it_was_told_last(texts: list[str], most: int) -> None:
+    cache = PrefixCache(max_blocks=most, block_tokens=1)
+    for text in texts:
+        cache.add(list(text))
+        assert len(cache) <= most
+        assert cache.hit_tokens([*text, "."]) == min(len(text), most)
+
+
 # --- the LLM ------------------------------------------------------------------------------------------------
 
 

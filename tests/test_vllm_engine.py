@@ -6,20 +6,28 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from teola_plugin import runtime
+from teola_plugin import configure, runtime
+from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.engines import Batch, Completion, Delta, Done, Failed, Item, Outcome
-from teola_plugin.errors import Cancelled, EngineError, EngineUnavailable
+from teola_plugin.errors import Cancelled, EngineCrashed, EngineError, EngineUnavailable
 from teola_plugin.runtime.engines import vllm as vllm_module
 from teola_plugin.runtime.engines import vllm_core
 from teola_plugin.runtime.engines.open_prefills import OpenPrefill
 from teola_plugin.runtime.engines.pieces import Pieces
 from teola_plugin.runtime.engines.vllm import VllmEngine
+from teola_plugin.runtime.local import Query
 from teola_plugin.seams import Reply
+from teola_plugin.tenancy import Terms
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]  # the first test starts the engine
 
@@ -35,9 +43,12 @@ def prompt(seed: int, words: int) -> str:
     return f"Case {seed}. " + "".join(choose.choice(WORDS) + choose.choice([" ", " ", "", "\n"]) for _ in range(words))
 
 
-def ask(engine: VllmEngine, op: str, *payloads: Any, owner: int = 0, **settings: Any) -> list[Reply]:
+def ask(
+    engine: VllmEngine, op: str, *payloads: Any, owner: int = 0, tenant: str = "", **settings: Any
+) -> list[Reply]:  # fmt: skip
     replies = [Reply() for _ in payloads]
-    runtime.host.submit(engine, op, payloads, settings, replies, owner=owner)
+    query = Query(owner, Terms(tenant), time.monotonic())
+    runtime.host.submit(engine, op, payloads, settings, replies, query=query)
     return replies
 
 
@@ -54,8 +65,8 @@ def forget_prefixes(engine: VllmEngine) -> bool:
 
     async def forget() -> bool:
         await engine.start()
-        await asyncio.gather(*engine._closing)
         assert engine._core is not None
+        await asyncio.gather(*engine._core.closing)
         return bool(await engine._core.llm.reset_prefix_cache())
 
     return bool(on_host(forget()))
@@ -278,7 +289,9 @@ def split_like_plain(engine: VllmEngine, prompts: Sequence[str], cuts: Sequence[
     for n, (owner, text, cut) in enumerate(zip(queries, prompts, cuts, strict=True)):
         (prefill,) = ask(engine, "partial_prefilling", text[:cut], owner=owner)
         if n % 2:
-            prefill.result()  # otherwise the rest follows while the prefix is on its way
+            prefill.result()
+        else:  # the rest follows while the prefix is on its way
+            assert settled(lambda: not runtime.host.load(engine)[0])
         answers.append(ask(engine, "decoding", text, owner=owner, **settings)[0])
     assert [a.result().token_ids for a in answers] == plain
     for owner in queries:
@@ -336,6 +349,17 @@ def test_a_prefix_whose_tokens_turn_out_differently_is_given_up(
     cuts = [next(at for at in range(100, len(t)) if t[at - 1 : at + 1].isalpha()) for t in prompts]
     split_like_plain(vllm_engine, prompts, cuts, max_tokens=6, **GREEDY)
     assert len(continued) < 16
+
+
+def test_a_prefix_that_comes_after_its_prompt_is_not_computed(vllm_engine: VllmEngine) -> None:
+    owner, text = runtime.host.new_id(), prompt(6, 80)
+    (answer,) = ask(vllm_engine, "decoding", text, owner=owner, max_tokens=400, **GREEDY)
+    next(stream := answer.stream())
+    (late,) = ask(vllm_engine, "partial_prefilling", text[:-20], owner=owner)
+    assert late.result() == 0
+    stream.close()
+    assert settled(lambda: not vllm_engine._tasks)
+    assert forget_prefixes(vllm_engine)
 
 
 def test_a_prefix_goes_to_one_prompt_of_its_owner(vllm_engine: VllmEngine, continued: list[OpenPrefill]) -> None:
@@ -442,14 +466,150 @@ def test_one_engine_belongs_to_one_event_loop(vllm_engine: VllmEngine) -> None:
         asyncio.run(vllm_engine.start())
 
 
-def test_a_dead_core_fails_its_items_and_the_next_use_starts_another(vllm_engine: VllmEngine) -> None:
-    expected = decode(vllm_engine, "Before and after", max_tokens=6, **GREEDY)[0].token_ids
+def kill_core(engine: VllmEngine, number: signal.Signals = signal.SIGKILL) -> None:
+    assert engine._core is not None
+    for process in engine._core.llm.engine_core.resources.engine_manager.processes:
+        os.kill(process.pid, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_greedy_text_goes_on_where_a_dead_core_left_it(vllm_engine: VllmEngine, number: signal.Signals) -> None:
+    ahead = runtime.host.new_id()
+    (expected, short) = decode(vllm_engine, "Torn", "Other", max_tokens=200, **GREEDY)
+    crashes = runtime.host.counts(vllm_engine).crashes
+    ask(vllm_engine, "partial_prefilling", prompt(5, 80), owner=ahead)[0].result()
+    torn, other = ask(vllm_engine, "decoding", "Torn", "Other", max_tokens=200, **GREEDY)
+    stream = torn.stream()
+    pieces = [next(stream) for _ in range(20)]
+    kill_core(vllm_engine, number)
+    assert "".join([*pieces, *stream]) == expected
+    assert torn.result().token_ids == expected.token_ids
+    assert other.result() == short
+    assert runtime.host.counts(vllm_engine).crashes == crashes + 1
+    assert settled(lambda: runtime.host.load(vllm_engine) == (0, 0))
     assert vllm_engine._core is not None
-    (reply,) = ask(vllm_engine, "decoding", "Doomed", max_tokens=4000, **GREEDY)
+    assert not len(vllm_engine._core.prefills)
+    assert forget_prefixes(vllm_engine)
+
+
+def test_a_sampled_text_that_was_told_in_part_fails_with_its_core(vllm_engine: VllmEngine) -> None:
+    (expected,) = decode(vllm_engine, "Before and after", max_tokens=6, **GREEDY)
+    (reply,) = ask(vllm_engine, "decoding", "Doomed", max_tokens=4000, temperature=1.0, ignore_eos=True)
     stream = reply.stream()
     next(stream)
-    for process in vllm_engine._core.llm.engine_core.resources.engine_manager.processes:
-        os.kill(process.pid, signal.SIGKILL)
-    with pytest.raises(EngineError, match="died"):
+    kill_core(vllm_engine)
+    with pytest.raises(EngineCrashed, match="died"):
         list(stream)
-    assert decode(vllm_engine, "Before and after", max_tokens=6, **GREEDY)[0].token_ids == expected
+    assert decode(vllm_engine, "Before and after", max_tokens=6, **GREEDY)[0].token_ids == expected.token_ids
+
+
+def test_a_core_that_says_nothing_is_ended_and_its_work_done_again(vllm_engine: VllmEngine) -> None:
+    (expected,) = decode(vllm_engine, "Frozen", max_tokens=100, **GREEDY)
+    rules = runtime.host.rules
+    (reply,) = ask(vllm_engine, "decoding", "Frozen", max_tokens=100, **GREEDY)
+    stream = reply.stream()
+    next(stream)
+    kill_core(vllm_engine, signal.SIGSTOP)
+    try:
+        configure(stall_s=2)
+        ask(vllm_engine, "decoding", "Behind it", max_tokens=2, **GREEDY)[0].result()  # watched, unlike the first
+        assert "".join(stream) == expected[len(expected.pieces[0]) :]
+    finally:
+        runtime.host.rule(rules)
+
+
+SLEEPER = """
+import asyncio, sys
+from teola_plugin import runtime
+from teola_plugin.runtime.engines.vllm import VllmEngine
+if __name__ == "__main__":
+    engine = VllmEngine(sys.argv[1], max_num_seqs=4)
+    asyncio.run_coroutine_threadsafe(engine.start(), runtime.host.loop).result()
+    (process,) = engine._core.llm.engine_core.resources.engine_manager.processes
+    print(process.pid, flush=True)
+    input()
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_core_ends_with_a_process_that_is_killed(start_method: str, tmp_path: Path) -> None:
+    (script := tmp_path / "sleeper.py").write_text(SLEEPER)
+    environment = {**os.environ, "VLLM_WORKER_MULTIPROC_METHOD": start_method, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tiny_model())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=environment, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        core = psutil.Process(int(parent.stdout.readline()))
+        assert core.is_running()
+        parent.terminate()
+    psutil.wait_procs([core], timeout=60)
+    assert not core.is_running()
+
+
+# --- tenants, KV cache ---------------------------------------------------------------------------------------
+
+
+def cached_tokens(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much of each prompt came from the prefix cache, from now on."""
+    seen: list[int] = []
+    assert engine._core is not None
+    original = engine._core.llm.generate
+
+    async def spy(*args: Any, **kwargs: Any) -> Any:
+        told = False
+        async for output in original(*args, **kwargs):
+            if not told:
+                seen.append(output.num_cached_tokens or 0)
+            told = True
+            yield output
+
+    monkeypatch.setattr(engine._core.llm, "generate", spy)
+    return seen
+
+
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["plain", "ahead"])
+def test_no_prefix_of_one_tenant_serves_another(
+    vllm_engine: VllmEngine, monkeypatch: pytest.MonkeyPatch, is_ahead: bool
+) -> None:
+    on_host(vllm_engine.start())
+    assert forget_prefixes(vllm_engine)
+    cached = cached_tokens(vllm_engine, monkeypatch)
+    text = prompt(77, 250)  # some blocks long
+    answers = []
+    for tenant in ("acme", "bolt", "acme", "bolt"):
+        owner = runtime.host.new_id()
+        if is_ahead:
+            ask(vllm_engine, "partial_prefilling", text[:-40], owner=owner, tenant=tenant)[0].result()
+        answers += ask(vllm_engine, "decoding", text, owner=owner, tenant=tenant, max_tokens=6, **GREEDY)
+        answers[-1].result()
+        vllm_engine.release(owner)
+    assert len({answer.result() for answer in answers}) == 1
+    first, second, third, fourth = (
+        cached[n : n + len(cached) // 4][0] for n in range(0, len(cached), len(cached) // 4)
+    )
+    assert (first, second) == (0, 0)
+    assert third > 0
+    assert fourth > 0
+    assert settled(lambda: not len(vllm_engine._core.prefills))  # type: ignore[union-attr]
+    assert forget_prefixes(vllm_engine)
+
+
+def test_the_scheduler_learns_how_much_kv_cache_there_is(vllm_engine: VllmEngine) -> None:
+    decode(vllm_engine, "Start", max_tokens=2, **GREEDY)
+    decode(vllm_engine, "And pump", max_tokens=2, **GREEDY)
+    assert vllm_engine._core is not None
+    there_is = vllm_engine._core.room.tokens
+    assert vllm_engine.capabilities.max_tokens == there_is > 0
+    assert runtime.host._lanes[vllm_engine].scheduler.instances.capabilities.max_tokens == there_is
+
+
+def test_the_guess_of_a_request_s_kv_cache_is_near_the_truth(vllm_engine: VllmEngine) -> None:
+    texts = [prompt(n, 100) for n in range(60)]
+    for text in texts:
+        vllm_engine._demand.prompt_was(text, len(vllm_engine.tokens(text)))
+    for text in texts:
+        needed = len(vllm_engine.tokens(text)) + 40
+        guessed = vllm_engine.kv_tokens("decoding", text, {"max_tokens": 40})
+        assert needed <= guessed <= 2 * needed + 128
+    assert vllm_engine.kv_tokens("decoding", "word " * 10**6, {}) <= 2 * vllm_engine._core.max_model_len  # type: ignore[union-attr]

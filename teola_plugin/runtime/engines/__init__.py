@@ -14,6 +14,8 @@ from teola_plugin.resources import IdentityMap
 KINDS = ("engine", "sentence_transformer", "cross_encoder", "chroma", "python")
 
 _engines: dict[str, IdentityMap[Engine]] = {kind: IdentityMap() for kind in KINDS}
+_elsewhere: IdentityMap[Engine] = IdentityMap()
+"""The engines that run in place of one of this process, by the object that that one would stand on."""
 
 
 class _Shared:
@@ -28,6 +30,8 @@ def engine_for(spec: EngineSpec) -> Engine:
 
     Raises: EngineError if there is no such kind of engine, or a model or store cannot be held weakly.
     """
+    if hosted := _elsewhere.get(spec.resource):
+        return hosted
     if spec.kind == "engine":
         return spec.resource  # type: ignore[no-any-return]
     if spec.kind not in _engines:
@@ -38,6 +42,22 @@ def engine_for(spec: EngineSpec) -> Engine:
         if spec.kind == "python":  # which does not need to know the object
             return _engines["python"].get_or_make(_SHARED, lambda: _make(EngineSpec("python", _SHARED)))
         raise EngineError(f"no {spec.kind} engine can stand on a {type(spec.resource).__name__}: {e}") from e
+
+
+def run_on(spec: EngineSpec, engine: Engine) -> None:
+    """From now on this engine runs what is asked of `spec.resource`."""
+    _elsewhere.forget(spec.resource)
+    _elsewhere.get_or_make(spec.resource, lambda: engine)
+
+
+def run_here(spec: EngineSpec) -> None:
+    """Undo `run_on`."""
+    _elsewhere.forget(spec.resource)
+
+
+def is_hosted(spec: EngineSpec) -> bool:
+    """Another engine runs what is asked of `spec.resource`, or it is a way to one itself."""
+    return engine_for(spec).capabilities.is_scheduled
 
 
 def _make(spec: EngineSpec) -> Engine:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.profile import Profile
 from teola_plugin.resources import held, version
 from teola_plugin.runtime.engines.worker import Worker, run_batch
 
@@ -23,8 +24,12 @@ MAX_ITEMS = 64
 class ChromaEngine:
     """`keep=False`: the engine does not keep the collection alive, and ends when the collection does."""
 
-    def __init__(self, collection: Any, *, name: str = "chroma", max_items: int = MAX_ITEMS, keep: bool = True) -> None:
+    def __init__(
+        self, collection: Any, *, name: str = "chroma", max_items: int = MAX_ITEMS, keep: bool = True,
+        profile: Profile | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
+        self.profile = profile
         self.capabilities = Capabilities(max_items=max_items)
         self._worker = Worker(name)
         self._id: Hashable = collection.id

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from teola_plugin.errors import Cancelled
 
 HELD_BACK_TOKENS = 8
 """BPE merges stay inside a word, so only the tokens of a prefix's last word can change. Over 4,000 random cuts of the
@@ -36,7 +38,7 @@ class OpenPrefill:
     """
 
     def __init__(
-        self, owner: int, text: str, token_ids: Sequence[int], params: Any,
+        self, owner: Hashable, text: str, token_ids: Sequence[int], params: Any,
         generate: Callable[[AsyncGenerator[Any, None], Any], AsyncGenerator[Any, None]],
         chunk: Callable[[Sequence[int], Any], Any],
     ) -> None:  # fmt: skip
@@ -54,8 +56,10 @@ class OpenPrefill:
         self._reader.add_done_callback(_look_at_error)
 
     async def prefilled(self) -> None:
-        """Wait until the prefix is in the cache. Raises what vLLM raised."""
+        """Wait until the prefix is in the cache. Raises: what vLLM raised; Cancelled if it was closed before."""
         await self._has_output.wait()
+        if self._reader.cancelled():
+            raise Cancelled("the prompt that this prefix was for is wanted no more")
         if self._reader.done():
             self._reader.result()
 
@@ -147,7 +151,7 @@ class OpenPrefills:
         """Hold `prefill` open until it is taken or removed."""
         self._open.append(prefill)
 
-    def take(self, owner: int, text: str) -> OpenPrefill | None:
+    def take(self, owner: Hashable, text: str) -> OpenPrefill | None:
         """Removes and returns the owner's prefill that covers most of `text`."""
         fitting = [p for p in self._open if p.owner == owner and text.startswith(p.text)]
         best = max(fitting, key=lambda p: len(p.token_ids), default=None)
@@ -162,7 +166,7 @@ class OpenPrefills:
             self._open.remove(prefill)
         return found
 
-    def remove_owner(self, owner: int) -> list[OpenPrefill]:
+    def remove_owner(self, owner: Hashable) -> list[OpenPrefill]:
         """Removes and returns all of an owner."""
         gone = [p for p in self._open if p.owner == owner]
         self._open = [p for p in self._open if p.owner != owner]

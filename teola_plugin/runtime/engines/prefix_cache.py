@@ -1,10 +1,12 @@
 """Which token prefixes an LLM still holds the KV cache of: whole blocks, the least recently used go first.
 
+Of blocks that were used together the last of the text goes first, so that what is left of it can still be found.
+
     tokens    a b c d | e f g h | i j        blocks of four
     known     a b c d | e f g h              `i j` fills no block, so it is never found again
 
-Source: vLLM's automatic prefix caching, of which this keeps the two rules that decide the cost: only full
-blocks, and the last token of a prompt is always computed.
+Source: vLLM's automatic prefix caching, of which this keeps the rules that decide the cost: only full blocks, the last
+token of a prompt is always computed, and blocks are given back from the end of a text to its beginning.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ BLOCK_TOKENS = 16
 """vLLM's block size on a GPU."""
 
 _ROOT = 0
+_Block = tuple[int, tuple[str, ...]]
 
 
 class PrefixCache:
@@ -23,7 +26,7 @@ class PrefixCache:
     def __init__(self, max_blocks: int = 16_384, block_tokens: int = BLOCK_TOKENS) -> None:
         self._max_blocks = max_blocks
         self._block_tokens = block_tokens
-        self._blocks: dict[tuple[int, tuple[str, ...]], int] = {}  # oldest use first
+        self._blocks: dict[_Block, int] = {}  # oldest use first
         self._newest = _ROOT
 
     def __len__(self) -> int:
@@ -31,19 +34,25 @@ class PrefixCache:
 
     def hit_tokens(self, tokens: Sequence[str]) -> int:
         """How many tokens at the start of a prompt need not be computed."""
-        parent, hits = _ROOT, 0
+        parent, hit = _ROOT, []
         for block in self._full_blocks(tokens[: max(0, len(tokens) - 1)]):
             if (parent, block) not in self._blocks:
                 break
-            parent = self._touch(parent, block)
-            hits += self._block_tokens
-        return hits
+            hit.append((parent, block))
+            parent = self._blocks[parent, block]
+        self._use(hit)
+        return len(hit) * self._block_tokens
 
     def add(self, tokens: Sequence[str]) -> None:
         """These tokens have been computed, from the first one on."""
-        parent = _ROOT
+        parent, path = _ROOT, []
         for block in self._full_blocks(tokens):
-            parent = self._touch(parent, block)
+            path.append((parent, block))
+            if (parent, block) not in self._blocks:
+                self._newest += 1
+                self._blocks[parent, block] = self._newest
+            parent = self._blocks[parent, block]
+        self._use(path)
         while len(self._blocks) > self._max_blocks:
             del self._blocks[next(iter(self._blocks))]
 
@@ -51,13 +60,10 @@ class PrefixCache:
         """Forget all of them."""
         self._blocks.clear()
 
-    def _touch(self, parent: int, block: tuple[str, ...]) -> int:
-        known = self._blocks.pop((parent, block), None)
-        if known is None:
-            self._newest += 1
-            known = self._newest
-        self._blocks[parent, block] = known
-        return known
+    def _use(self, path: list[_Block]) -> None:
+        """The first of them becomes the last to go."""
+        for block in reversed(path):
+            self._blocks[block] = self._blocks.pop(block)
 
     def _full_blocks(self, tokens: Sequence[str]) -> list[tuple[str, ...]]:
         size = self._block_tokens

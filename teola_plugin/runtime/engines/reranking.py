@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.profile import Profile
 from teola_plugin.resources import held, lock_for
 from teola_plugin.runtime.engines.embedding import prompted
 from teola_plugin.runtime.engines.worker import Worker, run_batch
@@ -21,8 +22,12 @@ MAX_ITEMS = 32
 class RerankingEngine:
     """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
 
-    def __init__(self, model: Any, *, name: str = "reranker", max_items: int = MAX_ITEMS, keep: bool = True) -> None:
+    def __init__(
+        self, model: Any, *, name: str = "reranker", max_items: int = MAX_ITEMS, keep: bool = True,
+        profile: Profile | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
+        self.profile = profile
         self.capabilities = Capabilities(max_items=max_items)
         self._worker = Worker(name)
         self._model = held(model, keep)

@@ -20,6 +20,9 @@ FLAGS = ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output")
 LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 KNOWN = (*NUMBERS, *FLAGS, *LISTS, "stop", "logit_bias", "structured_outputs")
 
+MAX_TOKENS = 16
+"""vLLM's own."""
+
 CONTINUABLE = {
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "ignore_eos", "skip_special_tokens",
     "stop_token_ids",

@@ -10,7 +10,8 @@ An LLM is one loop that batches continuously, as vLLM does without chunked prefi
         else                              decode: all wait step_s(running), then each says its next
 
 So a prefill delays the tokens of everything that runs. A prompt is in the prefix cache as soon as its prefill
-begins, hence two prompts of one prefill share their prefix; an answer is once it is complete.
+begins, hence two prompts of one prefill share their prefix (`prefix_at_end`: once it is over, so they do not); an
+answer is once it is complete.
 
 Embedding and reranking engines run one batch at a time, which takes `profile.predict_s(items, tokens)`.
 
@@ -21,7 +22,8 @@ batch. `sleep` may be replaced by a coroutine that passes virtual time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,7 +32,7 @@ from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, E
 from teola_plugin.errors import Cancelled, EngineClosed, EngineError
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
-from teola_plugin.runtime.engines.simulated_text import Writer, complete, embed, score, tokenize
+from teola_plugin.runtime.engines.simulated_text import Vector, Writer, complete, embed, score, tokenize
 
 FailOn = Callable[[Any], BaseException | None]
 Sleep = Callable[[float], Awaitable[Any]]
@@ -87,11 +89,13 @@ class ProfileLLM:
     def __init__(
         self, name: str, profile: LlmProfile, *, max_items: int = 32, max_prefill_tokens: int | None = None,
         reply: Writer | None = None, cache: PrefixCache | None = None, fail_on: FailOn = lambda payload: None,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep, prefix_at_end: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.profile = profile
-        self.capabilities = Capabilities(max_items=max_items, concurrent=True, prefix=True, abort=True)
+        self.capabilities = Capabilities(
+            max_items=max_items, concurrent=True, prefix=True, abort=True, prefix_at_end=prefix_at_end
+        )
         self.stats = Stats()
         self._max_prefill_tokens = max_prefill_tokens
         self._reply = reply
@@ -177,13 +181,16 @@ class ProfileLLM:
         for sequence in admitted:
             cached = self._cache.hit_tokens(sequence.tokens)
             new = len(sequence.tokens) - cached
-            self._cache.add(sequence.tokens)
+            if not self.capabilities.prefix_at_end:
+                self._cache.add(sequence.tokens)
             self.stats.cached_tokens += cached
             computed += new
             attended_s += self.profile.pair_s * new * cached
         self.stats.count(len(admitted), computed)
         await self._pass(self.profile.prefill_s(computed, items=len(admitted)) + attended_s)
         for sequence in admitted:
+            if self.capabilities.prefix_at_end:
+                self._cache.add(sequence.tokens)
             if sequence.error is not None:
                 sequence.end(Failed(sequence.error))
             elif sequence.answer is None:
@@ -265,6 +272,49 @@ class ProfileReranker:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+class ProfileStore:
+    """Operations `searching` (payload a vector, setting `top_k`) and `ingestion`, one batch at a time.
+
+    A search finds `top_k` of `texts`, in the column `documents` as a vector store has it; which ones depends on the
+    vector alone. What is ingested is not kept, so that no answer depends on who came first.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], searching: Profile, ingestion: Profile, *, name: str = "store",
+        max_items: int = 64, sleep: Sleep = asyncio.sleep,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.profile = searching
+        self.capabilities = Capabilities(max_items=max_items)
+        self.stats = Stats()
+        self._texts = texts
+        self.profiles = {"searching": searching, "ingestion": ingestion}
+        self._sleep = sleep
+        self._busy = asyncio.Lock()
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        if batch.op not in self.profiles:
+            raise EngineError(f"{self.name!r} searches and ingests; it does not understand {batch.op!r}")
+        async with self._busy:
+            seconds = self.profiles[batch.op].predict_s(len(batch.items), 0)
+            self.stats.count(len(batch.items), 0)
+            self.stats.busy_s += seconds
+            await self._sleep(seconds)
+            for position, item in enumerate(batch.items):
+                emit(position, Done(self._found(item.payload, batch.settings) if batch.op == "searching" else None))
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Batches are short: what runs, ends."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def _found(self, vector: Vector, settings: Mapping[str, Any]) -> dict[str, Any]:
+        at = zlib.crc32(vector.tobytes())
+        return {"documents": [self._texts[(at + n) % len(self._texts)] for n in range(settings["top_k"])]}
 
 
 class _Calls:

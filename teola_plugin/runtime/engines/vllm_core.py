@@ -12,6 +12,11 @@ where importing vLLM alone takes 29 s):
 
 So vLLM's own choice stands, and who starts the engine before anything else may choose "fork". On a CPU the worker lives
 in the core (VLLM_ENABLE_V1_MULTIPROCESSING=0, if it is not set): the third import buys nothing on few cores.
+
+A core outlives a process that is killed, or ended by a signal that it does not handle, and keeps its memory. So ours
+runs inside `run_core`, which looks whether its parent is still there. (The system could tell it, but tells it already
+when the *thread* that started it ends.) It is in a process group of its own: Ctrl-C in a terminal goes to the parent,
+which says what becomes of the core's work.
 """
 
 from __future__ import annotations
@@ -19,16 +24,25 @@ from __future__ import annotations
 import contextlib
 import multiprocessing.process
 import os
+import signal
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from teola_plugin import forks
-from teola_plugin.errors import EngineUnavailable
+from teola_plugin.errors import EngineError, EngineUnavailable
 from teola_plugin.finalizers import kept_off
 
 GIB_BYTES = 1 << 30
+
+LOOK_S = 0.5
+"""How often a core looks for its parent."""
+
+GRACE_S = 5.0
+"""How long a core without a parent may take to end."""
+
 _lock = threading.Lock()
 
 
@@ -64,6 +78,12 @@ def stop(llm: Any) -> None:
     llm.shutdown = lambda timeout=None: None
 
 
+def kill(llm: Any) -> None:
+    """End its processes at once."""
+    for process in llm.engine_core.resources.engine_manager.processes:
+        process.kill()
+
+
 def leave(llm: Any) -> None:
     """In a forked child: the core is the parent's. Finalizers of vLLM and multiprocessing would stop it at exit."""
     llm.shutdown = lambda timeout=None: None
@@ -74,6 +94,35 @@ def leave(llm: Any) -> None:
             finalizer.detach()
     multiprocessing.process._children.difference_update(getattr(manager, "processes", ()))  # type: ignore[attr-defined]
     forks.leave(llm)
+
+
+def load_tokenizer(name: str, model: str, engine_args: Mapping[str, Any]) -> Any:
+    """The model's fast tokenizer, from transformers. Raises: EngineUnavailable."""
+    require("transformers", name, model)
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(engine_args.get("tokenizer") or model),
+            revision=engine_args.get("tokenizer_revision") or engine_args.get("revision"),
+            trust_remote_code=engine_args.get("trust_remote_code", False),
+        )
+    except (OSError, ValueError) as e:
+        raise EngineUnavailable(f"engine {name!r}: no tokenizer for {model!r}: {e}") from e
+    if not hasattr(tokenizer, "_tokenizer"):
+        raise EngineUnavailable(f"engine {name!r}: the tokenizer of {model!r} is not a fast one")
+    return tokenizer
+
+
+def told(name: str, error: Exception) -> Exception:
+    """What a running vLLM raised for a request, as it is, or as ours where it failed itself."""
+    from vllm.v1.engine.exceptions import EngineGenerateError
+
+    if not isinstance(error, EngineGenerateError):
+        return error
+    ours = EngineError(f"engine {name!r}: vLLM failed: {error.__cause__ or error}")
+    ours.__cause__ = error
+    return ours
 
 
 def require(package: str, name: str, model: str) -> None:
@@ -102,7 +151,7 @@ def _load(model: str, engine_args: Mapping[str, Any], start_method: str | None) 
     with _environment(uniprocess):
         config = AsyncEngineArgs(model=model, **args).create_engine_config()
         method = {"VLLM_WORKER_MULTIPROC_METHOD": start_method} if start_method else {}
-        with _environment(method):  # only now, as making the configuration has overwritten it
+        with _environment(method), _ending_with_us():  # only now, as making the configuration has overwritten it
             return AsyncLLM.from_vllm_config(config, disable_log_stats=args.get("disable_log_stats", True))
 
 
@@ -118,3 +167,44 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+# --- in the core -----------------------------------------------------------------------------------------------------
+
+
+_run: Callable[..., None] | None = None
+"""What vLLM runs there, in a process that starts a core."""
+
+
+@contextlib.contextmanager
+def _ending_with_us() -> Iterator[None]:
+    """Cores that are started in here run inside `run_core`."""
+    global _run
+    from vllm.v1.engine.core import EngineCoreProc
+
+    _run = EngineCoreProc.run_engine_core
+    EngineCoreProc.run_engine_core = staticmethod(run_core)
+    try:
+        yield
+    finally:
+        EngineCoreProc.run_engine_core = staticmethod(_run)
+
+
+def run_core(*args: Any, **kwargs: Any) -> None:
+    """The life of a core: vLLM's own, which ends when the parent does."""
+    os.setpgrp()
+    threading.Thread(target=_end_after, args=(os.getppid(),), name="teola-parent", daemon=True).start()
+    if _run is not None:  # forked
+        _run(*args, **kwargs)
+        return
+    from vllm.v1.engine.core import EngineCoreProc
+
+    EngineCoreProc.run_engine_core(*args, **kwargs)
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,48 @@
+"""How much KV cache a request to an LLM will take, guessed before its prompt is tokenised.
+
+Tokenising a long prompt takes milliseconds, and the thread that asks is the one that serves all queries. So the length
+of a prompt is guessed from its characters, as prompts lately had tokens for them, and that of an answer from
+`max_tokens`, as answers lately came to. A little is added: what does not fit is computed twice, since vLLM then drops a
+request that runs and begins it again later.
+
+    prompt  [ characters x tokens per character ]
+    answer  [ max_tokens x share of it lately written ]     + MARGIN, at most all of max_tokens
+    in all  at most what the model takes, in whole blocks
+"""
+
+from __future__ import annotations
+
+MARGIN = 1.25
+
+FIRST_TOKENS_PER_CHAR = 0.4
+"""Before anything was tokenised: text in English has about 0.25, code and tables up to this."""
+
+MEAN_OF_ITEMS = 32
+"""Means go back about so many requests."""
+
+
+class KvDemand:
+    """Guesses for one model; it learns from what its requests came to. `block_tokens` is known once the engine runs."""
+
+    def __init__(self) -> None:
+        self.block_tokens = 1
+        self.max_model_len: int | None = None
+        self._tokens_per_char = FIRST_TOKENS_PER_CHAR
+        self._written = 1.0
+
+    def guess(self, text: str, max_tokens: int | None) -> int:
+        """Tokens of KV cache for a request with that prompt. `max_tokens`: None for all that the model takes."""
+        longest = self.max_model_len
+        answer = max_tokens if max_tokens is not None else longest or 0
+        tokens = MARGIN * self._tokens_per_char * len(text) + min(answer, MARGIN * self._written * answer)
+        whole = int(tokens if longest is None else min(tokens, longest)) + 1
+        return -(-whole // self.block_tokens) * self.block_tokens
+
+    def prompt_was(self, text: str, tokens: int) -> None:
+        """A prompt had so many tokens."""
+        if text:
+            self._tokens_per_char += (tokens / len(text) - self._tokens_per_char) / MEAN_OF_ITEMS
+
+    def answer_was(self, tokens: int, max_tokens: int) -> None:
+        """An answer ended by itself or at `max_tokens`."""
+        self._written += (min(1.0, tokens / max_tokens) - self._written) / MEAN_OF_ITEMS

@@ -1,0 +1,169 @@
+"""What a service allows: so many requests and tokens a minute, and when a refused request may be made again.
+
+    10 a minute   .. 0 s: 8 requests | 5 s: 2 | 5 s: the next must wait until 60 s, when the first 8 are a minute old
+
+**Budget.** No 60 s, wherever they begin, hold more than is allowed. (A token bucket as libraries have it lets through
+twice as much in its first minute: a full bucket, and what refills it.) The tokens of a request are known only when it
+has ended, so it takes as many as it may need at first and gives back what it did not. Pure: the caller reads the clock.
+
+**Retries.** After 408, 409, 429, 5xx and broken connections; as late as the service says (`Retry-After`), otherwise
+after a random time that doubles. Not after a quota that is used up, which no waiting brings back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from teola_plugin.errors import TeolaError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+T = TypeVar("T")
+
+PERIOD_S = 60.0
+BYTES_PER_TOKEN = 3
+"""Of UTF-8. English has 4 or more, code about 3, Chinese and Japanese 2 to 3: better one too many than an excess."""
+
+MAX_ATTEMPTS = 6
+FIRST_BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+"""With six attempts, 15 s at most are waited in all, unless the service itself names a later time."""
+
+TRANSIENT = (408, 409, 429)
+USED_UP = "insufficient_quota"
+
+
+def likely_tokens(text: str) -> int:
+    """About how many tokens a text has, rather more than fewer."""
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+@dataclass(slots=True)
+class Ticket:
+    """What one request took, at what time."""
+
+    at_s: float
+    tokens: int
+
+
+@dataclass(slots=True)
+class Budget:
+    """Requests and tokens of the last minute. None: without limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    _tickets: deque[Ticket] = field(default_factory=deque)
+    _held_until_s: float = -math.inf
+
+    def delay_s(self, now_s: float, tokens: int) -> float:
+        """How long a request of so many tokens must wait from now on. Infinite if it is larger than the budget."""
+        while self._tickets and self._tickets[0].at_s <= now_s - PERIOD_S:
+            self._tickets.popleft()
+        held_s = max(0.0, self._held_until_s - now_s)
+        requests, used = len(self._tickets), sum(ticket.tokens for ticket in self._tickets)
+        if self._fits(requests, used, tokens):
+            return held_s
+        for ticket in self._tickets:
+            requests, used = requests - 1, used - ticket.tokens
+            if self._fits(requests, used, tokens):
+                return max(held_s, ticket.at_s + PERIOD_S - now_s)
+        return math.inf
+
+    def take(self, now_s: float, tokens: int) -> Ticket:
+        """A request begins; its ticket says what it took."""
+        self._tickets.append(Ticket(now_s, tokens))
+        return self._tickets[-1]
+
+    def settle(self, ticket: Ticket, tokens: int) -> None:
+        """The request has ended and used so many tokens."""
+        ticket.tokens = tokens
+
+    def hold(self, until_s: float) -> None:
+        """The service wants to hear of nobody before then."""
+        self._held_until_s = max(self._held_until_s, until_s)
+
+    def _fits(self, requests: int, used: int, tokens: int) -> bool:
+        if self.requests_per_minute is not None and requests >= self.requests_per_minute:
+            return False
+        return self.tokens_per_minute is None or used + tokens <= self.tokens_per_minute
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed a little later."""
+    if isinstance(error, TeolaError):  # maybe that the client is not there
+        return False
+    import httpx
+    import openai
+
+    match error:
+        case openai.APIStatusError():
+            passes = error.status_code in TRANSIENT or error.status_code >= 500
+            return passes and error.status_code != 501 and error.code != USED_UP
+        case openai.APIConnectionError() | httpx.TransportError():
+            return True
+        case openai.APIError():  # told within the stream
+            code = error.body.get("code") if isinstance(error.body, Mapping) else None
+            return isinstance(code, int) and (code in TRANSIENT or code >= 500)
+        case _:
+            return False
+
+
+def retry_after_s(error: BaseException | None, wall_clock: Callable[[], float] = time.time) -> float | None:
+    """The wait that the service asked for, in seconds or as a date."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue
+    try:
+        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - wall_clock())
+    except (KeyError, ValueError):
+        return None
+
+
+def backoff_s(state: RetryCallState) -> float:
+    """How long to wait before the next attempt."""
+    from tenacity import wait_random_exponential
+
+    asked = retry_after_s(state.outcome.exception() if state.outcome else None)
+    if asked is not None:
+        return asked
+    wait: Any = wait_random_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S)
+    return float(wait(state))
+
+
+async def retried(
+    attempt: Callable[[], Awaitable[T]], may_again: Callable[[BaseException], bool], *, deadline_s: float,
+    max_attempts: int, sleep: Callable[[float], Awaitable[None]], tell: Callable[[str], None],
+) -> T:  # fmt: skip
+    """What an attempt returns. `tell` hears why another one is made; none begins after the deadline.
+
+    Raises: what the last attempt raised.
+    """
+    import tenacity
+
+    now_s = asyncio.get_running_loop().time
+
+    def told(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        tell(f"{getattr(error, 'status_code', type(error).__name__)}; again in {state.upcoming_sleep:.1f} s")
+
+    def is_over(state: RetryCallState) -> bool:
+        return state.attempt_number >= max_attempts or now_s() + state.upcoming_sleep >= deadline_s
+
+    async def once() -> T:  # tenacity awaits nothing but what it sees to be a coroutine function
+        return await attempt()
+
+    return await tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception(may_again), stop=is_over, wait=backoff_s, sleep=sleep, before_sleep=told,
+        reraise=True,
+    )(once)  # fmt: skip

@@ -1,0 +1,130 @@
+"""What an OpenAI-compatible server is.
+
+    /v1/models    which models it has, the longest prompt, and whose server it says it is; then, at that server's own
+    /version, /metrics          vLLM        routes, whether it is, and whether it keeps prefixes: only what answers
+    /get_server_info            SGLang      there is surely run by its user, so that computing a prefix ahead costs
+    /props                      llama.cpp   nobody money. Any other server is unknown, and may be a paid one
+
+Which of the two endpoints a model has is seen when it is asked: a hosted server may have both, and refuse one of them
+for this model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["vllm", "sglang", "llama.cpp", "unknown"]
+KINDS: tuple[Kind, ...] = ("vllm", "sglang", "llama.cpp")
+OWNERS: Mapping[str, Kind] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
+"""What /v1/models says of a model's owner."""
+
+PROBE_TIMEOUT_S = 10.0
+SHOWN_MODELS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What was found out about a server. `models` is empty if it does not say."""
+
+    kind: Kind = "unknown"
+    models: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    keeps_prefixes: bool = False
+
+    def misses(self, model: str) -> str:
+        """What to say of a model that the server does not list; nothing if it lists it, or lists none."""
+        if not self.models or model in self.models:
+            return ""
+        near = difflib.get_close_matches(model, self.models, SHOWN_MODELS, 0.3) or self.models[:SHOWN_MODELS]
+        more = f" and {len(self.models) - len(near)} more" if len(self.models) > len(near) else ""
+        return f"it has no model {model!r}; it has {', '.join(map(repr, near))}{more}"
+
+
+async def probe(client: Any, model: str, kind: Kind | None = None) -> Server:
+    """Find out about the server of an `AsyncOpenAI`. `kind`: what the user says it is.
+
+    Raises: what `openai` raises, if the server is not there, refuses the key, or cannot answer now.
+    """
+    cards = await _cards(client)
+    card = next((card for card in cards if card.get("id") == model), cards[0] if cards else {})
+    names = tuple(str(card["id"]) for card in cards if "id" in card)
+    length = card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    owner = OWNERS.get(str(card.get("owned_by", "")).lower())
+    for candidate in (kind,) if kind else (owner,) if owner else KINDS:
+        found = await _own_word(client, candidate)
+        if found is not None:
+            keeps, told_length = found
+            return Server(candidate, names, length or told_length, keeps)
+    return Server(kind or "unknown", names, length)
+
+
+async def _cards(client: Any) -> list[Mapping[str, Any]]:
+    import openai
+
+    try:
+        response = await _get(client, "/models")
+    except (openai.NotFoundError, openai.BadRequestError):
+        return []
+    except openai.APIStatusError as e:
+        if e.status_code in (405, 501):
+            return []
+        raise
+    told = _json(response)
+    cards = told.get("data") if isinstance(told, Mapping) else told  # some answer with the bare list
+    return [card for card in cards if isinstance(card, Mapping)] if isinstance(cards, list) else []
+
+
+async def _own_word(client: Any, kind: Kind) -> tuple[bool, int | None] | None:
+    """Whether a server of this kind keeps prefixes, and its longest prompt; None if it is none."""
+    root = str(client.base_url).rstrip("/").removesuffix("/v1")
+    match kind:
+        case "vllm":
+            if "version" not in await _told(client, f"{root}/version"):
+                return None
+            metrics = await _text(client, f"{root}/metrics")
+            return re.search(r'enable_prefix_caching="True"', metrics) is not None, None
+        case "sglang":
+            info = await _told(client, f"{root}/get_server_info")
+            if "model_path" not in (info or await _told(client, f"{root}/get_model_info")):
+                return None
+            return info.get("disable_radix_cache") is False, None
+        case "llama.cpp":
+            props = await _told(client, f"{root}/props")
+            if "default_generation_settings" not in props:
+                return None
+            return True, props["default_generation_settings"].get("n_ctx")
+        case _:
+            return None
+
+
+async def _told(client: Any, url: str) -> Mapping[str, Any]:
+    told = _json(await _text(client, url))
+    return told if isinstance(told, Mapping) else {}
+
+
+async def _text(client: Any, url: str) -> str:
+    import openai
+
+    try:
+        return await _get(client, url)
+    except openai.APIError:  # it has no such route
+        return ""
+
+
+async def _get(client: Any, url: str) -> str:
+    import httpx
+
+    response = await client.get(url, cast_to=httpx.Response, options={"timeout": PROBE_TIMEOUT_S})
+    return str(response.text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,119 @@
+"""What a search endpoint wants to be asked, and where in its JSON the results stand.
+
+    Shape()                                                     GET ?q=..., {"results": [{"title", "url", "content"}]}
+    Shape(count="count", results="web.results", snippet="description", key_header="X-Subscription-Token")
+    Shape(method="POST", count="num", results="organic", url="link", snippet="snippet", key_header="X-API-KEY")
+
+The named ones are in SHAPES; a declaration may give the fields of another one instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from teola_plugin.errors import EngineError
+
+Result = dict[str, str]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way to ask and to answer.
+
+    `query`, `count`: the parameters that hold the query and how many results are wanted (empty: it takes none).
+    `parameters`: sent with each request. `results`: the way to the list, by keys and positions ("web.results").
+    `title`, `url`, `snippet`: the ways within a result. `key_header`: what the key is sent in, as `key_format` says.
+    `may_lack_results`: an answer without the list found nothing; otherwise it is an error.
+    """
+
+    method: Literal["GET", "POST"] = "GET"
+    query: str = "q"
+    count: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    results: str = "results"
+    title: str = "title"
+    url: str = "url"
+    snippet: str = "content"
+    key_header: str = ""
+    key_format: str = "{key}"
+    may_lack_results: bool = False
+
+
+SHAPES: Mapping[str, Shape] = {
+    "searxng": Shape(parameters={"format": "json"}),
+    "brave": Shape(
+        count="count", results="web.results", snippet="description", key_header="X-Subscription-Token",
+        may_lack_results=True,
+    ),
+}  # fmt: skip
+
+
+def shape_of(given: str | Mapping[str, Any] | Shape) -> Shape:
+    """The shape of that name, or of those fields. Raises: EngineError."""
+    if isinstance(given, Shape):
+        return given
+    if isinstance(given, str):
+        if given not in SHAPES:
+            raise EngineError(f"shape: expected one of {', '.join(SHAPES)}, or fields of one, got {given!r}")
+        return SHAPES[given]
+    shape = record(Shape, given, "shape")
+    if shape.method not in ("GET", "POST"):
+        raise EngineError(f"shape.method: expected GET or POST, got {shape.method!r}")
+    return shape
+
+
+def record(kind: type[T], given: Mapping[str, Any], name: str) -> T:
+    """A dataclass of these fields. Raises: EngineError that names a field which it does not have."""
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise EngineError(f"{name}.{key}: no such field{hint}; known are {', '.join(known)}")
+    return kind(**given)
+
+
+def read_results(shape: Shape, said: Any, top_k: int) -> list[Result]:
+    """The first `top_k` results of an answer. One without an address is left out; a missing text is empty.
+
+    Raises: EngineError if the list is not where the shape says, or none of its results has an address.
+    """
+    found = _at(said, shape.results)
+    if found is None and shape.may_lack_results and isinstance(said, Mapping):
+        return []
+    if not isinstance(found, list):
+        raise EngineError(f"its answer has no list at {shape.results!r}, but {_outline(said)}; give the right shape")
+    results = [
+        {"title": _text(each, shape.title), "url": url, "snippet": _text(each, shape.snippet)}
+        for each in found
+        if (url := _text(each, shape.url))
+    ]
+    if found and not results:
+        raise EngineError(f"its results have no {shape.url!r}, but {_outline(found[0])}; give the right shape")
+    return results[:top_k]
+
+
+def _at(said: Any, way: str) -> Any:
+    """What stands there; None where nothing does."""
+    for step in filter(None, way.split(".")):
+        if isinstance(said, Mapping):
+            said = said.get(step)
+        elif isinstance(said, Sequence) and not isinstance(said, str) and step.isdecimal() and int(step) < len(said):
+            said = said[int(step)]
+        else:
+            return None
+    return said
+
+
+def _text(result: Any, way: str) -> str:
+    found = _at(result, way)
+    return found if isinstance(found, str) else ""
+
+
+def _outline(said: Any) -> str:
+    return f"the keys {', '.join(map(str, said))}" if isinstance(said, Mapping) else f"a {type(said).__name__}"
