@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teola_plugin.engines import Batch, Capabilities, Item
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Request
+from teola_plugin.engines import Batch, Capabilities, Item, Urgency
+from teola_plugin.runtime.beginnings import PREFIX_CHARS
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
 from teola_plugin.runtime.policies import POLICIES
 
 
@@ -82,6 +83,104 @@ def test_continuous_batching_refills_each_freed_slot() -> None:
     second = scheduler.next_batch()
     assert second is not None
     assert [item.payload for item in second.items] == ["a2"]
+
+
+def prompt(scheduler: EngineScheduler, item_id: int, text: str, query: int = 1, op: str = "decoding") -> None:
+    scheduler.submit(Request(op, {}, [Item(text, query, id=item_id)], query))
+
+
+def taken(scheduler: EngineScheduler) -> list[list[int]]:
+    batches = []
+    while batch := scheduler.next_batch():
+        batches.append([item.id for item in batch.items])
+    return batches
+
+
+@pytest.mark.parametrize(("at_end", "first"), [(True, [[1], [4, 5]]), (False, [[1], [2, 3, 4, 5]])])
+def test_prompts_wait_for_the_prefill_of_their_beginning_where_they_would_compute_it(
+    at_end: bool, first: list[list[int]]
+) -> None:
+    scheduler = fill("to", [], max_items=8, concurrent=True, prefix=True, prefix_at_end=at_end)
+    prompt(scheduler, 1, "code:", op="partial_prefilling")
+    for item_id, text, query in ((2, "code: review", 1), (3, "code:", 1), (4, "another", 1), (5, "code: mine", 2)):
+        prompt(scheduler, item_id, text, query)
+    assert taken(scheduler) == first
+    scheduler.finish([1])
+    assert taken(scheduler) == ([[2, 3]] if at_end else [])
+
+
+def test_a_prefill_waits_for_a_shorter_one_but_equal_ones_not_for_each_other() -> None:
+    scheduler = fill("to", [], max_items=8, concurrent=True, prefix=True, prefix_at_end=True)
+    for item_id, text in ((1, "code:"), (2, "code:"), (3, "code: plan")):
+        prompt(scheduler, item_id, text, op="partial_prefilling")
+    assert taken(scheduler) == [[1, 2]]
+    scheduler.finish([1, 2])
+    assert taken(scheduler) == [[3]]
+
+
+def test_a_suspect_waits_for_no_prefill() -> None:
+    """When it is due, everybody waits for it, the prefill too."""
+    scheduler = fill("to", [], max_items=1, concurrent=True, prefix=True, prefix_at_end=True)
+    scheduler.submit(Request("decoding", {}, [Item("code: review", 1, id=1)], 1, is_alone=True, group="alone"))
+    prompt(scheduler, 2, "code:", op="partial_prefilling")
+    batch = scheduler.next_batch(now_s=100.0)
+    assert batch is not None
+    assert [item.id for item in batch.items] == [1]
+
+
+def test_nothing_waits_for_a_prefill_that_was_withdrawn() -> None:
+    scheduler = fill("to", [], max_items=1, concurrent=True, prefix=True, prefix_at_end=True)
+    prompt(scheduler, 1, "another")
+    assert taken(scheduler) == [[1]]
+    prompt(scheduler, 2, "code:", op="partial_prefilling")
+    prompt(scheduler, 3, "code: review")
+    assert scheduler.withdraw([2]) == []
+    scheduler.finish([1])
+    assert taken(scheduler) == [[3]]
+
+
+@pytest.mark.parametrize(("tolerance_s", "order"), [(0.0, [1, 2, 3, 4, 5]), (1.0, [1, 3, 2, 4, 5])])
+def test_prompts_that_begin_alike_go_next_to_each_other(tolerance_s: float, order: list[int]) -> None:
+    """Within the tolerance: the fifth begins like the first too, and is due too late to go before the second."""
+    limits = Limits(prefix_tolerance_s=tolerance_s)
+    scheduler = EngineScheduler(POLICIES["critical_path"], Capabilities(1, concurrent=True, prefix=True), limits=limits)
+    begins = ["a", "b", "a", "b", "a"]
+    for at, due_s in enumerate((0.0, 0.1, 0.2, 0.3, 3.0)):
+        item = Item(begins[at] * PREFIX_CHARS + str(at), at, id=at + 1)
+        scheduler.submit(Request("decoding", {}, [item], at, begun_s=due_s))
+    found = []
+    while batch := scheduler.next_batch():
+        found += [item.id for item in batch.items]
+        scheduler.finish(found)
+    assert found == order
+
+
+def objective(scheduler: EngineScheduler, item_id: int, query: int, what: str) -> None:
+    item = Item("text", query, id=item_id, urgency=Urgency(1, 1.0, what))
+    scheduler.submit(Request("decoding", {}, [item], query))
+
+
+def test_throughput_fills_all_but_the_slots_that_one_instance_keeps() -> None:
+    scheduler = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True), instances=2)
+    objective(scheduler, 1, 2, "latency")
+    assert taken(scheduler) == [[1]]
+    for item_id in range(2, 42):
+        objective(scheduler, item_id, 1, "throughput")
+    assert sum(map(len, taken(scheduler))) == 15 + 14
+
+
+def test_throughput_leaves_slots_for_others_only_beside_others() -> None:
+    alone = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True))
+    mixed = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True))
+    objective(mixed, 1, 2, "latency")
+    assert taken(mixed) == [[1]]
+    for scheduler in (alone, mixed):
+        for item_id in range(2, 22):
+            objective(scheduler, item_id, 1, "throughput")
+    assert len(taken(alone)[0]) == 16
+    assert sum(map(len, taken(mixed))) == 13
+    objective(mixed, 30, 3, "latency")
+    assert taken(mixed) == [[30]], "behind a queue that may not have the slot"
 
 
 def test_a_withdrawn_item_leaves_the_queue_or_is_named_as_running() -> None:

@@ -15,7 +15,7 @@ from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph, parse
 from teola_plugin.interpret import interpret
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime.graph_scheduler import LOST, Closed, Event, Fragment, GraphScheduler, Lost, Ready
+from teola_plugin.runtime.graph_scheduler import LOST, Closed, Event, Fragment, Fragments, GraphScheduler, Lost, Ready
 
 RAG = """
 inputs(question, docs)
@@ -205,6 +205,16 @@ def test_an_item_may_not_arrive_twice() -> None:
     s.apply([Fragment("y", (), 1)])
     with pytest.raises(GraphError, match="y"):
         s.apply([Fragment("y", (), 2)])
+    with pytest.raises(GraphError, match="y"):
+        s.apply([Fragments("y", [()], [2])])
+
+
+def test_an_item_has_its_place() -> None:
+    for tags in ([(0,)], [()], [(0, 1), (0, 1, 2)]):
+        s = scheduler(NESTED, topics=["t0", "t1"], style="s")
+        s.start()
+        with pytest.raises(GraphError, match="claims"):
+            s.apply([Fragments("claims", tags, ["x"] * len(tags))])
 
 
 def run(
@@ -230,8 +240,18 @@ def run(
     begin(s.start())
     while events:
         some = [events.pop(rng.randrange(len(events))) for _ in range(rng.randint(1, len(events)))]
-        begin(s.apply(some))
+        begin(s.apply(together(some) if rng.random() < 0.5 else some))
     return s, started
+
+
+def together(events: list[Event]) -> list[Event]:
+    """The items of each value as one event."""
+    items: dict[str, list[Fragment]] = {}
+    for event in events:
+        if isinstance(event, Fragment):
+            items.setdefault(event.name, []).append(event)
+    bulk = [Fragments(name, [f.tag for f in found], [f.value for f in found]) for name, found in items.items()]
+    return [*bulk, *(event for event in events if not isinstance(event, Fragment))]
 
 
 STREAMED = NESTED.replace(

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from teola_plugin import configure, runtime
 from teola_plugin.engines import Batch, Done, Emit, EngineSpec
-from teola_plugin.errors import Cancelled, EngineClosed
+from teola_plugin.errors import Cancelled, EngineClosed, EngineError, TeolaError
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime import run_ahead
+from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session import NEXT, Session
 from teola_plugin.seams import Reply, active, current
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, collect_garbage, says
@@ -125,7 +127,7 @@ def test_an_error_of_what_is_shared_is_raised_in_one_place(host: LocalHost, op: 
     engine = FakeEngine(broken)
     engine.gate = gated(host)
     session = Session(host)
-    session.submit_ahead(engine.spec, op, ["one", "one"], {}, 1)
+    session.submit_ahead(engine.spec, op, ["one", "one"], {}, NEXT)
     replies = [session.ask(engine.spec, op, ["one"], {})[0] for _ in range(2)]
     host.soon(engine.gate.set)
     errors = []
@@ -153,12 +155,12 @@ def test_the_same_embedding_is_computed_once(host: LocalHost) -> None:
 def test_the_same_search_is_computed_once_and_each_has_its_own_result(host: LocalHost) -> None:
     engine = FakeEngine(lambda vector: {"metadatas": [{"seen": 0}]})
     session = Session(host)
-    first, second = (session.submit_ahead(engine.spec, "searching", ["v"], {}, 1)[0] for _ in range(2))
+    first, second = (session.submit_ahead(engine.spec, "searching", ["v"], {}, NEXT)[0] for _ in range(2))
     assert first.result() == second.result() == {"metadatas": [{"seen": 0}]}
     first.result()["metadatas"][0]["seen"] = 1
     assert second.result() == {"metadatas": [{"seen": 0}]}
-    third = session.submit_ahead(engine.spec, "searching", ["w"], {}, 1)[0]
-    assert third.result() == session.submit_ahead(engine.spec, "searching", ["w"], {}, 1)[0].result()  # also later
+    third = session.submit_ahead(engine.spec, "searching", ["w"], {}, NEXT)[0]
+    assert third.result() == session.submit_ahead(engine.spec, "searching", ["w"], {}, NEXT)[0].result()  # also later
     assert len(engine.seen) == 2
     (taken,) = session.ask(engine.spec, "searching", ["x"], {})
     taken.result()["metadatas"][0]["seen"] = 1
@@ -241,15 +243,18 @@ def test_an_exit_raised_by_an_engine_reaches_its_caller_and_leaves_the_host_aliv
 def test_an_engine_that_forgets_an_item_does_not_hang_it(host: LocalHost) -> None:
     class Forgetful(FakeEngine):
         async def run(self, batch: Batch, emit: Emit) -> None:
-            emit(0, Done("first"))
-            emit(0, Done("again"))
+            self.batches.append(batch)
+            if batch.items[0].payload == "a":
+                emit(0, Done("first"))
+                emit(0, Done("again"))
 
     engine = Forgetful()
     replies = [Reply(), Reply()]
     host.submit(engine, "x", ["a", "b"], {}, replies)
     assert replies[0].result() == "first"
-    with pytest.raises(EngineClosed, match="without an answer"):
+    with pytest.raises(EngineError, match="without an answer"):
         replies[1].result()
+    assert engine.seen == ["a", "b", "b"], "asked once more, then no longer"
 
 
 def test_a_function_that_fails_in_the_run_ahead_harms_nothing(host: LocalHost) -> None:
@@ -426,12 +431,32 @@ def test_two_queries_share_a_batch(host: LocalHost) -> None:
     first = Reply()
     engine.gate = gated(host)
     host.submit(engine, "embedding", ["warm"], {}, [first])
+    barrier(host)
     sessions = [Session(host), Session(host)]
     replies = [s.ask(EngineSpec("engine", engine), "embedding", [f"q{i}"], {})[0] for i, s in enumerate(sessions)]
     barrier(host)
     host.loop.call_soon_threadsafe(engine.gate.set)
     assert [r.result() for r in replies] == ["q0", "q1"]
     assert [len(b.items) for b in engine.batches] == [1, 2]
+
+
+def test_who_joins_a_text_late_hears_the_same_deltas(host: LocalHost) -> None:
+    engine = FakeEngine(lambda prompt: says("one two three four"), concurrent=True)
+    pieces: list[list[str]] = [[], []]
+    replies = [Reply(), Reply()]
+    settings = {"temperature": 0}
+
+    def hear(outcome: Any) -> None:
+        pieces[0].append(getattr(outcome, "text", "end"))
+        if len(pieces[0]) == 2:
+            host.submit(engine, "decoding", ["x"], settings, [replies[1]])
+
+    replies[0].listen(hear)
+    host.submit(engine, "decoding", ["x"], settings, [replies[0]])
+    replies[1].listen(lambda outcome: pieces[1].append(getattr(outcome, "text", "end")))
+    assert replies[0].result() == replies[1].result() == "one two three four"
+    assert pieces == [["one ", "two ", "three ", "four", "end"]] * 2
+    assert engine.seen == ["x"]
 
 
 def test_work_given_on_the_loop_thread_waits_its_turn(host: LocalHost) -> None:
@@ -491,8 +516,8 @@ def test_nothing_runs_ahead_after_the_end(host: LocalHost) -> None:
     fakes = engines()
     session = Session(host)
     session.close()
-    replies = session.submit_ahead(fakes["llm"].spec, "decoding", ["late"], {}, 1)
-    session.prefill(fakes["llm"].spec, "late", {}, 1)
+    replies = session.submit_ahead(fakes["llm"].spec, "decoding", ["late"], {}, NEXT)
+    session.prefill(fakes["llm"].spec, "late", {}, NEXT)
     barrier(host)
     with pytest.raises(Cancelled):
         replies[0].result()
@@ -537,3 +562,52 @@ outputs(q)
     assert fakes["embedder"].seen == ["line 0", "line 1"]
     assert len(fakes["llm"].aborted) == 1
     session.close()
+
+
+async def test_a_query_that_goes_on_comes_before_one_that_begins() -> None:
+    """One slot; the first query asks again as soon as it is answered, while others wait."""
+    host = LocalHost("critical_path", loop=asyncio.get_running_loop())
+    engine = FakeEngine(str, max_items=1, concurrent=True)
+    plan = prepared(
+        {"llm": engine}, "inputs(x); a = decoding(x) @ llm; b = prefilling(a, ' more') @ llm; c = decoding(b) @ llm"
+    )
+    await asyncio.gather(*(run_query(host, plan, {"x": f"query {n}"}) for n in range(3)))
+    assert engine.seen == [f"query {n}{more}" for n in range(3) for more in ("", " more")]
+    await host.aclose()
+
+
+async def test_what_hangs_on_the_query_is_not_shared_between_queries() -> None:
+    host = LocalHost(loop=asyncio.get_running_loop())
+    for is_per_query in (False, True):
+        engine = FakeEngine(str)
+        engine.is_per_query = is_per_query  # type: ignore[attr-defined]
+        plan = prepared({"llm": engine}, "inputs(x); y = embedding(x) @ llm; outputs(y)")
+        await asyncio.gather(*(run_query(host, plan, {"x": "the same"}) for _ in range(2)))
+        assert engine.seen == ["the same"] * (2 if is_per_query else 1)
+    await host.aclose()
+
+
+async def test_an_aggregate_of_lists_is_a_list() -> None:
+    host = LocalHost(loop=asyncio.get_running_loop())
+    text = """
+inputs(x, xs=[])
+ys: [] = aggregate(xs)
+zs: [] = embedding(*ys) @ llm
+outputs(zs)
+"""
+    assert await run_query(host, prepared({"llm": FakeEngine(str)}, text), {"x": 1, "xs": ["a", "b"]}) == {
+        "zs": ["a", "b"]
+    }
+    await host.aclose()
+
+
+def test_configure_refuses_what_makes_no_sense() -> None:
+    for wrong in ({"max_queries": 0}, {"aging_s": -1.0}, {"prefix_tolerance_s": -0.1}):
+        with pytest.raises(TeolaError, match=next(iter(wrong))):
+            configure(**wrong)  # type: ignore[arg-type]
+    before = runtime.host.rules
+    try:
+        configure(prefix_tolerance_s=0.0)
+        assert runtime.host.rules.limits == replace(before.limits, prefix_tolerance_s=0.0)
+    finally:
+        runtime.host.rule(before)

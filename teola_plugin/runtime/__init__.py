@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.seams import Reply, current
+from teola_plugin.tenancy import current_terms
 
 host = LocalHost()
 """The host of this process, shared by all optimized pipelines and by our models."""
@@ -19,5 +21,5 @@ def ask(spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[st
     if session := current():
         return session.ask(spec, op, payloads, settings)
     replies = [Reply() for _ in payloads]
-    host.submit(engine_for(spec), op, payloads, settings, replies)
+    host.submit(engine_for(spec), op, payloads, settings, replies, query=Query(0, current_terms(), time.monotonic()))
     return replies

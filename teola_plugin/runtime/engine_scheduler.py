@@ -1,102 +1,361 @@
 """The engine scheduler: a queue of requests in, batches out. Pure: it reads no clock and calls nobody.
 
 One for each engine, shared by all queries and applications. A policy (policies.py) picks which items make the next
-batch; the picked items reach the engine as *one* call. An engine that batches continuously (an LLM) has as many slots
-as items it holds at once, and each finished item frees its slot; any other runs one batch at a time.
+batch; the picked items reach one instance of the engine (instances.py) as *one* call. An engine that batches
+continuously (an LLM) has as many slots as items it holds at once, and each finished item frees its slot; any other runs
+one batch at a time.
 
-    scheduler.submit(request)
-    while batch := scheduler.next_batch(): start(batch)
-    scheduler.finish(batch, items)        # these items ended: their slots are free
+    scheduler.submit(request, now_s)
+    while batch := scheduler.next_batch(now_s): start(batch)
+    scheduler.finish(ids, now_s)          # these items ended: their slots are free
+
+Before the policy is asked:
+- **Bounds and fairness** between tenants: shares.py. Each tenant gets at most its share of the free slots, and what no
+  share wanted goes to whoever waits for the same. (`po` has no batches that could be shared; tenants take turns.)
+- **Aging.** What of a tenant has waited for `Limits.aging_s` goes first, in the order of arrival, whatever the policy;
+  others of its operation and settings fill the batch.
+- **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
+  `critical_path` lets no query wait for another's items: they have the next batch.
+- **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
+  an instance takes nothing else until it has had it.
+- **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
+  for the early prefill of their beginning. `Limits.prefix_tolerance_s` lets the policy put prompts that begin alike
+  next to each other, so that the engine's cache still has their beginning (policies.py).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Item, freeze
-from teola_plugin.runtime.policies import Policy
+from teola_plugin.runtime.beginnings import Beginnings, beginning_of
+from teola_plugin.runtime.instances import Instances
+from teola_plugin.runtime.pace import Pace
+from teola_plugin.runtime.policies import Pick, Policy, critical_path, po
+from teola_plugin.runtime.shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_queued_items`: how much may wait, None for any number (see shares.py). `aging_s`: see the module.
+
+    `prefix_tolerance_s`: by how much prompts may change places to begin as one before them; 0: not at all.
+    """
+
+    max_queued_items: int | None = None
+    aging_s: float = 30.0
+    prefix_tolerance_s: float = 2.0
 
 
 @dataclass(slots=True)
 class Request:
-    """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches."""
+    """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
+
+    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`. `is_alone`: see the module.
+    `arrival` and `since_s`: its place in the order of submissions, and when it came. `beginning`: see policies.py.
+    """
 
     op: str
     settings: Mapping[str, Any]
     items: list[Item]
-    query: int
+    query: Hashable
     depth: int = 0
-    arrival: int = field(default=0)
+    remaining_s: float = 0.0
+    begun_s: float = 0.0
+    is_alone: bool = False
+    arrival: int = -1
+    since_s: float = 0.0
     group: Hashable = None
+    beginning: Hashable = None
 
     def __post_init__(self) -> None:
-        self.group = (self.op, freeze(self.settings))
+        if self.group is None:
+            self.group = (self.op, freeze(self.settings))
 
     @property
     def waiting(self) -> int:
         """How many of its items are not in a batch yet."""
         return len(self.items)
 
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.items[0].tenant if self.items else ""
+
 
 class EngineScheduler:
     """Queue and slots of one engine."""
 
-    def __init__(self, policy: Policy, capabilities: Capabilities) -> None:
+    def __init__(
+        self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
+        knee_items: Callable[[str], int | None] = lambda op: None,
+    ) -> None:  # fmt: skip
+        """`knee_items`: of an operation, how many items a batch gains by (see the module)."""
         self.policy = policy
+        self._knee_items = knee_items
+        self.limits = limits or Limits()
+        self.instances = Instances(capabilities, instances)
         self._capabilities = capabilities
-        self._queue: list[Request] = []
-        self._running: set[int] = set()
+        self._queue: dict[int, Request] = {}
+        self._place: dict[int, int] = {}  # the place in the queue of each item that waits
+        self._suspects: set[int] = set()  # places of requests that are to run alone
+        self._places = itertools.count()
         self._arrivals = itertools.count()
+        self._beginnings = Beginnings()
+        self._has_throughput = False
+        self._shares = Shares()
+        self._pace = Pace()
+
+    # --- what it holds -----------------------------------------------------------------------------------------------
 
     @property
     def queued_items(self) -> int:
         """Items that are in no batch yet."""
-        return sum(request.waiting for request in self._queue)
+        return self._shares.waiting
 
     @property
     def running_items(self) -> int:
         """Items that are with the engine."""
-        return len(self._running)
+        return self.instances.running_items
 
-    def submit(self, request: Request) -> None:
-        """Queue a request; its arrival is its place in the order of submissions."""
-        request.arrival = next(self._arrivals)
-        if request.items:
-            self._queue.append(request)
+    @property
+    def has_instance_up(self) -> bool:
+        """Some instance takes work."""
+        return self.instances.count_up > 0
 
-    def next_batch(self) -> Batch | None:
-        """The next batch if the engine has a free slot for one; its items count as running from now on."""
-        free = self._free_slots()
-        if not self._queue or free <= 0:
+    def holds(self, item_id: int) -> bool:
+        """It waits here, or is with the engine."""
+        return item_id in self._place or self.instances.holds(item_id)
+
+    def drained_in_s(self) -> float:
+        """By when what waits and runs now should have ended, as fast as items ended lately."""
+        return self._pace.needs_s(self.queued_items + self.running_items)
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now_s: float = 0.0) -> None:
+        """Queue a request; its arrival is its place in the order of submissions. Raises: Overloaded."""
+        if not request.items:
+            return
+        if self.limits.max_queued_items is not None:
+            self._shares.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
+        self.resubmit(request, now_s)
+
+    def resubmit(self, request: Request, now_s: float = 0.0) -> None:
+        """Queue what was with the engine again, where it stood: before all that came later. Nothing is refused."""
+        if request.arrival < 0:
+            request.arrival, request.since_s = next(self._arrivals), now_s
+        place = next(self._places)
+        self._shares.came(request.items)
+        self._queue[place] = request
+        for item in request.items:
+            self._place[item.id] = place
+        if request.is_alone:
+            self._suspects.add(place)
+        if self.limits.prefix_tolerance_s:
+            request.beginning = beginning_of(request.items[0])
+        if self._capabilities.prefix_at_end and request.op == "partial_prefilling":
+            self._beginnings.prefill(request.items, request.query)
+        self._has_throughput |= request.items[0].urgency.objective == "throughput"
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def next_batch(self, now_s: float = 0.0) -> Batch | None:
+        """The next batch if an instance has a free slot for one; its items count as running from now on."""
+        if not self._queue:
             return None
-        picks = self.policy(self._queue, free)
-        first = self._queue[picks[0].index]
-        items: list[Item] = []
-        for pick in picks:
-            request = self._queue[pick.index]
-            items += request.items[: pick.count]
-            del request.items[: pick.count]
-        self._queue = [request for request in self._queue if request.items]
-        self._running.update(item.id for item in items)
-        return Batch(first.op, first.settings, tuple(items))
+        suspects = [self._queue[place] for place in self._suspects]
+        due = [request for request in suspects if self._is_aged(request, now_s)]
+        room = self.instances.room(make_way=bool(due))
+        free = sum(room) if self._capabilities.concurrent else max(room, default=0)
+        if free <= 0:
+            return None
+        queue = self._able(self._eligible(due), room)
+        picks = self._within_knee(queue, self._picked(queue, free, now_s)) if queue else ()
+        if not picks:
+            return None
+        first = queue[picks[0].index]
+        at = self._instance_for(first, room)
+        if at is None:
+            return None
+        going = self._going_to(at, queue, picks, room)
+        if not going:
+            return None
+        if not self.running_items:
+            self._pace.begin(now_s)
+        self._leave({item.id for item, _ in going})
+        self.instances.start(at, going, is_alone=first.is_alone)
+        for item, _ in going:
+            self._shares.serve(item)
+            if self.limits.prefix_tolerance_s:
+                self._beginnings.ran(item)
+        return Batch(first.op, first.settings, tuple([item for item, _ in going]), at)
 
-    def finish(self, ids: Collection[int]) -> None:
+    def _is_aged(self, request: Request, now_s: float) -> bool:
+        return now_s - request.since_s >= self.limits.aging_s
+
+    def _eligible(self, due: list[Request]) -> list[Request]:
+        """The requests that the policy may pick from. `due`: suspects that waited for too long."""
+        queue = list(self._queue.values())
+        if not self._suspects:
+            return queue
+        return (due or queue) if self.instances.idle() else [request for request in queue if not request.is_alone]
+
+    def _able(self, queue: list[Request], room: Sequence[int]) -> list[Request]:
+        """Those that could run now. One that runs alone waits for nobody, since others wait for it."""
+        if self._beginnings.holds_any_up:
+            queue = [request for request in queue if request.is_alone or not self._is_held_up(request)]
+        if self._has_throughput:  # the last slots are not for them, and are not to be waited for at the head
+            load = self.instances.loads()
+            queue = [
+                request
+                for request in queue
+                if request.is_alone
+                or request.items[0].urgency.objective != "throughput"
+                or self.instances.best(request.items[0], request.query, room, load) is not None
+            ]
+        return queue
+
+    def _is_held_up(self, request: Request) -> bool:
+        return any(self._beginnings.holds_up(item, request.query) for item in request.items)
+
+    def _picked(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+        """What the policy picks, tenant by tenant where several wait."""
+        if len(queue) == 1:  # so would all of them
+            return [Pick(0, min(free, queue[0].waiting))]
+        if self._shares.tenants <= 1:
+            return self._of_tenant(queue, free, now_s)
+        tenants: dict[str, list[int]] = {}
+        for i, request in enumerate(queue):
+            tenants.setdefault(request.tenant, []).append(i)
+        picks: list[Pick] = []
+        group: Hashable = None
+        left = free
+        for turn, tenant in enumerate(self._shares.in_turn(tenants)):
+            share = -(-left // (len(tenants) - turn))
+            mine = [i for i in tenants[tenant] if not picks or queue[i].group == group]
+            if not mine or left <= 0:
+                continue
+            found = self._of_tenant([queue[i] for i in mine], share, now_s)
+            picks += [Pick(mine[pick.index], pick.count) for pick in found]
+            if self.policy is po:
+                return picks
+            group = queue[picks[0].index].group
+            left -= sum(pick.count for pick in found)
+        return _topped_up(queue, picks, left)
+
+    def _of_tenant(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+        """What the policy picks, unless something has waited for too long."""
+        aged = [i for i, request in enumerate(queue) if self._is_aged(request, now_s)]
+        if not aged:
+            return self.policy(queue, free, self._beginnings.warm(self.limits.prefix_tolerance_s))
+        oldest = min(aged, key=lambda i: queue[i].arrival)
+        picks = [Pick(oldest, min(free, queue[oldest].waiting))]
+        return picks if self.policy is po else _topped_up(queue, picks, free - picks[0].count)
+
+    def _within_knee(self, queue: Sequence[Request], picks: Sequence[Pick]) -> Sequence[Pick]:
+        """Of these, what the first query's items need not wait long for."""
+        if self.policy is not critical_path or not picks:
+            return picks
+        first = queue[picks[0].index]
+        if (knee := self._knee_items(first.op)) is None:
+            return picks
+        kept: list[Pick] = []
+        for pick in picks:
+            is_first = queue[pick.index].query == first.query
+            count = pick.count if is_first else min(pick.count, knee - sum(each.count for each in kept))
+            if count > 0:
+                kept.append(Pick(pick.index, count))
+        return kept
+
+    def _leave(self, ids: Collection[int]) -> None:
+        """These items wait no more."""
+        for place in {self._place.pop(item_id, -1) for item_id in ids} - {-1}:
+            request = self._queue[place]
+            leaving = [item for item in request.items if item.id in ids]
+            self._shares.left(leaving)
+            is_over = len(leaving) == len(request.items)
+            request.items = [] if is_over else [item for item in request.items if item.id not in ids]
+            if is_over:
+                del self._queue[place]
+                self._suspects.discard(place)
+
+    def _instance_for(self, request: Request, room: Sequence[int]) -> int | None:
+        if request.is_alone:
+            return next(iter(self.instances.idle()), None)
+        self.instances.next_turn()
+        return self.instances.best(request.items[0], request.query, room, self.instances.loads())
+
+    def _going_to(
+        self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
+    ) -> list[tuple[Item, Hashable]]:
+        """Of the picked items those that go to the instance `at`, each with its query."""
+        one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
+        if one_way and not self._capabilities.max_tokens:
+            requests = [(queue[pick.index], pick.count) for pick in picks]
+            return [(item, request.query) for request, count in requests for item in request.items[:count]]
+        going: list[tuple[Item, Hashable]] = []
+        room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
+        for pick in picks:
+            request = queue[pick.index]
+            for item in request.items[: pick.count]:
+                to = at if not going else self.instances.best(item, request.query, room, load)
+                if to is None:
+                    return going
+                room[to] -= 1
+                load[to] += self.instances.weight(item)
+                if to != at:
+                    continue
+                if not self.instances.fits(item, tokens, bool(going)):
+                    return going
+                tokens += item.tokens
+                going.append((item, request.query))
+        return going
+
+    # --- instances ---------------------------------------------------------------------------------------------------
+
+    def resize(self, instances: int) -> None:
+        """So many instances from now on. One that leaves takes nothing new, and is gone when it holds nothing."""
+        self.instances.resize(instances)
+
+    def learn(self, capabilities: Capabilities) -> None:
+        """These hold from now on, for all instances."""
+        self._capabilities = self.instances.capabilities = capabilities
+
+    def mark(self, instance: int, *, is_up: bool) -> None:
+        """Whether an instance takes work."""
+        self.instances.mark(instance, is_up=is_up)
+
+    # --- the end of items --------------------------------------------------------------------------------------------
+
+    def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
         """These items ended; asking twice does no harm."""
-        self._running.difference_update(ids)
+        self._beginnings.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
+        if ended := self.instances.end(ids):
+            self._pace.end(ended, now_s)
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
         """Take items out of the queue; those returned are with the engine and only it can stop them."""
-        gone = set(ids)
-        for request in self._queue:
-            request.items = [item for item in request.items if item.id not in gone]
-        self._queue = [request for request in self._queue if request.items]
-        return list(gone & self._running)
+        self._leave(ids)
+        self._beginnings.ended(item_id for item_id in ids if not self.instances.holds(item_id))
+        return [item_id for item_id in ids if self.instances.holds(item_id)]
 
-    def _free_slots(self) -> int:
-        limit = self._capabilities.max_items
-        if self._capabilities.concurrent:
-            return limit - len(self._running)
-        return 0 if self._running else limit
+
+def _topped_up(queue: Sequence[Request], picks: Sequence[Pick], left: int) -> list[Pick]:
+    """The slots that are left go to whoever waits with the same operation and settings, first come first served."""
+    if left <= 0 or not picks:
+        return list(picks)
+    taken = {pick.index: pick.count for pick in picks}
+    group = queue[picks[0].index].group
+    same = [i for i, request in enumerate(queue) if request.group == group]
+    for i in sorted(same, key=lambda i: queue[i].arrival):
+        more = min(left, queue[i].waiting - taken.get(i, 0))
+        if more > 0:
+            taken[i] = taken.get(i, 0) + more
+            left -= more
+        if not left:
+            break
+    return [Pick(i, count) for i, count in taken.items()]

@@ -4,7 +4,8 @@ One for each query. Its whole state:
 
 - `_values[name]`: the fragments of a value by *ancestry tag* (`()` for a plain value, `(2,)` for item 2, `(2, 5)` for
   item 5 of item 2) and, for each list, how many items it has once that is known (it is *closed*);
-- `_started[name]`: tags of the instances of a primitive that were handed out;
+- `_started[name]`: tags of the instances of a primitive that were handed out, or how many items of the list that it
+  maps over were looked at (`_seen`), with those of them that still wait for another argument (`_waiting`);
 - `_skipped`: values whose `when` came out otherwise, and what depends on them.
 
 An instance is ready when each argument exists at its place in the ancestry: an item for a starred argument, the
@@ -13,6 +14,9 @@ primitive. Instances that become ready together form one `Ready`, cut into `stag
 `LOST` in place of its value, and an instance with a lost argument or condition is lost without being run: all end.
 (Not so `@ pipeline`, whose value the framework tells.)
 
+What there is to know of the arguments of a primitive beforehand is its *sight*. Who runs many queries of one plan may
+keep `sights_of(plan)`.
+
     scheduler = GraphScheduler(plan, {"question": "..."})
     for ready in scheduler.start(): ...
     for ready in scheduler.apply([Fragment("q", (0,), vector)]): ...
@@ -20,15 +24,16 @@ primitive. Instances that become ready together form one `Ready`, cut into `stag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from teola_plugin.errors import GraphError
-from teola_plugin.graph import PIPELINE, Literal, Primitive, Ref
+from teola_plugin.graph import PIPELINE, Primitive, Ref
 from teola_plugin.plan import Plan
-
-Tag = tuple[int, ...]
+from teola_plugin.runtime.ancestry import LOST as LOST
+from teola_plugin.runtime.ancestry import Sight, Tag, Value, Where, contains_lost, sights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,15 @@ class Fragment:
     name: str
     tag: Tag
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """Several items of a value that came together: `values[i]` at `tags[i]`."""
+
+    name: str
+    tags: Sequence[Tag]
+    values: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +71,7 @@ class Lost:
     tag: Tag
 
 
-Event = Fragment | Closed | Lost
-
-
-class _Lost:
-    def __repr__(self) -> str:
-        return "LOST"
-
-
-LOST = _Lost()
-"""Stands where a value would, had its primitive not failed."""
+Event = Fragment | Fragments | Closed | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,65 +88,24 @@ class Ready:
         return zip(self.tags, self.args, strict=True)
 
 
-@dataclass(slots=True)
-class _Value:
-    depth: int
-    fragments: dict[Tag, Any] = field(default_factory=dict)
-    counts: dict[Tag, int] = field(default_factory=dict)
-    has_lost: bool = False
-    open_lists: int = 0
-    expected: int = 0
-
-    def __post_init__(self) -> None:
-        self.open_lists, self.expected = (1, 0) if self.depth else (0, 1)
-
-    def put(self, tag: Tag, item: Any) -> None:
-        self.fragments[tag] = item
-        self.has_lost |= item is LOST
-
-    def close(self, tag: Tag, count: int) -> None:
-        self.counts[tag] = count
-        self.open_lists -= 1
-        if len(tag) + 1 == self.depth:
-            self.expected += count
-        else:
-            self.open_lists += count
-
-    def is_whole(self) -> bool:
-        if self.open_lists or len(self.fragments) != self.expected:
-            return False
-        # An inner list may close before the one around it; the counts mean nothing until both have.
-        return self.depth < 2 or all(tag[:-1] in self.counts for tag in self.counts if tag)
-
-    def has(self, tag: Tag) -> bool:
-        """Everything at or below `tag` is there."""
-        if len(tag) == self.depth:
-            return tag in self.fragments
-        if not tag:
-            return self.is_whole()
-        return tag in self.counts and all(self.has((*tag, i)) for i in range(self.counts[tag]))
-
-    def get(self, tag: Tag) -> Any:
-        """The value at `tag`: an item, or the nested list below it in ancestry order."""
-        if len(tag) == self.depth:
-            return self.fragments[tag]
-        return [self.get((*tag, i)) for i in range(self.counts[tag])]
-
-
 class GraphScheduler:
     """The run state of one query. `inputs` may leave names out; what needs them is never ready."""
 
-    def __init__(self, plan: Plan, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Plan, inputs: Mapping[str, Any], sights: Mapping[str, Sight] | None = None) -> None:
         self._plan = plan
         self._inputs = inputs
-        self._values = {name: _Value(depth) for name, depth in plan.depths.items()}
-        self._started: dict[str, set[Tag]] = {p.name: set() for p in plan.graph}
-        self._folded: dict[str, int] = {p.name: 0 for p in plan.graph if p.kind == "ingestion"}
+        self._sights = sights_of(plan) if sights is None else sights
+        self._values = {name: Value(depth) for name, depth in plan.depths.items()}
+        self._started: dict[str, set[Tag]] = {}
+        self._seen: dict[str, int] = {}
+        self._waiting: dict[str, list[Tag]] = {}
+        self._folded: dict[str, int] = {name: 0 for name, sight in self._sights.items() if sight.is_fold}
         self._skipped: set[str] = set()
+        self._has_lost = False
 
     def start(self) -> list[Ready]:
         """What can run with the inputs alone."""
-        changed = {p.name: p for p in self._plan.graph if not p.dependencies}
+        changed = {name: self._plan.primitives[name] for name, sight in self._sights.items() if sight.is_free}
         for item in self._plan.graph.inputs:
             if item.name in self._inputs:
                 self._spread(item.name, (), self._inputs[item.name], item.depth)
@@ -153,11 +117,16 @@ class GraphScheduler:
 
         Raises: GraphError for an item that arrives twice or at a place that its primitive does not have.
         """
-        changed: dict[str, Primitive] = {}
+        names: dict[str, None] = {}
         for event in events:
             self._record(event)
-            changed[event.name] = self._plan.primitives[event.name]
-            changed.update((c.name, c) for c in self._plan.consumers[event.name])
+            names[event.name] = None
+        changed: dict[str, Primitive] = {}
+        for name in names:
+            if name in self._folded:
+                changed[name] = self._plan.primitives[name]
+            for consumer in self._plan.consumers[name]:
+                changed[consumer.name] = consumer
         return self._settle(changed)
 
     def value(self, name: str) -> Any:
@@ -171,12 +140,21 @@ class GraphScheduler:
         """Every output has its value, was skipped, or is lost."""
         return all(name in self._skipped or self._values[name].is_whole() for name in self._plan.graph.outputs)
 
+    def outputs(self) -> dict[str, Any] | None:
+        """The values of the outputs, without those that were skipped; None if one is lost or not whole."""
+        names = [name for name in self._plan.graph.outputs if name not in self._skipped]
+        values = [self._values[name] for name in names]
+        if any(value.has_lost or not value.is_whole() for value in values):
+            return None
+        return {name: value.get(()) for name, value in zip(names, values, strict=True)}
+
     # --- taking note -------------------------------------------------------------------------------------------------
 
     def _record(self, event: Event) -> None:
         value = self._values[event.name]
         if event.name in self._folded:
-            self._folded[event.name] += 1
+            self._folded[event.name] += len(event.tags) if isinstance(event, Fragments) else 1
+            self._has_lost |= isinstance(event, Lost)
             value.has_lost |= isinstance(event, Lost)
             return
         match event:
@@ -184,12 +162,16 @@ class GraphScheduler:
                 if tag in value.fragments or len(tag) != value.depth:
                     raise GraphError(f"{name}{list(tag)} arrived twice or does not exist")
                 value.put(tag, item)
+            case Fragments(name, tags, items):
+                if not value.put_all(tags, items):
+                    raise GraphError(f"{name}: of its items {list(tags)} some arrived twice or do not exist")
             case Closed(_, tag, count):
                 value.close(tag, count)
             case Lost(name, tag):
                 self._lose(self._plan.primitives[name], tag)
 
     def _lose(self, p: Primitive, tag: Tag) -> None:
+        self._has_lost = True
         value = self._values[p.name]
         if not self._plan.yields[p.name]:
             value.put(tag, LOST)
@@ -204,6 +186,9 @@ class GraphScheduler:
             self._values[name].put(tag, value)
             return
         self._values[name].close(tag, len(value))
+        if len(tag) + 1 == depth:
+            self._values[name].put_all([(*tag, i) for i in range(len(value))], value)
+            return
         for i, item in enumerate(value):
             self._spread(name, (*tag, i), item, depth)
 
@@ -218,42 +203,58 @@ class GraphScheduler:
                 moved, requests = self._look_at(primitive)
                 ready += requests
                 if moved:
-                    again.update((c.name, c) for c in self._plan.consumers[primitive.name])
+                    for consumer in self._plan.consumers[primitive.name]:
+                        again[consumer.name] = consumer
             changed = again
         return ready
 
     def _look_at(self, p: Primitive) -> tuple[bool, list[Ready]]:
         """Whether the value of `p` moved without running anything, and what of `p` is ready."""
-        if p.name in self._skipped:
-            return False, []
-        if self._is_skipped(p):
-            self._skipped.add(p.name)
-            return True, []
-        if p.when and not self._values[p.when.condition].is_whole():
-            return False, []
-        moved = self._pass_on_counts(p)
-        if not all(name in self._skipped or self._values[name].is_whole() for name in p.after):
+        if p.when or self._skipped:
+            if p.name in self._skipped:
+                return False, []
+            if self._is_skipped(p):
+                self._skipped.add(p.name)
+                return True, []
+            if p.when and not self._values[p.when.condition].is_whole():
+                return False, []
+        sight = self._sights[p.name]
+        moved = sight.map_depth > 0 and self._pass_on_counts(sight)
+        if p.after and not self._are_whole(p.after):
             return moved, []
-        is_undecided = p.when is not None and self._values[p.when.condition].has_lost
-        tags: list[Tag] = []
-        args: list[tuple[Any, ...]] = []
-        for tag in self._known_tags(p):
-            if not all(self._has(p, ref, tag) for ref in p.refs):
-                continue
-            self._started[p.name].add(tag)
-            if p.engine != PIPELINE and (is_undecided or any(self._is_lost(ref, tag) for ref in p.refs)):
+        tags = self._free_tags(p.name, sight)
+        if tags and self._has_lost and p.engine != PIPELINE and (lost := self._lost_among(p, tags)):
+            for tag in lost:
                 self._record(Lost(p.name, tag))
-                moved = True
-            else:
-                tags.append(tag)
-                args.append(tuple(self._argument(a, tag) for a in p.args if not self._is_absent(a)))
-        moved |= self._end_fold(p)
-        return moved, list(self._bundles(p, tags, args))
+            tags = [tag for tag in tags if tag not in lost]
+            moved = True
+        if sight.is_fold:
+            moved |= self._end_fold(sight)
+        return moved, self._requests(sight, tags) if tags else []
 
-    def _bundles(self, p: Primitive, tags: list[Tag], args: list[tuple[Any, ...]]) -> Iterable[Ready]:
-        size = self._plan.stage_items(p) or len(tags) or 1
-        for at in range(0, len(tags), size):
-            yield Ready(p, tuple(tags[at : at + size]), tuple(args[at : at + size]))
+    def _requests(self, sight: Sight, tags: Sequence[Tag]) -> list[Ready]:
+        columns = [
+            self._column(where, what, tags)
+            for where, what in sight.args
+            if not (self._skipped and where is not Where.LITERAL and what in self._skipped)
+        ]
+        args = tuple(zip(*columns, strict=True)) if columns else ((),) * len(tags)
+        if (size := sight.stage_items or len(tags)) >= len(tags):
+            return [Ready(sight.primitive, tuple(tags), args)]
+        stages = range(0, len(tags), size)
+        return [Ready(sight.primitive, tuple(tags[at : at + size]), args[at : at + size]) for at in stages]
+
+    def _column(self, where: Where, what: Any, tags: Sequence[Tag]) -> list[Any]:
+        """An argument of each of the instances."""
+        if where is Where.LITERAL:
+            return [what] * len(tags)
+        value = self._values[what]
+        if where is Where.ITEM:
+            fragments = value.fragments
+            return [fragments[tag] for tag in tags]
+        if where is Where.WHOLE:
+            return [value.get(()) for _ in tags]
+        return [value.get(tag[: value.depth]) for tag in tags]
 
     def _is_skipped(self, p: Primitive) -> bool:
         if p.when:
@@ -261,81 +262,101 @@ class GraphScheduler:
             is_decided = condition.is_whole() and not condition.has_lost
             if p.when.condition in self._skipped or (is_decided and condition.get(()) != p.when.value):
                 return True
-        absent = [self._is_absent(ref) for ref in p.refs]
+        absent = [ref.name in self._skipped for ref in self._plan.refs[p.name]]
         return bool(absent) and (all(absent) if p.kind == "aggregate" else any(absent))
 
-    def _is_absent(self, arg: Ref | Literal) -> bool:
-        return isinstance(arg, Ref) and arg.name in self._skipped
+    def _are_whole(self, names: Sequence[str]) -> bool:
+        """They are all there, but for those that are skipped."""
+        return not names or all(self._values[name].is_whole() or name in self._skipped for name in names)
 
-    def _known_tags(self, p: Primitive) -> list[Tag]:
-        """Places of instances not yet started, in ancestry order, as far as the items tell."""
-        depth, started = self._plan.map_depths[p.name], self._started[p.name]
-        if depth == 0:
-            return [] if started else [()]
-        driver = self._drivers(p)[0]
-        places = driver.fragments if driver.depth == depth else (t for t in driver.counts if len(t) == depth)
-        return sorted(tag for tag in places if tag not in started)
+    def _free_tags(self, name: str, sight: Sight) -> list[Tag]:
+        """Places of instances not yet started whose arguments are all there, in ancestry order. They start now."""
+        if sight.map_depth == 0:
+            if name in self._started or not self._are_whole(sight.whole):
+                return []
+            self._started[name] = {()}
+            return [()]
+        driver = self._values[sight.driver]
+        if driver.depth > sight.map_depth:
+            return self._free_scopes(name, sight, driver)
+        known, seen = self._waiting.pop(name, None), self._seen.get(name, 0)
+        if len(driver.fragments) > seen:
+            known = sorted([*(known or ()), *islice(driver.fragments, seen, None)])
+            self._seen[name] = len(driver.fragments)
+        if not known:
+            return []
+        free = self._free_of(known, sight)
+        if len(free) < len(known):
+            started = set(free)
+            self._waiting[name] = [tag for tag in known if tag not in started]
+        return free
 
-    def _drivers(self, p: Primitive) -> list[_Value]:
-        """The lists that `p` maps over item by item."""
-        depth = self._plan.map_depths[p.name]
-        return [self._values[r.name] for r in p.refs if r.star and self._plan.depths[r.name] >= depth]
+    def _free_of(self, known: list[Tag], sight: Sight) -> list[Tag]:
+        if not self._are_whole(sight.whole):
+            return []
+        for name, digits in sight.beside:
+            value = self._values[name]
+            if name in self._skipped:
+                continue
+            if digits == value.depth == sight.map_depth:
+                fragments = value.fragments
+                known = [tag for tag in known if tag in fragments]
+            else:
+                known = [tag for tag in known if value.has(tag[:digits])]
+        return known
 
-    def _place(self, ref: Ref, tag: Tag) -> Tag:
-        return tag[: self._plan.depths[ref.name]] if ref.star else ()
+    def _free_scopes(self, name: str, sight: Sight, driver: Value) -> list[Tag]:
+        """Likewise where an instance takes a list below its tag."""
+        started = self._started.setdefault(name, set())
+        known = sorted(tag for tag in driver.counts if len(tag) == sight.map_depth and tag not in started)
+        free = self._free_of([tag for tag in known if driver.has(tag)], sight)
+        started.update(free)
+        return free
 
-    def _has(self, p: Primitive, ref: Ref, tag: Tag) -> bool:
-        if ref.name in self._skipped:
-            return True
-        return self._values[ref.name].has(self._place(ref, tag))
+    def _argument(self, ref: Ref, tag: Tag) -> Any:
+        value = self._values[ref.name]
+        return value.get(tag[: value.depth] if ref.star else ())
 
-    def _argument(self, arg: Ref | Literal, tag: Tag) -> Any:
-        return arg.value if isinstance(arg, Literal) else self._values[arg.name].get(self._place(arg, tag))
-
-    def _is_lost(self, ref: Ref, tag: Tag) -> bool:
-        if ref.name in self._skipped or not self._values[ref.name].has_lost:
-            return False
-        return _contains_lost(self._argument(ref, tag), self._plan.depths[ref.name])
+    def _lost_among(self, p: Primitive, tags: Sequence[Tag]) -> set[Tag]:
+        """Those that cannot run because an argument, or the condition, is lost."""
+        if p.when is not None and self._values[p.when.condition].has_lost:
+            return set(tags)
+        refs = [r for r in self._plan.refs[p.name] if self._values[r.name].has_lost and r.name not in self._skipped]
+        depths = self._plan.depths
+        return {tag for tag in tags for ref in refs if contains_lost(self._argument(ref, tag), depths[ref.name])}
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
-    def _pass_on_counts(self, p: Primitive) -> bool:
-        """Close the lists of `p` that are as long as the ones it maps over."""
-        depth, value = self._plan.map_depths[p.name], self._values[p.name]
-        if depth == 0 or p.name in self._folded:
+    def _pass_on_counts(self, sight: Sight) -> bool:
+        """Close the lists of a value that are as long as the ones its primitive maps over."""
+        p, depth, value = sight.primitive, sight.map_depth, self._values[sight.primitive.name]
+        known = self._values[sight.driver].counts
+        if sight.is_fold or (depth == 1 and () in value.counts):
             return False
-        drivers, moved = self._drivers(p), False
-        for tag in [t for t in drivers[0].counts if len(t) < depth and t not in value.counts]:
+        drivers, moved = [self._values[name] for name in sight.drivers], False
+        for tag in [t for t in known if len(t) < depth and t not in value.counts]:
             counts = {d.counts.get(tag, -1) for d in drivers}
             if -1 in counts:
                 continue
             if len(counts) > 1:
                 raise GraphError(f"{p.name} = {p.kind}(...): its starred inputs have {sorted(counts)} items")
-            if counts == {0} and not self._has_others(p):
+            if counts == {0} and not self._has_others(sight):
                 continue  # an empty list is whole at once, and `p` may yet be skipped
-            value.close(tag, drivers[0].counts[tag])
+            value.close(tag, known[tag])
             moved = True
         return moved
 
-    def _has_others(self, p: Primitive) -> bool:
-        """What `p` does not map over is there."""
-        depth = self._plan.map_depths[p.name]
-        others = [r.name for r in p.refs if not (r.star and self._plan.depths[r.name] >= depth)]
-        return all(name in self._skipped or self._values[name].is_whole() for name in others)
+    def _has_others(self, sight: Sight) -> bool:
+        """What is not mapped over item by item is there."""
+        return self._are_whole((*sight.whole, *(name for name, _ in sight.beside if name not in sight.drivers)))
 
-    def _end_fold(self, p: Primitive) -> bool:
+    def _end_fold(self, sight: Sight) -> bool:
         """An ingestion has its one value once every item is in."""
-        if p.name not in self._folded or self._values[p.name].fragments or not self._has_others(p):
+        folded, value = self._folded[sight.primitive.name], self._values[sight.primitive.name]
+        drivers = [self._values[name] for name in sight.drivers]
+        if value.fragments or not all(d.is_whole() and len(d.fragments) == folded for d in drivers):
             return False
-        if not all(d.is_whole() and len(d.fragments) == self._folded[p.name] for d in self._drivers(p)):
+        if not self._has_others(sight) or (sight.map_depth == 0 and not folded):
             return False
-        if self._plan.map_depths[p.name] == 0 and not self._folded[p.name]:
-            return False
-        self._values[p.name].put((), LOST if self._values[p.name].has_lost else None)
+        value.put((), LOST if value.has_lost else None)
         return True
-
-
-def _contains_lost(value: Any, depth: int) -> bool:
-    if depth == 0 or not isinstance(value, list):
-        return value is LOST
-    return any(_contains_lost(item, depth - 1) for item in value)

@@ -3,8 +3,7 @@
     ask (any thread) --call_soon_threadsafe--> lane of the engine: EngineScheduler --batch--> Engine.run
                                                       ^--------------- outcomes -------------------'
 
-A *lane* is one engine with its scheduler. Everything that changes a lane runs on the loop thread, so there are no
-locks. An error that the engine raises instead of telling it per item fails the items still open, never the lane.
+Each engine has a lane (lane.py). Everything that changes one runs on the loop thread, so there are no locks.
 """
 
 from __future__ import annotations
@@ -15,98 +14,42 @@ import contextlib
 import itertools
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
+from dataclasses import dataclass, replace
 from typing import Any
 
 from teola_plugin import forks
-from teola_plugin.engines import Batch, Delta, Engine, Failed, Item, Outcome
-from teola_plugin.errors import Cancelled, EngineClosed
-from teola_plugin.events import BatchRan
+from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Urgency
+from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Request
-from teola_plugin.runtime.policies import POLICIES, PolicyName
+from teola_plugin.runtime.admission import Admission
+from teola_plugin.runtime.debts import Counts, put
+from teola_plugin.runtime.engine_scheduler import Request
+from teola_plugin.runtime.lane import Lane, Rules, Sink
+from teola_plugin.runtime.policies import POLICIES, PRIORITIES, PolicyName
 from teola_plugin.seams import Reply
+from teola_plugin.tenancy import ANYBODY, Terms
 
 log = logging.getLogger(__name__)
-Sink = Callable[[BatchRan], None]
 
 
-class _Lane:
-    """One engine: its scheduler, the replies its items owe, and who wants to hear of its batches.
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Whose work it is. `owner`: unique in the process, 0 for none. `begun_s` on the clock of `time.monotonic`."""
 
-    It keeps the engine alive only while it owes a reply, so that an engine goes with the model it stands on.
-    """
+    owner: Hashable = 0
+    terms: Terms = ANYBODY
+    begun_s: float = 0.0
 
-    def __init__(self, engine: Engine, policy: PolicyName) -> None:
-        self.name = engine.name
-        self.held: Engine | None = None
-        self.scheduler = EngineScheduler(POLICIES[policy], engine.capabilities)
-        self.owed: dict[int, Reply] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
 
-    def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
-        pairs = zip(request.items, replies, strict=True)
-        wanted = {item.id: (item, reply) for item, reply in pairs if reply.outcome is None}  # not cancelled on its way
-        if not wanted:
-            return
-        request.items = [item for item, _ in wanted.values()]
-        self.held = engine
-        self.owed.update((item_id, reply) for item_id, (_, reply) in wanted.items())
-        self.scheduler.submit(request)
+NOBODY = Query()
+RULES = Rules()
 
-    def pump(self, sinks: Mapping[int, Sink]) -> None:
-        while (engine := self.held) and (batch := self.scheduler.next_batch()):
-            task = asyncio.get_running_loop().create_task(self._run(engine, batch, sinks))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
 
-    async def _run(self, engine: Engine, batch: Batch, sinks: Mapping[int, Sink]) -> None:
-        started_s = time.perf_counter()
-
-        def emit(position: int, outcome: Outcome) -> None:
-            self._tell(batch.items[position], outcome)
-            if not isinstance(outcome, Delta) and engine.capabilities.concurrent:
-                self.pump(sinks)
-
-        error: BaseException = EngineClosed(f"engine {self.name!r} ended without an answer")
-        try:
-            await engine.run(batch, emit)
-        except asyncio.CancelledError:
-            error = EngineClosed(f"engine {self.name!r} was shut down")
-        except BaseException as e:  # whatever an engine raises belongs to its items; an exit would end the loop thread
-            error = e
-        for item in batch.items:
-            self._tell(item, Failed(error))  # only those still open hear it
-        ids = tuple(item.id for item in batch.items)
-        ran = BatchRan(self.name, batch.op, len(ids), started_s, time.perf_counter(), ids)
-        for owner in {item.owner for item in batch.items}:
-            if sink := sinks.get(owner):
-                sink(ran)
-        self.pump(sinks)
-
-    def _tell(self, item: Item, outcome: Outcome) -> None:
-        ended = not isinstance(outcome, Delta)
-        if ended:
-            self.scheduler.finish((item.id,))
-        reply = self.owed.pop(item.id, None) if ended else self.owed.get(item.id)
-        if reply is not None:
-            reply.put(outcome)
-        if not self.owed:
-            self.held = None
-
-    def cancel(self, ids: Sequence[int]) -> None:
-        for item_id in ids:
-            if reply := self.owed.pop(item_id, None):
-                reply.put(Failed(Cancelled("the item was cancelled")))
-        running = self.scheduler.withdraw(ids)
-        if running and self.held and self.held.capabilities.abort:
-            self.held.abort(running)
-        if not self.owed:
-            self.held = None
+AUDIT_S = 5.0
 
 
 class LocalHost:
@@ -115,20 +58,31 @@ class LocalHost:
     The loop thread starts with the first call and ends with `close` or the interpreter. A forked child starts its own.
     """
 
-    def __init__(self, policy: PolicyName = "topology") -> None:
+    def __init__(
+        self,
+        policy: PolicyName = "critical_path",
+        rules: Rules = RULES,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`rules` are those of lanes that are made from now on. `loop`: run on this loop, and start no thread."""
         self._policy: PolicyName = policy
+        self.rules = rules
+        self.admission = Admission()
         self._ids = itertools.count(1)
-        self._begin()
+        self._begin(loop)
         forks.in_child(self._begin_anew)
 
-    def _begin(self) -> None:
-        self._lanes: weakref.WeakKeyDictionary[Any, _Lane] = weakref.WeakKeyDictionary()
-        self._sinks: dict[int, Sink] = {}
+    def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+        self._sinks: dict[Hashable, Sink] = {}
         self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
         self._keeps = False  # some engine keeps things for queries
         self._is_closing = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = loop
         self._thread: threading.Thread | None = None
+        self._thread_id = threading.get_ident() if loop is not None else 0
+        self._auditing: asyncio.TimerHandle | None = None
 
     def _begin_anew(self) -> None:
         """In a forked child, where the loop thread is not."""
@@ -145,14 +99,28 @@ class LocalHost:
             return self._loop
 
     def use(self, policy: PolicyName) -> None:
-        """Make batches by this policy from now on, on all engines."""
+        """Make batches by this policy from now on, on all engines that have none of their own."""
 
         def use() -> None:
             self._policy = policy
-            for lane in self._lanes.values():
-                lane.scheduler.policy = POLICIES[policy]
+            for engine, lane in self._lanes.items():
+                lane.scheduler.policy = POLICIES[self._policy_of(engine)]
 
         self.soon(use)
+
+    def _policy_of(self, engine: Engine) -> PolicyName:
+        return getattr(engine, "policy", None) or self._policy
+
+    def rule(self, rules: Rules) -> None:
+        """These rules from now on, on all engines."""
+
+        def rule() -> None:
+            self.rules = rules
+            for lane in self._lanes.values():
+                lane.rule(rules)
+
+        self.rules = rules
+        self.soon(rule)
 
     def new_id(self) -> int:
         """A number no other item or query of this process has."""
@@ -160,13 +128,20 @@ class LocalHost:
 
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
-        *, owner: int = 0, depth: int = 0,
+        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT,
     ) -> None:  # fmt: skip
         """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it."""
-        items = [Item(payload, owner, -depth, next(self._ids)) for payload in payloads]
+        owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
+        begun_s = query.begun_s
+        priority = PRIORITIES[self._policy_of(engine)](urgency, begun_s)
+        items = [
+            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s)
+            for payload in payloads
+        ]
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
-        request = Request(op, settings, items, owner or items[0].id if items else 0, depth)
+        whose = items[0].id if owner == 0 and items else owner
+        request = Request(op, settings, items, whose, urgency.depth, urgency.remaining_s, begun_s)
         self._keeps |= hasattr(engine, "release")
         self.soon(self._enqueue, engine, request, replies)
 
@@ -176,15 +151,40 @@ class LocalHost:
         def cancel() -> None:
             if lane := self._lanes.get(engine):
                 lane.cancel(ids)
-                lane.pump(self._sinks)
 
         self.soon(cancel)
 
-    def subscribe(self, owner: int, sink: Sink) -> None:
+    def rescale(self, engine: Engine) -> None:
+        """The engine's `instances` have changed: use the new ones, and give no more work to those that went."""
+
+        def rescale() -> None:
+            if lane := self._lanes.get(engine):
+                lane.pump()
+
+        self.soon(rescale)
+
+    def is_saturated(self, engine: Engine) -> bool:
+        """The engine has so much to do that rewrites which cost compute should rest."""
+        if engine.capabilities.is_scheduled:
+            return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
+        lane = self._lanes.get(engine)
+        return lane is not None and lane.is_saturated
+
+    def counts(self, engine: Engine) -> Counts:
+        """What became of the engine's items so far."""
+        lane = self._lanes.get(engine)
+        return replace(lane.counts) if lane else Counts()
+
+    def load(self, engine: Engine) -> tuple[int, int]:
+        """Items that wait for the engine, and that are with it."""
+        lane = self._lanes.get(engine)
+        return (lane.scheduler.queued_items, lane.scheduler.running_items) if lane else (0, 0)
+
+    def subscribe(self, owner: Hashable, sink: Sink) -> None:
         """`sink` hears, on the loop thread, of each batch that held an item of `owner`."""
         self._sinks[owner] = sink
 
-    def release(self, owner: int) -> None:
+    def release(self, owner: Hashable) -> None:
         """The query is over: engines may drop what they keep for it."""
         self._sinks.pop(owner, None)
 
@@ -202,18 +202,32 @@ class LocalHost:
                 raise EngineClosed(f"engine {engine.name!r} was shut down")
             lane = self._lanes.get(engine)
             if lane is None:
-                lane = self._lanes[engine] = _Lane(engine, self._policy)
+                lane = self._lanes[engine] = Lane(engine, POLICIES[self._policy_of(engine)], self.rules, self._sinks)
             lane.submit(engine, request, replies)
-            lane.pump(self._sinks)
+            lane.pump_soon()
+            if self._auditing is None and self._thread is not None:
+                self._auditing = self._loop.call_later(AUDIT_S, self._audit)
         except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
             for reply in replies:
-                reply.put(Failed(e))
+                put(reply, Failed(e))
+
+    def _audit(self) -> None:
+        """The watchdog: while anything is owed, see that it waits or runs."""
+        self._auditing = None
+        for lane in list(self._lanes.values()):
+            lane.audit()
+        if self._loop is not None and any(lane.owes for lane in self._lanes.values()):
+            self._auditing = self._loop.call_later(AUDIT_S, self._audit)
 
     def soon(self, callback: Callable[..., None], *args: Any) -> None:
         """Call it on the loop thread, in an empty context: nothing of the caller's reaches an engine.
 
         Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
         """
+        loop = self._loop
+        if loop is not None and threading.get_ident() == self._thread_id:  # there is nobody to wake
+            loop.call_soon(callback, *args, context=Context())
+            return
         with kept_off, self._door:
             self.loop.call_soon_threadsafe(callback, *args, context=Context())
 
@@ -223,9 +237,12 @@ class LocalHost:
         def run() -> None:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
+            self._thread_id = threading.get_ident()
             loop.call_soon(started.set_result, loop)
             with kept_off:
                 loop.run_forever()
+            if self._thread_id == threading.get_ident():  # and no other has begun meanwhile
+                self._thread_id = 0  # the next thread may get the same
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
@@ -241,7 +258,7 @@ class LocalHost:
             return
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._close_lanes(), loop).result(timeout_s)
+            asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
         with kept_off, self._door:  # what came in so far is still told, before the stop
             if self._loop is loop:
                 loop.call_soon_threadsafe(loop.stop)
@@ -249,16 +266,16 @@ class LocalHost:
                 self._is_closing = False
         thread.join(timeout_s)
 
-    async def _close_lanes(self) -> None:
+    async def aclose(self) -> None:
+        """End all work with EngineClosed and close the engines; for a host that lives on the caller's loop."""
         self._is_closing = True
         lanes = list(self._lanes.items())
         self._lanes.clear()
+        if self._auditing is not None:
+            self._auditing.cancel()
+            self._auditing = None
         for _, lane in lanes:
-            for task in lane.tasks:
-                task.cancel()
-            await asyncio.gather(*lane.tasks, return_exceptions=True)
-            for reply in list(lane.owed.values()):
-                reply.put(Failed(EngineClosed(f"engine {lane.name!r} was shut down")))
+            await lane.close()
         for engine, _ in lanes:
             try:
                 await engine.close()

@@ -1,37 +1,65 @@
 """Policies: which waiting items make the next batch of an engine. Each is a pure function of the queue.
 
-    po         per-invocation oriented: the request that came first, alone. Latency of one invocation before all else.
-    to         throughput oriented: first come first served over all requests, filled to the free slots.
-    topology   Teola's topology-aware batching (arXiv 2407.00326, Algorithm 2): requests form a bucket per query,
-               buckets stand by their earliest arrival, and each bucket gives its deepest requests first (those with
-               the longest way to the output), until the slots are full.
+    po             per-invocation oriented: the request that came first, alone. Latency of one invocation above all.
+    to             throughput oriented: first come first served over all requests, filled to the free slots.
+    topology       Teola's topology-aware batching (arXiv 2407.00326, Algorithm 2): requests form a bucket per query,
+                   buckets stand by the arrival of their queries, and each bucket gives its deepest requests first
+                   (those with the longest way to the output), until the slots are full.
+    critical_path  earliest due first: a query is due some time after it came, the sooner the less it has yet to do in
+                   predicted seconds. A short query overtakes a long one that came a little earlier, a query that
+                   nears its end one that begins, and nobody is overtaken for long.
 
 A batch holds one operation with one set of settings, those of the request that is picked first. In `topology` a
 bucket first gives all requests of its greatest depth before the next bucket is asked, and shallower ones only fill
 slots that all buckets leave free: that is what keeps a deep request of a late query from waiting behind a shallow one
 of an early query (the paper's figure 7).
+
+A bucket stands by when its query came, not by when its next request came to this engine: a query's later steps would
+else queue behind the first steps of all who came in between, which costs the slowest queries a tenth and more.
+
+Where an LLM keeps the beginnings of prompts in a cache (`Warm`), those that begin as something run lately go next to
+it, as far as the two policies with an order between queries leave it open: nobody goes before what is due more than
+`tolerance_s` sooner, by the policy's own measure, so whoever comes later than that waits behind. The order stays that
+of the policy up to this tolerance, and `po` and `to` stay what they are.
+
+    due        1.0  1.1  1.2  1.3   3.0        tolerance 1 s, a ran last
+    begins     b    a    b    a     a     ->   a a b b | a
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from teola_plugin.engines import Urgency
 
 
 class Waiting(Protocol):
-    """A request in the queue: `waiting` items are not yet in a batch."""
+    """A request in the queue: `waiting` items are not yet in a batch.
+
+    `depth` and `remaining_s`: requests, and predicted seconds, from here to the output of its query, which began at
+    `begun_s`.
+    """
 
     @property
-    def query(self) -> int: ...
+    def query(self) -> Hashable: ...
     @property
     def depth(self) -> int: ...
     @property
+    def remaining_s(self) -> float: ...
+    @property
     def arrival(self) -> int: ...
+    @property
+    def begun_s(self) -> float: ...
     @property
     def waiting(self) -> int: ...
     @property
     def group(self) -> Hashable: ...
+    @property
+    def beginning(self) -> Hashable:
+        """Equal for prompts that begin alike; None for what is like no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +70,150 @@ class Pick:
     count: int
 
 
-Policy = Callable[[Sequence[Waiting], int], list[Pick]]
-PolicyName = Literal["po", "to", "topology"]
+HASTE = 0.5
+"""How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served;
+with 1 the mean is lower still, and long queries pay for it with their P99 where short ones keep an engine saturated."""
 
 
-def po(queue: Sequence[Waiting], free: int) -> list[Pick]:
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Which beginnings were run lately (`last_run`: the larger the later), and how far requests may change places."""
+
+    tolerance_s: float
+    last_run: Mapping[Hashable, int]
+
+
+class Policy(Protocol):
+    """Takes the queue, which is not empty, and the number of free slots, which is not zero."""
+
+    def __call__(self, queue: Sequence[Waiting], free: int, warm: Warm | None = None, /) -> list[Pick]: ...
+
+
+PolicyName = Literal["po", "to", "topology", "critical_path"]
+
+
+def po(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
     """The request that came first, alone."""
     first = min(range(len(queue)), key=lambda i: queue[i].arrival)
     return [Pick(first, min(free, queue[first].waiting))]
 
 
-def to(queue: Sequence[Waiting], free: int) -> list[Pick]:
+def to(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
     """First come first served, filled to `free` slots."""
-    return _fill(queue, sorted(range(len(queue)), key=lambda i: queue[i].arrival), free)
+    return fill(queue, in_order(len(queue), lambda i: queue[i].arrival), free)
 
 
-def topology(queue: Sequence[Waiting], free: int) -> list[Pick]:
-    """Buckets by earliest arrival, deepest first within each."""
-    earliest: dict[int, int] = {}
-    depths: dict[int, set[int]] = {}
+def topology(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+    """Buckets by the arrival of their queries, deepest first within each."""
+    depths: dict[Hashable, set[int]] = {}
     for request in queue:
-        earliest[request.query] = min(request.arrival, earliest.get(request.query, request.arrival))
         depths.setdefault(request.query, set()).add(request.depth)
     rounds = {query: sorted(found, reverse=True) for query, found in depths.items()}
+    earliest = _earliest(queue)
 
-    def rank(i: int) -> tuple[int, int, int]:
+    def rank(i: int) -> tuple[int, float, int, int]:
         request = queue[i]
-        return (rounds[request.query].index(request.depth), earliest[request.query], request.arrival)
+        in_round = rounds[request.query].index(request.depth)
+        return (in_round, request.begun_s, earliest[request.query], request.arrival)
 
-    return _fill(queue, sorted(range(len(queue)), key=rank), free)
+    def is_near(first: int, other: int, tolerance_s: float) -> bool:
+        (first_round, first_s, *_), (other_round, other_s, *_) = rank(first), rank(other)
+        return first_round == other_round and other_s <= first_s + tolerance_s
+
+    return fill(queue, _warm_first(queue, in_order(len(queue), rank), is_near, warm), free)
 
 
-POLICIES: dict[str, Policy] = {"po": po, "to": to, "topology": topology}
+def critical_path(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+    """What is due first, by when its query came and what that has yet to do.
+
+    The longest `remaining_s` of a query here is what it has yet to do. A request with a shorter way to the output than
+    another of its query is due later, by as much as it can wait.
+    """
+    longest_s: dict[Hashable, float] = {}
+    for request in queue:
+        longest_s[request.query] = max(request.remaining_s, longest_s.get(request.query, 0.0))
+
+    def rank(i: int) -> tuple[float, int]:
+        request = queue[i]
+        can_wait_s = longest_s[request.query] - request.remaining_s
+        return (_due_s(request.begun_s, longest_s[request.query] + can_wait_s), request.arrival)
+
+    def is_near(first: int, other: int, tolerance_s: float) -> bool:
+        return rank(other)[0] <= rank(first)[0] + tolerance_s
+
+    return fill(queue, _warm_first(queue, in_order(len(queue), rank), is_near, warm), free)
 
 
-def _fill(queue: Sequence[Waiting], order: Iterable[int], free: int) -> list[Pick]:
+def _due_s(begun_s: float, remaining_s: float) -> float:
+    return begun_s + HASTE * remaining_s
+
+
+def _earliest(queue: Sequence[Waiting]) -> dict[Hashable, int]:
+    earliest: dict[Hashable, int] = {}
+    for request in queue:
+        earliest[request.query] = min(request.arrival, earliest.get(request.query, request.arrival))
+    return earliest
+
+
+POLICIES: dict[str, Policy] = {"po": po, "to": to, "topology": topology, "critical_path": critical_path}
+
+
+def no_priority(urgency: Urgency, begun_s: float) -> int:
+    """In the order in which they are handed on."""
+    return 0
+
+
+def by_depth(urgency: Urgency, begun_s: float) -> int:
+    """The longest way to the output first, counted in requests."""
+    return -urgency.depth
+
+
+def by_due_time(urgency: Urgency, begun_s: float) -> int:
+    """Earliest due first, in milliseconds."""
+    return round(1000 * _due_s(begun_s, urgency.remaining_s))
+
+
+PRIORITIES: dict[str, Callable[[Urgency, float], int]] = {
+    "po": no_priority, "to": no_priority, "topology": by_depth, "critical_path": by_due_time,
+}  # fmt: skip
+"""What an engine that orders its own queue is told (`Item.priority`) of a request whose query began at `begun_s`."""
+
+
+def in_order(count: int, rank: Callable[[int], Any]) -> Iterator[int]:
+    """0 to `count`, by rank. Of a long queue no more is sorted than is asked for, which is a few free slots."""
+    ranks = [(rank(i), i) for i in range(count)]
+    heapq.heapify(ranks)
+    while ranks:
+        yield heapq.heappop(ranks)[1]
+
+
+def _warm_first(
+    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: Warm | None
+) -> Iterator[int]:
+    """The order, where of those near the first one that whose beginning was run last goes next."""
+    return order if warm is None else _changed(queue, order, is_near, warm)
+
+
+def _changed(
+    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: Warm
+) -> Iterator[int]:
+    last_run = dict(warm.last_run)
+    newest = max(last_run.values(), default=0)
+    near: list[int] = []
+    following = next(order, None)
+    while near or following is not None:
+        while following is not None and (not near or is_near(near[0], following, warm.tolerance_s)):
+            near.append(following)
+            following = next(order, None)
+        at = max(range(len(near)), key=lambda at: last_run.get(queue[near[at]].beginning, -1))  # of equals the first
+        index = near.pop(at)
+        if (beginning := queue[index].beginning) is not None:
+            last_run[beginning] = newest = newest + 1
+        yield index
+
+
+def fill(queue: Sequence[Waiting], order: Iterable[int], free: int) -> list[Pick]:
+    """The requests in this order, those with the first one's operation and settings, until the slots are full."""
     picks: list[Pick] = []
     group: Hashable = None
     for index in order:

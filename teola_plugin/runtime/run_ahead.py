@@ -11,22 +11,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from teola_plugin import seams
-from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome
+from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Urgency
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
 from teola_plugin.runtime import asides
+from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.engines.worker import Worker
-from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready, Tag
+from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 
@@ -50,16 +52,16 @@ class Ahead(Protocol):
     """What a run-ahead asks of its session."""
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
     ) -> list[Reply]:
         """One reply per payload, in its slot; work the framework's run began already is shared."""
         ...
 
-    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...
 
-    def asking(self, depth: int) -> Asking:
+    def asking(self, urgency: Urgency) -> Asking:
         """The session of a function that asks models and stores itself."""
         ...
 
@@ -83,12 +85,18 @@ class Prepared:
     """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
 
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
+    `sights`: where its primitives find their arguments, worked out here.
     """
 
     plan: Plan
     functions: Mapping[str, Function]
     engines: Mapping[str, EngineSpec]
     streams_lists: bool = False
+    sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.sights:
+            object.__setattr__(self, "sights", sights_of(self.plan))
 
 
 class RunAhead:
@@ -106,7 +114,8 @@ class RunAhead:
         self._session = session
         self._record = record
         self._loop = asyncio.get_running_loop()
-        self._scheduler = GraphScheduler(prepared.plan, inputs)
+        self._thread_id = threading.get_ident()
+        self._scheduler = GraphScheduler(prepared.plan, inputs, prepared.sights)
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._tasks: list[Future[None]] = []
@@ -138,6 +147,10 @@ class RunAhead:
     def is_done(self) -> bool:
         """All that it can come to is there, or on its way to whoever asked."""
         return self._scheduler.is_done
+
+    def outputs(self) -> dict[str, Any] | None:
+        """The values of the outputs, without those that were skipped; None if one is lost or not there yet."""
+        return self._scheduler.outputs()
 
     @property
     def has_put_off(self) -> bool:
@@ -190,7 +203,8 @@ class RunAhead:
                     self._session.prefill(self._engines[p.engine], _joined(*args), {}, self._plan.remaining[p.name])
                 return _each(ready, _joined)
             case "aggregate" if p.setting("fn") is None:
-                return _each(ready, lambda *args: args[0])
+                made = (_made(self._plan, p, tag, args[0]) for tag, args in ready.instances)
+                return list(itertools.chain.from_iterable(made))
             case "call" | "condition" | "chunking" | "aggregate":
                 return self._call(ready, self._functions[p.setting("fn")])
             case _:
@@ -267,11 +281,11 @@ class RunAhead:
         p = ready.primitive
         started_s = time.perf_counter()
         payloads = [args[0] if len(args) == 1 else args for args in ready.args]
-        spec, op, depth = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
+        spec, op, urgency = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
         is_followed = p.kind == "partial_decoding"
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
-        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, depth)
+        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
@@ -338,7 +352,10 @@ class RunAhead:
         reply.listen(hear)
 
     def _soon(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
-        self._loop.call_soon_threadsafe(self._go, step, ended, context=Context())
+        if threading.get_ident() == self._thread_id:
+            self._loop.call_soon(self._go, step, ended, context=Context())
+        else:
+            self._loop.call_soon_threadsafe(self._go, step, ended, context=Context())
 
 
 def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:

@@ -1,15 +1,6 @@
 """A session: one call of an optimized pipeline, where the run-ahead and the framework's own run meet in slots.
 
-A *slot* is the reply of one item, under the key (engine, operation, settings, payload). The n-th time the framework's
-run asks for a key it gets the n-th slot, and so does the run-ahead: whoever comes first has it computed, the other
-shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
-counted as wasted.
-
-The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
-reply.
-
-A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
-the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
+Each item that one of them asks for is a slot (slots.py), which the other one finds.
 
 What runs ahead is a *front*: one plan for each input of the call. A pipeline that is revealed as it runs has one front
 after the other, or, where its parts are pipelines of their own, several beside each other.
@@ -31,21 +22,26 @@ from typing import Any
 
 from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed
-from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, freeze
+from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Urgency
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
+from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
 from teola_plugin.seams import Reply
+from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Asides, Items, Traced
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
 """Where work runs that no graph holds, in the events of a call."""
+
+NEXT = Urgency(1)
+"""Nothing but the end of the query comes after it."""
 
 MAX_RUNS = 256
 """So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
@@ -53,9 +49,6 @@ MAX_RUNS = 256
 HEAD_START_S = 0.02
 """How long a call waits at most for its run-ahead to begin, where that is to ask for a list as a stream: if the
 framework's run came first, it would ask for the whole. Beginning takes some 0.1 ms; more, where the process is busy."""
-
-SHARED = ("embedding", "reranking", "searching")
-"""Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +108,6 @@ class _Front:
             run.stop()
 
 
-@dataclass(slots=True)
-class _Slot:
-    reply: Reply
-    stamp: Hashable = None
-    is_ours: bool = False
-    """The framework's run opened it, not the run-ahead."""
-
-    is_shared: bool = False
-    """It has the reply of an earlier slot."""
-
-    since_s: float = field(default_factory=time.perf_counter)
-
-
-@dataclass(slots=True)
-class _Slots:
-    """All slots of one key; `taken` by the framework's run, `ahead` by the run-ahead."""
-
-    slots: list[_Slot] = field(default_factory=list)
-    taken: int = 0
-    ahead: int = 0
-
-
 class Session:
     """Implements `seams.Session` for one call. Safe to use from any thread.
 
@@ -144,18 +115,19 @@ class Session:
     """
 
     def __init__(
-        self, host: LocalHost, *, depth: int = 1, loop: asyncio.AbstractEventLoop | None = None,
-        assumed: Assumed = NOTHING,
+        self, host: LocalHost, *, urgency: Urgency = NEXT, terms: Terms = ANYBODY,
+        loop: asyncio.AbstractEventLoop | None = None, assumed: Assumed = NOTHING,
     ) -> None:  # fmt: skip
         """`assumed`: what adapters are to take for declared `@pure` while this session is current."""
         self.assumed = assumed
         self._host = host
         self._follow: Follow | None = None
-        self._owner = host.new_id()
+        self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
-        self._retiring_depth = depth + 1  # the framework is waiting for it: before anything that runs ahead
+        # The framework is waiting for it: before anything that runs ahead.
+        self._retiring = urgency._replace(depth=urgency.depth + 1)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
-        self._table: dict[Hashable, _Slots] = {}
+        self._slots = Slots()
         self._fronts: list[_Front] = []
         self._is_alone = False
         self._is_ahead = False
@@ -167,7 +139,6 @@ class Session:
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
         self._asides: list[Future[Any]] = []
-        self._lead_s = 0.0
         self._is_closed = False
         self._started_s = time.perf_counter()
         self.listeners: list[Listener] = []  # whoever hears of the call may add itself, to be told how it ended
@@ -231,7 +202,7 @@ class Session:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        self._host.subscribe(self._owner, self._events.append)
+        self._host.subscribe(self._query.owner, self._events.append)
 
     def _record(self, event: Event) -> None:
         self._events.append(event)
@@ -241,7 +212,7 @@ class Session:
         return [run for front in self._fronts for run in front.runs]
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], depth: int
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
     ) -> list[Reply]:
         """See `run_ahead.Ahead`."""
         engine = engine_for(spec)
@@ -253,34 +224,35 @@ class Session:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                entry = self._entry(spec, op, payload, settings)
-                if entry.ahead == len(entry.slots):
-                    if source := _share(entry, op):
-                        shared.append((source, payload, entry.slots[-1].reply))
-                    else:
-                        entry.slots.append(_Slot(Reply(), stamp))
-                        fresh.append((self._bound(payload), entry.slots[-1].reply))
-                replies.append(entry.slots[entry.ahead].reply)
-                entry.ahead += 1
-        submit = partial(self._submit, engine, op, settings=settings, depth=depth, spec=spec)
+                slot = self._slots.ahead(key_of(spec, op, payload, settings), stamp, shares=op)
+                if slot.source:
+                    shared.append((slot.source, payload, slot.reply))
+                elif slot.outcome == "miss":
+                    fresh.append((self._bound(payload), slot.reply))
+                replies.append(slot.reply)
+        submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
         submit(fresh)
         self._take_over(shared, submit)
         return replies
 
-    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """See `run_ahead.Ahead` and `trace.Asides`."""
         engine = engine_for(spec)
-        if engine.capabilities.prefix and isinstance(text, str) and not self._is_closed:
+        if (
+            engine.capabilities.prefix
+            and isinstance(text, str)
+            and not (self._is_closed or self._host.is_saturated(engine))
+        ):
             self._prefills.append(Reply())
-            self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, depth, spec)
+            self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
-    def asking(self, depth: int) -> _Asking | _Inner:
+    def asking(self, urgency: Urgency) -> _Asking | _Inner:
         """See `run_ahead.Ahead`."""
-        return _Inner(self, depth) if self._is_beside else _Asking(self, depth)
+        return _Inner(self, urgency) if self._is_beside else _Asking(self, urgency)
 
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """See `trace.Asides`."""
-        session = self.asking(1)
+        session = self.asking(NEXT)
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -313,12 +285,8 @@ class Session:
         with kept_off, self._lock:
             if self._is_closed:
                 return _ended_reply(), False
-            entry = self._entry(spec, op, payload, settings)
-            is_first = entry.ahead == len(entry.slots)
-            if is_first:
-                entry.slots.append(_Slot(Reply()))
-            entry.ahead += 1
-            return entry.slots[entry.ahead - 1].reply, is_first
+            slot = self._slots.ahead(key_of(spec, op, payload, settings))
+        return slot.reply, slot.outcome == "miss"
 
     @property
     def callers_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -355,15 +323,14 @@ class Session:
                 if not self._is_closed:
                     self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
             for payload in payloads:
-                entry = self._entry(spec, op, payload, settings)
-                if entry.taken == len(entry.slots) and (source := _share(entry, op)):
-                    shared.append((source, payload, entry.slots[-1].reply))
-                reply, outcome = self._retire(entry, stamp)
-                replies.append(reply)
-                if outcome != "hit":
-                    fresh.append((self._bound(payload), reply))
-                self._events.append(Retired(engine.name, op, outcome, time.perf_counter()))
-        submit = partial(self._submit, engine, op, settings=settings, depth=self._retiring_depth, spec=spec)
+                slot = self._retire(key_of(spec, op, payload, settings), stamp, shares=op)
+                if slot.source:
+                    shared.append((slot.source, payload, slot.reply))
+                replies.append(slot.reply)
+                if slot.outcome != "hit":
+                    fresh.append((self._bound(payload), slot.reply))
+                self._events.append(Retired(engine.name, op, slot.outcome, time.perf_counter()))
+        submit = partial(self._submit, engine, op, settings=settings, urgency=self._retiring, spec=spec)
         submit(fresh)
         self._take_over(shared, submit)
         if not self._is_alone:
@@ -375,12 +342,12 @@ class Session:
         with kept_off, self._lock:
             if self._is_closed:
                 return Reply(), True
-            reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
-            self._events.append(Retired(spec.name or spec.kind, op, outcome, asked_s := time.perf_counter()))
-        self._will_await([reply])
-        if outcome != "hit":
-            reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
-        return reply, outcome != "hit"
+            slot = self._retire(key_of(spec, op, payload, settings))
+            self._events.append(Retired(spec.name or spec.kind, op, slot.outcome, asked_s := time.perf_counter()))
+        self._will_await([slot.reply])
+        if slot.outcome != "hit":
+            slot.reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
+        return slot.reply, slot.outcome != "hit"
 
     def _computed(self, engine: str, op: str, asked_s: float) -> None:
         """The caller of `claim` has computed it: a batch of one."""
@@ -427,18 +394,15 @@ class Session:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
         with kept_off, self._lock:
             self._is_closed = True
-            shared = sum(slot.is_ours for entry in self._table.values() for slot in entry.slots[: entry.ahead])
-            left = [slot for entry in self._table.values() for slot in entry.slots[entry.taken :]]
-            self._table.clear()
-        wasted = sum(not slot.is_shared for slot in left)
-        for slot in left:  # not under our lock: whoever hears of it may come to us
-            slot.reply.cancel_unless_ended()
+            left, wasted, shared = self._slots.clear()
+        for reply in left:  # not under our lock: whoever hears of it may come to us
+            reply.cancel_unless_ended()
         for aside in self._asides:
             aside.cancel()
 
         self._stop()
         if not self._is_alone:
-            self._host.release(self._owner)
+            self._host.release(self._query.owner)
         events = tuple(self._events)
         outcomes = [e.outcome for e in events if isinstance(e, Retired)]
         last_asked_s = max((e.at_s for e in events if isinstance(e, Retired)), default=self._started_s)
@@ -453,7 +417,7 @@ class Session:
             time.perf_counter(),
             tuple(self._fallbacks),
             events,
-            self._lead_s,
+            self._slots.lead_s,
             last_asked_s - self._started_s,
             self._has_rested,
             tuple(self._graphs.values()),
@@ -468,7 +432,7 @@ class Session:
         if self._is_ahead:
             self._host.soon(stop)
 
-    # --- slots -------------------------------------------------------------------------------------------------------
+    # --- work --------------------------------------------------------------------------------------------------------
 
     def _will_await(self, replies: Sequence[Reply]) -> None:
         with kept_off, self._lock:
@@ -478,23 +442,11 @@ class Session:
                 if run.has_put_off:
                     self._host.soon(run.resume)
 
-    def _entry(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> _Slots:
-        key = (spec.key, op, freeze(settings), freeze(payload))
-        return self._table.setdefault(key, _Slots())
-
-    def _retire(self, entry: _Slots, stamp: Hashable) -> tuple[Reply, str]:
-        """The next slot for the framework's run, and whether it was a hit, a miss or stale."""
-        at, entry.taken = entry.taken, entry.taken + 1
-        if at == len(entry.slots):
-            entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
-            return entry.slots[at].reply, "miss"
-        slot = entry.slots[at]
-        if slot.stamp == stamp:
-            self._lead_s += time.perf_counter() - slot.since_s
-            return slot.reply, "hit"
-        self._host.soon(slot.reply.cancel_unless_ended)
-        entry.slots[at] = _Slot(Reply(), stamp)
-        return entry.slots[at].reply, "stale"
+    def _retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
+        slot = self._slots.retire(key, stamp, shares=shares)
+        if slot.outdated:
+            self._host.soon(slot.outdated.cancel_unless_ended)
+        return slot
 
     def _bound(self, payload: Any) -> Any:
         """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
@@ -515,12 +467,14 @@ class Session:
             source.listen(partial(hear, payload=payload, reply=reply))
 
     def _submit(
-        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int,
+        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], urgency: Urgency,
         spec: EngineSpec,
     ) -> None:  # fmt: skip
         if work:
             payloads, replies = zip(*work, strict=True)
-            self._host.submit(engine, op, payloads, settings, replies, owner=self._owner, depth=depth)
+            self._host.submit(
+                engine, op, payloads, settings, replies, query=self._query, urgency=urgency,
+            )  # fmt: skip
 
 
 class _Asking:
@@ -528,17 +482,17 @@ class _Asking:
 
     is_unheard = True
 
-    def __init__(self, session: Session, depth: int) -> None:
+    def __init__(self, session: Session, urgency: Urgency) -> None:
         self.assumed = session.assumed
         self._session = session
-        self._depth = depth
+        self._urgency = urgency
 
     @property
     def is_closed(self) -> bool:
         return False  # even a closed session must not let the function go on to the models themselves
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-        return self._session.submit_ahead(spec, op, payloads, settings, self._depth)
+        return self._session.submit_ahead(spec, op, payloads, settings, self._urgency)
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._session.claim_ahead(spec, op, payload, settings)
@@ -561,10 +515,10 @@ class _Inner(Session):
 
     is_unheard = True
 
-    def __init__(self, outer: Session, depth: int) -> None:
-        super().__init__(outer._host, depth=depth, loop=outer._loop, assumed=outer.assumed)
+    def __init__(self, outer: Session, urgency: Urgency) -> None:
+        super().__init__(outer._host, urgency=urgency, loop=outer._loop, assumed=outer.assumed)
         self._outer = outer
-        self._owner = outer._owner
+        self._query = outer._query
         self._graphs, self._fallbacks = outer._graphs, outer._fallbacks
         self._follow, self._is_beside = outer._follow, True
 
@@ -574,13 +528,12 @@ class _Inner(Session):
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:
-            reply, outcome = self._retire(self._entry(spec, op, payload, settings), None)
-        if outcome == "hit":
-            self._will_await([reply])
-            return reply, False
+            slot = self._retire(key_of(spec, op, payload, settings))
+        self._will_await([slot.reply])
+        if slot.outcome == "hit":
+            return slot.reply, False
         claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
-        claimed.listen(reply.put)
-        self._will_await([reply])
+        claimed.listen(slot.reply.put)
         return claimed, is_mine
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
@@ -591,8 +544,8 @@ class _Inner(Session):
         claimed.listen(reply.put)
         return claimed, is_mine
 
-    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
-        self._outer.prefill(spec, text, settings, depth)
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
+        self._outer.prefill(spec, text, settings, urgency)
 
     def close(self) -> Report:
         """It has ended; what it asked for stays in the slots of the call."""
@@ -606,24 +559,13 @@ class _Inner(Session):
         self._outer._record(event)
 
     def _submit(
-        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], depth: int,
+        self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], urgency: Urgency,
         spec: EngineSpec,
     ) -> None:  # fmt: skip
-        theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, depth)
+        theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
         for (_, mine), reply in zip(work, theirs, strict=True):
             mine.cancel = reply.cancel_unless_ended
             reply.listen(mine.put)
-
-
-def _share(entry: _Slots, op: str) -> Reply | None:
-    """Make a new slot that is to take over the reply of the last one, where nobody can tell the difference."""
-    if op not in SHARED or not entry.slots or isinstance(entry.slots[-1].reply.outcome, Failed):
-        return None
-    last = entry.slots[-1]
-    if op == "searching" and entry.taken == len(entry.slots):
-        return None  # whoever has it may have changed it
-    entry.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
-    return last.reply.copied() if op == "searching" else last.reply
 
 
 def _ended_reply() -> Reply:

@@ -1,0 +1,155 @@
+"""Values in the making, by ancestry tag, and where the instances of a primitive find their arguments.
+
+tag       ()   a plain value      (2,)   item 2      (2, 5)   item 5 of item 2
+
+call(x, *docs, *parts), mapped over parts (two lists deep): the instance (2, 5) takes
+    x whole     docs at (2,)     parts at (2, 5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from teola_plugin.graph import Arg, Literal, Primitive
+from teola_plugin.plan import Plan
+
+Tag = tuple[int, ...]
+
+
+class _Lost:
+    def __repr__(self) -> str:
+        return "LOST"
+
+
+LOST = _Lost()
+"""Stands where a value would, had its primitive not failed."""
+
+
+class Value:
+    """What has arrived of a value: its fragments, and how many items the lists have that are closed."""
+
+    __slots__ = ("counts", "depth", "expected", "fragments", "has_lost", "open_lists")
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.fragments: dict[Tag, Any] = {}
+        self.counts: dict[Tag, int] = {}
+        self.has_lost = False
+        self.open_lists, self.expected = (1, 0) if depth else (0, 1)
+
+    def put(self, tag: Tag, item: Any) -> None:
+        """An item; `LOST` for none."""
+        self.fragments[tag] = item
+        self.has_lost |= item is LOST
+
+    def put_all(self, tags: Sequence[Tag], items: Sequence[Any]) -> bool:
+        """Items none of which is lost; False if one was there before or has no place here."""
+        expected = len(self.fragments) + len(tags)
+        self.fragments.update(zip(tags, items, strict=True))
+        return len(self.fragments) == expected and set(map(len, tags)) <= {self.depth}
+
+    def close(self, tag: Tag, count: int) -> None:
+        """The list at `tag` has so many items."""
+        self.counts[tag] = count
+        self.open_lists -= 1
+        if len(tag) + 1 == self.depth:
+            self.expected += count
+        else:
+            self.open_lists += count
+
+    def is_whole(self) -> bool:
+        """Everything is there."""
+        if self.open_lists or len(self.fragments) != self.expected:
+            return False
+        # An inner list may close before the one around it; the counts mean nothing until both have.
+        return self.depth < 2 or all(tag[:-1] in self.counts for tag in self.counts if tag)
+
+    def has(self, tag: Tag) -> bool:
+        """Everything at or below `tag` is there."""
+        if len(tag) == self.depth:
+            return tag in self.fragments
+        if not tag:
+            return self.is_whole()
+        return tag in self.counts and all(self.has((*tag, i)) for i in range(self.counts[tag]))
+
+    def get(self, tag: Tag) -> Any:
+        """The value at `tag`: an item, or the nested list below it in ancestry order."""
+        if len(tag) == self.depth:
+            return self.fragments[tag]
+        if len(tag) + 1 == self.depth:
+            fragments = self.fragments
+            return [fragments[*tag, i] for i in range(self.counts[tag])]
+        return [self.get((*tag, i)) for i in range(self.counts[tag])]
+
+
+class Where(Enum):
+    """Where an instance finds an argument: written there, the whole value, its own item, or what its tag tells."""
+
+    LITERAL = 0
+    WHOLE = 1
+    ITEM = 2
+    PART = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What there is to know of a primitive beforehand.
+
+    `args`: where they are, and their name (a literal's value). `whole`: names that are handed over whole. `driver`: the
+    first list that is mapped over item by item, which tells what instances there are; `drivers` are all of these.
+    `beside`: what else is starred, with how many digits of a tag say where to look. `is_fold`: it has one value of all
+    its items. `is_free`: it depends on nothing.
+    """
+
+    primitive: Primitive
+    map_depth: int
+    args: tuple[tuple[Where, Any], ...]
+    whole: tuple[str, ...]
+    driver: str
+    drivers: tuple[str, ...]
+    beside: tuple[tuple[str, int], ...]
+    stage_items: int
+    is_fold: bool
+    is_free: bool
+
+
+def sights_of(plan: Plan) -> dict[str, Sight]:
+    """One for each primitive."""
+    return {p.name: _sight(p, plan) for p in plan.graph}
+
+
+def _sight(p: Primitive, plan: Plan) -> Sight:
+    depth = plan.map_depths[p.name]
+    stars = [ref.name for ref in plan.refs[p.name] if ref.star]
+    drivers = tuple(name for name in stars if plan.depths[name] >= depth)
+    driver = drivers[0] if drivers else ""
+    return Sight(
+        primitive=p,
+        map_depth=depth,
+        args=tuple(_where(arg, depth, plan) for arg in p.args),
+        whole=tuple(ref.name for ref in plan.refs[p.name] if not ref.star),
+        driver=driver,
+        drivers=drivers,
+        beside=tuple((name, min(plan.depths[name], depth)) for name in dict.fromkeys(stars) if name != driver),
+        stage_items=plan.stage_items(p),
+        is_fold=p.kind == "ingestion",
+        is_free=not p.dependencies,
+    )
+
+
+def _where(arg: Arg, map_depth: int, plan: Plan) -> tuple[Where, Any]:
+    if isinstance(arg, Literal):
+        return Where.LITERAL, arg.value
+    if not arg.star:
+        return Where.WHOLE, arg.name
+    return (Where.ITEM if plan.depths[arg.name] == map_depth else Where.PART), arg.name
+
+
+def contains_lost(value: Any, depth: int) -> bool:
+    """Somewhere in a value so many lists deep."""
+    if depth == 0 or not isinstance(value, list):
+        return value is LOST
+    return any(contains_lost(item, depth - 1) for item in value)

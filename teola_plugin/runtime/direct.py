@@ -1,0 +1,131 @@
+"""One query of a graph without a framework: the e-graph run ahead, with nobody to retire it but the caller.
+
+It ends when all that it began has ended, or at the first error, which is raised as the engine or function raised it;
+then what still waits or runs is cancelled, and engines drop what they keep for the query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from teola_plugin.engines import Delta, EngineSpec, Failed, Outcome, Urgency
+from teola_plugin.errors import Cancelled, TeolaError
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.run_ahead import Prepared, RunAhead
+from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.seams import Reply
+from teola_plugin.tenancy import ANYBODY, Terms
+from teola_plugin.trace import Function
+
+
+async def run_query(
+    host: LocalHost, prepared: Prepared, inputs: Mapping[str, Any], *, terms: Terms = ANYBODY,
+    streamed: Sequence[str] = (), tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The outputs, without those that were skipped. `tell` hears the text of the decodings `streamed` as it is written.
+
+    Must run on the host's own loop. On a virtual loop the functions of the graph take no time.
+
+    Raises: what an engine or function raised first; TeolaError for a graph that needs a framework (primitives
+    @ pipeline, functions that ask models themselves).
+    """
+    loop = asyncio.get_running_loop()
+    urgencies = [prepared.plan.remaining[name] for name in streamed]
+    direct = _Direct(host, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
+    is_virtual = isinstance(loop, VirtualLoop)
+    functions = {name: direct.noting(function, is_virtual) for name, function in prepared.functions.items()}
+    ahead = RunAhead(replace(prepared, functions=functions), inputs, direct, lambda ran: None, direct.over.set)
+    try:
+        ahead.start()
+        await direct.over.wait()
+        outputs = None if direct.errors else ahead.outputs()
+        if outputs is None:
+            raise next(iter((*direct.errors, *direct.cancelled)), TeolaError("an output waits for a framework's run"))
+        return outputs
+    finally:
+        ahead.stop()
+        direct.close()
+
+
+@dataclass(slots=True)
+class _Direct:
+    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed."""
+
+    host: LocalHost
+    query: Query
+    over: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+    streamed: Sequence[Urgency]
+    tell: Callable[[str], None] | None
+    replies: list[Reply] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    cancelled: list[BaseException] = field(default_factory=list)
+    callers_loop: asyncio.AbstractEventLoop | None = None
+    is_retiring_busy: bool = False
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
+    ) -> list[Reply]:
+        replies = self._submit(spec, op, payloads, settings, urgency)
+        for reply in replies:
+            reply.when_ended(lambda reply=reply: self._ended(reply))  # type: ignore[misc]
+            if any(urgency is each for each in self.streamed):  # each primitive has an object of its own
+                reply.listen(self._hear)
+        return replies
+
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
+        engine = engine_for(spec)
+        if engine.capabilities.prefix and isinstance(text, str) and not self.host.is_saturated(engine):
+            self._submit(spec, "partial_prefilling", [text], settings, urgency)
+
+    def asking(self, urgency: Urgency) -> NoReturn:
+        raise TeolaError("a function that asks models itself needs the session of a framework's call")
+
+    def fell_back(self, error: BaseException) -> None:
+        self._fail(error)
+
+    def noting(self, function: Function, at_once: bool) -> Function:
+        """The same; its error is that of the query."""
+
+        def call(*args: Any) -> Any:
+            try:
+                return function.call(*args)
+            except Exception as e:  # around the user's function: it is raised where the query's result is asked for
+                self._fail(e)
+                raise
+
+        return Function(call, is_glue=(function.is_glue or at_once) and not function.asks, asks=function.asks)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for reply in self.replies:
+            reply.cancel_unless_ended()
+        self.host.release(self.query.owner)
+
+    def _submit(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
+    ) -> list[Reply]:
+        replies = [Reply() for _ in payloads]
+        self.replies += replies
+        self.host.submit(engine_for(spec), op, payloads, settings, replies, query=self.query, urgency=urgency)
+        return replies
+
+    def _ended(self, reply: Reply) -> None:
+        if isinstance(reply.outcome, Failed):
+            error = reply.outcome.error
+            if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
+                self.cancelled.append(error)
+            else:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.loop.call_soon_threadsafe(self.over.set)
+
+    def _hear(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Delta) and self.tell:
+            self.tell(outcome.text)

@@ -1,0 +1,225 @@
+"""The instances of an engine: what each holds, and which one an item goes to.
+
+The one with the least load (executing items, for LLMs their tokens), except that items of the same query or with the
+same beginning prefer the instance that has their prefix, unless it is much busier. Engines that run one batch at a time
+take turns.
+
+Where objectives were deduced (passes/deduce_objectives.py), a throughput group leaves some slots of the least loaded
+instance free for others while several queries are at work.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from teola_plugin.engines import Capabilities, Item
+from teola_plugin.runtime.beginnings import beginning_of
+
+REMEMBERED_PREFIXES = 4096
+
+KEPT_SHARE = 0.125
+"""Of the slots of one instance, so many are not for throughput groups: 4 of 32, and at least one."""
+
+BUSIER = 0.25
+"""An instance that has the prefix is preferred while its load is at most by this share of its slots above the least."""
+
+
+@dataclass(slots=True)
+class _Instance:
+    """What one holds: tokens by item, and calls, which may last longer than their items.
+
+    It takes work if it `is_up` and not `is_leaving`.
+    """
+
+    running: dict[int, int] = field(default_factory=dict)
+    calls: int = 0
+    is_up: bool = True
+    is_leaving: bool = False
+    is_alone: bool = False
+    tokens: int = 0
+
+    @property
+    def takes_work(self) -> bool:
+        return self.is_up and not self.is_leaving
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.running or self.calls)
+
+
+class Instances:
+    """Slots and loads. Instances are named by their place, from 0 on."""
+
+    def __init__(self, capabilities: Capabilities, count: int) -> None:
+        self.capabilities = capabilities
+        self._each = [_Instance() for _ in range(count)]
+        self._at: dict[int, int] = {}  # where an item runs
+        self._turn = 0
+        self._prefixes: OrderedDict[Hashable, int] = OrderedDict()
+        self._queries: dict[int, Hashable] = {}  # of the items that run
+
+    @property
+    def running_items(self) -> int:
+        """Items that are with an instance."""
+        return len(self._at)
+
+    @property
+    def count_up(self) -> int:
+        """How many take work."""
+        return sum(each.takes_work for each in self._each)
+
+    def is_up(self, at: int) -> bool:
+        """That one has not crashed."""
+        return at < len(self._each) and self._each[at].is_up
+
+    def holds(self, item_id: int) -> bool:
+        """The item is with an instance."""
+        return item_id in self._at
+
+    @property
+    def count(self) -> int:
+        """How many there are, less those that leave."""
+        return sum(not each.is_leaving for each in self._each)
+
+    def resize(self, count: int) -> None:
+        """So many from now on. One that leaves takes nothing new, and is gone when what it holds has ended."""
+        while len(self._each) < count:
+            self._each.append(_Instance())
+        for at, each in enumerate(self._each):
+            each.is_leaving = at >= count
+        self._trim()
+
+    def _trim(self) -> None:
+        while self._each and self._each[-1].is_leaving and self._each[-1].is_idle:
+            self._each.pop()
+
+    def mark(self, at: int, *, is_up: bool) -> None:
+        """Whether one takes work."""
+        if at < len(self._each):
+            self._each[at].is_up = is_up
+
+    # --- room --------------------------------------------------------------------------------------------------------
+
+    def room(self, *, make_way: bool = False) -> list[int]:
+        """How many items each takes now. `make_way`: leave the least loaded to itself until it is idle."""
+        room = [self._room(each) for each in self._each]
+        if make_way and not self.idle():
+            at = min((i for i, each in enumerate(self._each) if each.takes_work), key=self._load, default=None)
+            if at is not None:
+                room[at] = 0
+        return room
+
+    def _room(self, each: _Instance) -> int:
+        limit = self.capabilities.max_items
+        if not each.takes_work or each.is_alone:
+            return 0
+        if self.capabilities.concurrent:
+            return limit - len(each.running)
+        return limit if each.is_idle else 0
+
+    def idle(self) -> list[int]:
+        """Those that take work and have none."""
+        return [at for at, each in enumerate(self._each) if each.takes_work and each.is_idle]
+
+    def next_turn(self) -> None:
+        """Another batch is to be placed."""
+        self._turn += 1
+
+    def best(self, item: Item, query: Hashable, room: Sequence[int], load: Sequence[float]) -> int | None:
+        """The instance for an item, of those with room."""
+        if item.urgency.objective == "throughput" and self.capabilities.concurrent and self.capabilities.max_items > 1:
+            room = self._less_kept(room, load, query)
+        if len(room) == 1:
+            return 0 if room[0] > 0 else None
+        fitting = [at for at, free in enumerate(room) if free > 0 and self.fits(item, self._each[at].tokens, False)]
+        if not fitting:
+            return None
+        if not self.capabilities.concurrent:
+            return fitting[self._turn % len(fitting)]
+        slack = BUSIER * (self.capabilities.max_tokens or self.capabilities.max_items)
+        least = min(load[at] for at in fitting)
+        keys = self._prefix_keys(item, query)
+        for key in keys[1:] if least == 0 else keys:  # one is idle: what a query has in common is not worth waiting for
+            known = self._prefixes.get(key)
+            if known in fitting and load[known] <= least + slack:
+                return known
+        return min(fitting, key=lambda at: load[at])
+
+    def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
+        """The room for a throughput group: less what is kept for other queries, if any are at work here."""
+        up = [at for at, each in enumerate(self._each) if each.takes_work]
+        if not up or all(other == query for other in self._queries.values()):
+            return room
+        kept, at_least = max(1, int(KEPT_SHARE * self.capabilities.max_items)), min(up, key=lambda at: load[at])
+        return [free - kept if at == at_least else free for at, free in enumerate(room)]
+
+    def fits(self, item: Item, tokens: int, has_company: bool) -> bool:
+        """There is KV cache for it beside `tokens`. What is larger than all there is goes alone; the engine says so."""
+        limit = self.capabilities.max_tokens
+        return not limit or tokens + item.tokens <= limit or (tokens == 0 and not has_company)
+
+    def tokens(self, at: int) -> int:
+        """Of KV cache that one has promised."""
+        return self._each[at].tokens
+
+    def loads(self) -> list[float]:
+        """The load of each."""
+        return [self._load(at) for at in range(len(self._each))]
+
+    def _load(self, at: int) -> float:
+        each = self._each[at]
+        return float(each.tokens if self.capabilities.max_tokens else len(each.running))
+
+    def weight(self, item: Item) -> int:
+        """What an item adds to the load."""
+        return item.tokens if self.capabilities.max_tokens else 1
+
+    def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:
+        """What tells prompts that share a prefix, the better sign first."""
+        beginning = beginning_of(item) if self.capabilities.prefix else None
+        return [] if beginning is None else [(item.tenant, query), beginning]
+
+    # --- items come and go -------------------------------------------------------------------------------------------
+
+    def start(self, at: int, items: Iterable[tuple[Item, Hashable]], *, is_alone: bool) -> None:
+        """These items, each with its query, are with that instance from now on."""
+        each = self._each[at]
+        each.is_alone = is_alone
+        for item, query in items:
+            each.running[item.id] = item.tokens
+            each.tokens += item.tokens
+            self._at[item.id] = at
+            self._queries[item.id] = query
+            self._remember(item, query, at)
+
+    def _remember(self, item: Item, query: Hashable, at: int) -> None:
+        if len(self._each) > 1:
+            for key in self._prefix_keys(item, query):
+                self._prefixes[key] = at
+                self._prefixes.move_to_end(key)
+            while len(self._prefixes) > REMEMBERED_PREFIXES:
+                self._prefixes.popitem(last=False)
+
+    def begin_call(self, at: int) -> None:
+        """A batch is being run there: one that runs no two at once takes nothing before the call is over."""
+        self._each[at].calls += 1
+
+    def end_call(self, at: int) -> None:
+        """It is over."""
+        self._each[at].calls -= 1
+        self._trim()
+
+    def end(self, ids: Collection[int]) -> int:
+        """These items ended; how many of them were with an instance."""
+        ended = 0
+        for item_id in ids:
+            if (at := self._at.pop(item_id, None)) is not None:
+                each = self._each[at]
+                each.tokens -= each.running.pop(item_id)
+                del self._queries[item_id]
+                each.is_alone &= bool(each.running)
+                ended += 1
+        self._trim()
+        return ended

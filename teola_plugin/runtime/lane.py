@@ -1,0 +1,307 @@
+"""A lane: one engine, its scheduler and what it owes. All that happens to an item after it was taken in.
+
+    submit --> queue --next_batch--> attempt on an instance --outcome--> readers
+                 ^                        |
+                 '---- once more ---------'     crashed, lost, or failed in company
+
+Everything here runs on one event loop, so there are no locks, and each item ends exactly once (ledger.py):
+
+- **Joined.** The same embedding, rerank, search or greedy text asked for by two queries of one tenant at the same time
+  is one item (not for services that we do not run ourselves, nor for sampled texts).
+- **A batch fails** (the engine raises): its open items are halved until those that fail are alone with their error.
+- **An instance crashes** (EngineCrashed): it takes no work until it has `recovered` (recovery.py); what it had is tried
+  again, before what came later. Who was there at `ALONE_AFTER` crashes runs alone next time; if that crashes too, it is
+  Poisoned (retries.py). What has effects is never tried again, nor a sampled text that was told in part.
+- **No answer** to an item although its batch is over: tried again once.
+- **No word** of a batch for `stall_s`: the instance is ended, which is a crash.
+- **Deadline.** Whatever state an item is in, it ends with DeadlineExceeded, and its engine is told to stop it.
+- **Cancelled** likewise. An item that others wait for too goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from teola_plugin.engines import Batch, Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, freeze, is_repeatable
+from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, Overloaded
+from teola_plugin.events import BatchRan
+from teola_plugin.profile import Profile
+from teola_plugin.runtime.attempts import Attempt
+from teola_plugin.runtime.debts import Counts, Reader
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.ledger import Ledger
+from teola_plugin.runtime.policies import Policy
+from teola_plugin.runtime.recovery import Recovery
+from teola_plugin.runtime.retries import Retries, caused
+from teola_plugin.seams import Reply
+
+Sink = Callable[[BatchRan], None]
+
+SATURATED, RELAXED = 1.0, 0.5
+"""Items that wait or run, for each instance: above the first, an engine is too busy for work that costs more than it
+must (an early prefill holds up whatever decodes); below the second it no longer is. In between it stays what it was.
+With half of all slots in place of one, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
+
+FOLLOWING_TURNS = 3
+"""Turns of the loop from the end of an item until what its query asks next is here: the reply, the graph scheduler, the
+queue. Only then are the slots given away: a query that goes on comes before one that begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`limits` of the queue. `stall_s`: how long a batch may go without a word, None for any time."""
+
+    limits: Limits = field(default_factory=Limits)
+    stall_s: float | None = None
+
+
+class Lane:
+    """See the module. It keeps the engine alive only while it owes something, so that an engine goes with its model."""
+
+    def __init__(self, engine: Engine, policy: Policy, rules: Rules, sinks: Mapping[Hashable, Sink]) -> None:
+        self.name = engine.name
+        self.held: Engine | None = None
+        self.scheduler = EngineScheduler(
+            policy, _handing_on(engine.capabilities), instances=len(_instances(engine)), limits=rules.limits,
+            knee_items=_knee_items(engine),
+        )  # fmt: skip
+        self._loop = asyncio.get_running_loop()
+        self._time_s = self._loop.time  # on Linux and macOS the clock of `time.perf_counter` too
+        self._ledger = Ledger(self.name, self.scheduler, self._loop, self.pump)
+        self._retries = Retries(self.name, self.scheduler, self._ledger, self._time_s)
+        self._recovery = Recovery(
+            self.name, self.scheduler, self.counts, rules.stall_s, spawn=self._spawn, back=self.pump, gone=self._gone
+        )
+        self._told_of = engine.capabilities
+        self._capabilities = _handing_on(engine.capabilities)
+        self._sinks = sinks
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_saturated = False
+        self._is_closed = False
+        self._will_pump = False
+
+    @property
+    def counts(self) -> Counts:
+        """What became of all items so far."""
+        return self._ledger.counts
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
+        """Take a request in, or let its replies hear why not."""
+        if self._is_closed:
+            raise EngineClosed(f"engine {self.name!r} was shut down")
+        readers = [
+            Reader(_sized(engine, request, item), request, reply, self._key(engine, request, item))
+            for item, reply in zip(request.items, replies, strict=True)
+            if reply.outcome is None
+        ]
+        readers = [r for r in readers if not (self._ledger.refuse_late(r) or self._ledger.join(r))]
+        request.items = [reader.item for reader in readers]
+        try:
+            self.scheduler.submit(request, self._time_s())
+        except Overloaded as e:
+            self.counts.refused += len(readers)
+            for reader in readers:
+                reader.hear(Failed(e))
+            return
+        for reader in readers:
+            self.held = engine
+            self._ledger.owe(reader)
+
+    def _key(self, engine: Engine, request: Request, item: Item) -> Hashable:
+        """What makes two items the same, None for what is like no other."""
+        op = request.op
+        is_elsewhere = self._capabilities.remote or self._capabilities.is_scheduled
+        if is_elsewhere or op == "partial_prefilling" or not is_repeatable(op, request.settings):
+            return None
+        stamp = getattr(engine, "stamp", None)
+        whose = item.owner if getattr(engine, "is_per_query", False) else None
+        key = (item.tenant, request.group, freeze(item.payload), stamp() if stamp else None, whose)
+        try:
+            hash(key)
+        except TypeError:  # a payload that is like no other
+            return None
+        return key
+
+    def rule(self, rules: Rules) -> None:
+        """These rules from now on."""
+        self.scheduler.limits = rules.limits
+        self._recovery.rule(rules.stall_s)
+
+    @property
+    def is_saturated(self) -> bool:
+        """It has so much to do that rewrites which cost compute should rest."""
+        load = self.scheduler.queued_items + self.scheduler.running_items
+        self._is_saturated = load > (RELAXED if self._is_saturated else SATURATED) * self.scheduler.instances.count_up
+        return self._is_saturated
+
+    @property
+    def owes(self) -> bool:
+        """Somebody waits for an item."""
+        return bool(self._ledger.owed)
+
+    @property
+    def is_clear(self) -> bool:
+        """Nothing waits, runs or is remembered of any item."""
+        return self._ledger.is_clear and not (self.scheduler.queued_items or self.scheduler.running_items)
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def pump_soon(self, turns: int = 1) -> None:
+        """Start what can be started so many turns of the loop later, with all that has come in by then, as batches."""
+        if not self._will_pump:
+            self._will_pump = True
+            self._pump_after(turns)
+
+    def _pump_after(self, turns: int) -> None:
+        if turns:
+            self._loop.call_soon(self._pump_after, turns - 1)
+        else:
+            self.pump()
+
+    def pump(self) -> None:
+        """Start what can be started."""
+        self._will_pump = False
+        if not self._ledger.owed:
+            self.held = None
+        if self.held is None or self._is_closed:
+            return
+        instances = _instances(self.held)
+        if len(instances) != self.scheduler.instances.count:
+            self.scheduler.resize(len(instances))
+        if instances and instances[0].capabilities is not self._told_of:
+            self._learn(instances[0].capabilities)
+        while batch := self.scheduler.next_batch(self._time_s()):
+            self._start(instances[batch.instance], batch)
+
+    def _learn(self, capabilities: Capabilities) -> None:
+        """Some are known only once the engine runs, such as how much KV cache it has."""
+        self._told_of = capabilities
+        self._capabilities = _handing_on(capabilities)
+        self.scheduler.learn(self._capabilities)
+
+    def _start(self, instance: Engine, batch: Batch) -> None:
+        numbers = {item.id: self._ledger.owed[item.id].begin(instance) for item in batch.items}
+        self.counts.repeated += sum(number > 1 for number in numbers.values())
+        self.counts.batches += 1
+        self.counts.mixed += any(item.owner != batch.items[0].owner for item in batch.items)
+        attempt = Attempt(instance, batch, numbers, self._time_s(), self._time_s())
+        self.scheduler.instances.begin_call(attempt.at)
+        attempt.task = self._spawn(self._run(attempt))
+        self._recovery.watch(attempt)
+
+    async def _run(self, attempt: Attempt) -> None:
+        error: BaseException | None = None
+        try:
+            await attempt.engine.run(attempt.batch, self._emit(attempt))
+        except asyncio.CancelledError as e:
+            error = _why_cancelled(self.name, attempt, e)
+        except BaseException as e:  # whatever an engine raises belongs to its items; an exit would end the loop thread
+            error = e
+        ended_s = self._time_s()
+        attempt.end()
+        self.scheduler.instances.end_call(attempt.at)
+        if isinstance(error, EngineCrashed) and not self._is_closed:
+            self._recovery.crashed(attempt)
+        self._retries.settle(attempt, error)
+        ids = tuple(attempt.numbers)
+        ran = BatchRan(self.name, attempt.batch.op, len(ids), attempt.started_s, ended_s, ids)
+        try:
+            for owner in attempt.owners:
+                if sink := self._sinks.get(owner):
+                    sink(ran)
+        finally:
+            self.pump_soon(FOLLOWING_TURNS)
+
+    def _emit(self, attempt: Attempt) -> Emit:
+        def emit(position: int, outcome: Outcome) -> None:
+            attempt.heard_s = self._time_s()
+            item_id = attempt.batch.items[position].id
+            if debt := self._ledger.current(item_id, attempt.numbers[item_id]):
+                attempt.owners |= debt.owners
+                if isinstance(outcome, Failed) and isinstance(outcome.error, EngineCrashed):
+                    self._retries.again([debt], outcome.error)
+                else:
+                    self._ledger.tell(debt, outcome)
+            elif not isinstance(outcome, Delta):
+                self.counts.late += 1
+                self._ledger.free(item_id, attempt.numbers[item_id])
+            if not isinstance(outcome, Delta) and self._capabilities.concurrent:
+                self.pump_soon(FOLLOWING_TURNS)
+
+        return emit
+
+    def _gone(self, error: Exception) -> None:
+        for debt in list(self._ledger.owed.values()):
+            self._ledger.fail(debt, error, to_all=True)
+
+    # --- cancellation, the end ---------------------------------------------------------------------------------------
+
+    def cancel(self, readers: Sequence[int]) -> None:
+        """Nobody reads these any more."""
+        for reader in readers:
+            self._ledger.let_go(reader, Cancelled("the item was cancelled"))
+        self.pump_soon()
+
+    def audit(self) -> None:
+        """The watchdog: see `Ledger.audit`."""
+        self._ledger.audit()
+
+    async def close(self) -> None:
+        """End everything with EngineClosed."""
+        self._is_closed = True
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for debt in list(self._ledger.owed.values()):
+            self._ledger.fail(debt, EngineClosed(f"engine {self.name!r} was shut down"))
+        self.held = None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _why_cancelled(name: str, attempt: Attempt, error: asyncio.CancelledError) -> BaseException:
+    if attempt.is_given_up:
+        return caused(EngineCrashed(f"engine {name!r} said nothing for too long"), error)
+    return EngineClosed(f"engine {name!r} was shut down")
+
+
+def _handing_on(capabilities: Capabilities) -> Capabilities:
+    """Where another scheduler stands behind, nothing waits here."""
+    if not capabilities.is_scheduled:
+        return capabilities
+    return replace(capabilities, concurrent=True, max_items=sys.maxsize, max_tokens=None, prefix=False)
+
+
+def _knee_items(engine: Engine) -> Callable[[str], int | None]:
+    """By operation, for an engine with a profile that runs one batch at a time."""
+    if engine.capabilities.concurrent:
+        return lambda op: None
+    one = next(iter(_instances(engine)), engine)
+    profile = getattr(one, "profile", None)
+    knees = {op: each.knee_items for op, each in getattr(one, "profiles", {}).items()}
+    knee = profile.knee_items if isinstance(profile, Profile) else None
+    return lambda op: knees.get(op, knee)
+
+
+def _instances(engine: Engine) -> Sequence[Engine]:
+    instances: Sequence[Engine] | None = getattr(engine, "instances", None)
+    return (engine,) if instances is None else instances
+
+
+def _sized(engine: Engine, request: Request, item: Item) -> Item:
+    """The item with the KV cache that it may need, where the engine tells."""
+    kv_tokens = getattr(engine, "kv_tokens", None)
+    if kv_tokens is None:
+        return item
+    return replace(item, tokens=kv_tokens(request.op, item.payload, request.settings))

@@ -1,0 +1,48 @@
+"""How fast an engine gets through its items, as far as lately seen."""
+
+from __future__ import annotations
+
+MEAN_OF_ITEMS = 32
+"""The pace is a mean over about so many."""
+
+AT_LEAST_S = 0.05
+"""Nobody is told to come back sooner; and all that is known before anything has ended."""
+
+
+class Pace:
+    """Items that end at the same time took the time since the last ones, together."""
+
+    def __init__(self) -> None:
+        self._item_s = 0.0
+        self._since_s = 0.0
+        self._gap_s = 0.0
+        self._gap_items = 0
+
+    def begin(self, now_s: float) -> None:
+        """It was idle until now."""
+        self._fold()
+        self._since_s = now_s
+
+    def end(self, items: int, now_s: float) -> None:
+        """So many ended."""
+        if now_s > self._since_s:
+            self._fold()
+            self._gap_s, self._since_s = now_s - self._since_s, now_s
+        self._gap_items += items
+
+    def _fold(self) -> None:
+        self._item_s = self.item_s
+        self._gap_s, self._gap_items = 0.0, 0
+
+    @property
+    def item_s(self) -> float:
+        """Seconds for each item, all slots together."""
+        if not (self._gap_items and self._gap_s):
+            return self._item_s
+        took_s = self._gap_s / self._gap_items
+        weight = min(1.0, self._gap_items / MEAN_OF_ITEMS) if self._item_s else 1.0
+        return self._item_s + (took_s - self._item_s) * weight
+
+    def needs_s(self, items: int) -> float:
+        """For so many items."""
+        return max(AT_LEAST_S, items * self.item_s)

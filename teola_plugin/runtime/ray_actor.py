@@ -1,0 +1,187 @@
+"""What runs in an actor of Ray: one engine with its scheduler, or the scheduler of several.
+
+    engine "llm", one instance       actor llm            scheduler and engine in one process
+    engine "llm", three instances    actor llm            scheduler
+                                     actors llm/0 .. /2   an engine each, where its resources are
+
+Each actor is an `EngineService`. Actors that belong to one of several instances are ordinary ones, whose one client is
+the scheduler; they batch nothing themselves, for what reaches them fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from teola_plugin.engines import Engine
+from teola_plugin.errors import EngineCrashed, EngineError
+from teola_plugin.registry import EngineConfig
+from teola_plugin.runtime.engines.build import build
+from teola_plugin.runtime.engines.identity import identity
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, Said
+from teola_plugin.runtime.pool import EnginePool
+from teola_plugin.runtime.ray_line import RayLine
+from teola_plugin.runtime.remote import RemoteEngine
+from teola_plugin.runtime.service import EngineService
+
+VERSION = version("teola-plugin")
+
+
+class EngineActor:
+    """One `EngineService` in a process of its own. Ray makes it of a config as JSON; the engine is built at `hello`."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._config = EngineConfig.from_json(said)
+        self._building: asyncio.Task[EngineService] | None = None
+        self._hello: Hello | None = None
+        self._children: list[str] = []
+
+    async def hello(self) -> Hello:
+        """What the engine is, once it is ready. Raises: what building it raised."""
+        service = await self._service()
+        if self._hello is None:
+            self._hello = await asyncio.to_thread(self._introduction, service.engine)
+        return replace(self._hello, instances=len(getattr(service.engine, "instances", (1,))))
+
+    async def submit(self, client: str, requests: Sequence[Asked]) -> Said:
+        return await self._there.submit(client, requests)
+
+    async def poll(self, client: str) -> Said:
+        return await self._there.poll(client)
+
+    async def cancel(self, client: str, ids: Sequence[int]) -> None:
+        await self._there.cancel(client, ids)
+
+    async def release(self, client: str, owner: Hashable) -> None:
+        await self._there.release(client, owner)
+
+    async def leave(self, client: str) -> None:
+        if self._is_built:
+            await self._there.leave(client)
+
+    async def stats(self) -> dict[str, Any]:
+        return (await self._service()).stats()
+
+    async def scale(self, instances: int) -> int:
+        """Have so many instances from now on; those that go end their work first."""
+        service = await self._service()
+        pool = service.engine
+        if not isinstance(pool, EnginePool):
+            raise EngineError(f"engine {self._config.name!r} was started with one instance, beside its scheduler")
+        while len(pool.instances) < instances:
+            child = await self._new_child()
+            pool.instances = [*pool.instances, child]
+        going, pool.instances = pool.instances[instances:], pool.instances[:instances]
+        service.rescaled()
+        for engine in going:
+            await _stop_child(engine)
+        return len(pool.instances)
+
+    async def nodes(self) -> list[str]:
+        """Where its instances are."""
+        engine = (await self._service()).engine
+        if isinstance(engine, EnginePool):
+            return [each.hello.node for each in engine.instances if isinstance(each, RemoteEngine)]
+        return [(await self.hello()).node]
+
+    async def drain(self, timeout_s: float) -> int:
+        return await self._there.drain(timeout_s) if self._is_built else 0
+
+    async def close(self) -> None:
+        """End the engine, so that it leaves no process of its own behind."""
+        if self._is_built:
+            await self._there.close()
+
+    @property
+    def _is_built(self) -> bool:
+        built = self._building
+        return built is not None and built.done() and not built.cancelled() and built.exception() is None
+
+    @property
+    def _there(self) -> EngineService:
+        """Raises: EngineCrashed before it is built: this process is a new one, and to be asked for `hello` first.
+
+        Building may take longer than any other call, and whoever waited here would take it for hanging, and end it.
+        """
+        if self._building is None or not self._is_built:
+            raise EngineCrashed(f"engine {self._config.name!r} is being started")
+        return self._building.result()
+
+    async def _service(self) -> EngineService:
+        if self._building is None or (self._building.done() and not self._is_built):
+            self._building = asyncio.get_running_loop().create_task(self._made())
+        return await asyncio.shield(self._building)
+
+    async def _made(self) -> EngineService:
+        host = LocalHost(self._config.policy or "critical_path", loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+        if self._config.instances > 1:
+            return EngineService(EnginePool(self._config.name, await self._new_children()), host)
+        engine = await asyncio.to_thread(build, _in_actor(self._config))
+        if start := getattr(engine, "start", None):
+            await start()
+        return EngineService(engine, host)
+
+    async def _new_children(self) -> list[Engine]:
+        children: list[Engine] = []
+        try:
+            while len(children) < self._config.instances:
+                children.append(await self._new_child())
+        except Exception:  # whatever building one raises: the others are not to keep what the next try needs
+            for child in children:
+                await _stop_child(child)
+            raise
+        return children
+
+    async def _new_child(self) -> Engine:
+        number = len(self._children)
+        config = replace(self._config, name=f"{self._config.name}/{number}", instances=1, policy="to")
+        self._children.append(config.name)
+        line = RayLine(EngineActor, config, is_child=True)
+        try:
+            return RemoteEngine(line, await line.hello())
+        except Exception:  # whatever building it raises
+            await asyncio.to_thread(line.undo)
+            raise
+
+    def _introduction(self, engine: Engine) -> Hello:
+        import ray
+
+        config = self._config
+        first = engine.instances[0] if isinstance(engine, EnginePool) else engine
+        known = first.hello.identity if isinstance(first, RemoteEngine) else _identity(config, first)
+        return Hello(
+            PROTOCOL, VERSION, platform.python_version(), config.name, config.kind, config.model,
+            known, config.to_json(), engine.capabilities, getattr(engine, "profile", None),
+            os.getpid(), ray.get_runtime_context().get_node_id(), 1,
+        )  # fmt: skip
+
+
+def _in_actor(config: EngineConfig) -> EngineConfig:
+    """A worker of Ray has threads that a forked child would wait for."""
+    return replace(config, config={**config.config, "start_method": "spawn"}) if config.kind == "vllm" else config
+
+
+def _identity(config: EngineConfig, engine: Engine) -> str:
+    """What was declared and checked when the engine was built; else the model's own; else how it is made."""
+    if config.identity:
+        return config.identity
+    try:
+        return identity(engine)
+    except EngineError:
+        return f"{config.executable or config.kind} {json.dumps(dict(config.config), sort_keys=True)}"
+
+
+async def _stop_child(engine: Engine) -> None:
+    if isinstance(engine, RemoteEngine):
+        line = engine._line
+        await engine.at_rest()
+        await engine.close()
+        if isinstance(line, RayLine):
+            await asyncio.to_thread(line.kill)

@@ -1,0 +1,128 @@
+"""Getting to a Ray cluster: one that is there, or one of our own on this machine.
+
+A cluster that we start asks for a token (Ray's default lets anybody on the network run code on it, CVE-2025-62593), has
+no dashboard, and reports nothing to anybody. Its address and token are put into this process's environment, so that
+processes started from here find it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+from teola_plugin.errors import EngineError, EngineUnavailable
+
+NAMESPACE = "teola"
+CONNECT_S = 3.0
+START_TRIES = 3
+"""On a busy machine."""
+
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+"""Of a cluster that we start. What travels are prompts and vectors."""
+
+_ours = ""
+"""The address of the cluster that this process has started; it ends with the connection."""
+
+HOW_TO_START = "start one with `ray start --head`, or leave the address out to have one on this machine"
+
+
+def import_ray() -> Any:
+    """The package. Raises: EngineUnavailable."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that it will change its default
+    try:
+        import ray
+    except ModuleNotFoundError as e:
+        raise EngineUnavailable("runtime='ray' needs the package ray: install teola-plugin[ray]") from e
+    return ray
+
+
+def is_connected() -> bool:
+    """This process has a connection to a Ray cluster. Does not import Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any:
+    """The package ray, connected.
+
+    `address`: "host:port", "ray://host:port", or None for RAY_ADDRESS or else a cluster of our own, with `num_cpus`
+    (by default as many as there are). A connection that exists already is used.
+
+    Raises: EngineUnavailable without Ray; EngineError if nobody answers at the address.
+    """
+    if _ours and not is_connected() and os.environ.get("RAY_ADDRESS") == _ours:
+        del os.environ["RAY_ADDRESS"]
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is None or address == "local":
+        _ask_for_token()
+    ray = import_ray()
+    if ray.is_initialized():
+        return ray
+    if address is None or address == "local":
+        return _start(ray, num_cpus)
+    if address != "auto":
+        _check_port(address)
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as e:  # Ray raises nearly anything here: ConnectionError, RuntimeError, RaySystemError, ...
+        raise EngineError(f"could not connect to Ray at {address!r}: {e} ({HOW_TO_START})") from e
+    return ray
+
+
+def _ask_for_token() -> None:
+    """Ray reads this when it is imported. Where it was before, releases from 2.60 on ask for a token by themselves."""
+    if "ray" not in sys.modules and not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _start(ray: Any, num_cpus: float | None) -> Any:
+    for left in reversed(range(START_TRIES)):
+        try:
+            context = ray.init(
+                "local", namespace=NAMESPACE, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+                num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES,
+            )  # fmt: skip
+            break
+        except Exception as e:  # Ray raises a plain Exception where its processes take more than 30 s
+            ray.shutdown()
+            if not left:
+                raise EngineError(f"could not start Ray on this machine: {e}") from e
+    global _ours
+    _ours = os.environ["RAY_ADDRESS"] = context.address_info["address"]
+    return ray
+
+
+def _check_port(address: str) -> None:
+    """Ray itself would try for a minute."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if not parts.hostname or not parts.port:
+        raise EngineError(f"{address!r} is no address of Ray: expected host:port or ray://host:port")
+    try:
+        socket.create_connection((parts.hostname, parts.port), CONNECT_S).close()
+    except OSError as e:
+        raise EngineError(f"there is no Ray at {address!r} ({e}): {HOW_TO_START}") from e
+
+
+def check_room(ray: Any, name: str, wanted: dict[str, float], instances: int) -> None:
+    """Whether some node could ever hold one instance. Raises: EngineError, which says what is missing."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = sum(min(int(node.get(kind, 0) // n) for kind, n in wanted.items() if n) for node in nodes) if any(
+        wanted.values()
+    ) else instances  # fmt: skip
+    if fitting >= instances:
+        return
+    most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in wanted}
+    asked = ", ".join(f"{n:g} {kind}" for kind, n in wanted.items() if n)
+    found = ", ".join(f"{most[kind]:g} {kind}" for kind in most)
+    raise EngineError(
+        f"engine {name!r}: {instances} instances of {asked} each do not fit into the Ray cluster, whose largest node"
+        f" has {found}; ask for less (num_cpus, num_gpus, resources) or add nodes"
+    )

@@ -1,0 +1,184 @@
+"""An engine with its scheduler, serving clients in other processes. It knows no transport: see ray_engines.py.
+
+    client --submit(requests)--> queue of the lane --batches--> instances
+    client <--------------------- outcomes as they come, in answer to `submit`, or to `poll` while none is under way
+
+Of a client's calls one at a time waits for news; the others are answered at once. So a request that is alone takes one
+call, there and back, and many at the same time need no more than one call for all that is new.
+
+Requests of all clients share queue, batches and prefix cache. A client that is not heard of for `LEASE_S` is taken for
+dead: its work is cancelled, so that a driver which is killed leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from teola_plugin.engines import Delta, Engine, Failed, Outcome, Urgency
+from teola_plugin.errors import Overloaded
+from teola_plugin.runtime.debts import Counts
+from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.messages import Asked, Said, said, unpacked
+from teola_plugin.seams import Reply
+from teola_plugin.tenancy import Terms
+
+LEASE_S = 15.0
+POLL_S = 2.0
+"""How long a poll waits for news; a client that lives polls again at once."""
+
+MAX_SAID = 4096
+"""Outcomes in one message."""
+
+
+@dataclass(slots=True)
+class _Client:
+    """`replies` by the client's ids, until they ended; `outbox` is what it has not been told yet.
+
+    `owners`: its queries for which the engine may keep something.
+    """
+
+    seen_s: float
+    replies: dict[int, Reply] = field(default_factory=dict)
+    owners: set[Hashable] = field(default_factory=set)
+    outbox: list[tuple[int, Outcome]] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    epoch: str = field(default_factory=lambda: uuid.uuid4().hex)
+    number: int = 0
+    is_waiting: bool = False
+
+
+class EngineService:
+    """All methods are for the loop that made it."""
+
+    def __init__(self, engine: Engine, host: LocalHost) -> None:
+        self.engine = engine
+        self._host = host
+        self._clients: dict[str, _Client] = {}
+        self._is_draining = False
+        self._loop = asyncio.get_running_loop()
+        self._reaper = self._loop.create_task(self._reap())
+
+    # --- what clients call -------------------------------------------------------------------------------------------
+
+    async def submit(self, client: str, requests: Sequence[Asked]) -> Said:
+        """Queue the requests, and tell as `poll` does."""
+        one = self._client(client)
+        for asked in requests:
+            replies = [Reply() for _ in asked.ids]
+            for item_id, reply in zip(asked.ids, replies, strict=True):
+                one.replies[item_id] = reply
+                reply.listen(partial(self._say, one, item_id))
+            if self._is_draining:
+                for reply in replies:
+                    reply.put(Failed(Overloaded(f"engine {self.engine.name!r} is being stopped")))
+                continue
+            owner: Hashable = (client, asked.owner) if asked.owner != 0 else 0
+            if owner != 0 and self.engine.capabilities.prefix:
+                one.owners.add(owner)
+            now_s = self._loop.time()
+            query = Query(owner, Terms(asked.tenant, now_s + asked.left_s), now_s - asked.age_s)
+            self._host.submit(
+                self.engine, asked.op, unpacked(asked.payloads), asked.settings, replies,
+                query=query, urgency=Urgency(asked.depth, asked.remaining_s),
+            )  # fmt: skip
+        return await self._news(one)
+
+    async def poll(self, client: str) -> Said:
+        """What is new for this client, waiting for it a while unless another call of its does."""
+        return await self._news(self._client(client))
+
+    async def _news(self, one: _Client) -> Said:
+        if not (one.outbox or one.is_waiting):
+            one.is_waiting = True
+            one.news.clear()
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(one.news.wait(), POLL_S)
+            finally:  # also if the call is cancelled: else no other would ever wait, and its client ask without end
+                one.is_waiting = False
+        told, one.outbox = one.outbox[:MAX_SAID], one.outbox[MAX_SAID:]
+        number = one.number
+        one.number += bool(told)
+        return said(one.epoch, number, told, is_saturated=self._host.is_saturated(self.engine))
+
+    async def cancel(self, client: str, ids: Sequence[int]) -> None:
+        """The client does not want these any more."""
+        one = self._client(client)
+        for item_id in ids:
+            if reply := one.replies.get(item_id):
+                reply.cancel_unless_ended()
+
+    async def release(self, client: str, owner: Hashable) -> None:
+        """That query of the client's is over."""
+        self._client(client).owners.discard((client, owner))
+        self._host.release((client, owner))
+
+    async def leave(self, client: str) -> None:
+        """The client goes: what it waits for is cancelled, and nothing is kept for its queries."""
+        if one := self._clients.pop(client, None):
+            for reply in list(one.replies.values()):
+                reply.cancel_unless_ended()
+            for owner in one.owners:
+                self._host.release(owner)
+
+    # --- what operators call -----------------------------------------------------------------------------------------
+
+    @property
+    def open_items(self) -> int:
+        """Items that clients wait for."""
+        return sum(len(one.replies) for one in self._clients.values())
+
+    def stats(self) -> dict[str, Any]:
+        """How it does: counts of all items, what waits and runs now, clients."""
+        counts: Counts = self._host.counts(self.engine)
+        lane = self._host.load(self.engine)
+        return {
+            "clients": len(self._clients), "open": self.open_items, "queued": lane[0], "running": lane[1],
+            **{name: getattr(counts, name) for name in Counts.__slots__},
+        }  # fmt: skip
+
+    def rescaled(self) -> None:
+        """The engine has another number of instances."""
+        self._host.rescale(self.engine)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Take nothing more in and wait for what is there. How many items had not ended in time."""
+        self._is_draining = True
+        waiting = [reply for one in self._clients.values() for reply in one.replies.values()]
+        done = asyncio.gather(*(reply.aresult() for reply in waiting), return_exceptions=True)
+        await asyncio.wait({done}, timeout=timeout_s)
+        return self.open_items
+
+    async def close(self) -> None:
+        """End everything."""
+        self._reaper.cancel()
+        await self._host.aclose()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _client(self, name: str) -> _Client:
+        one = self._clients.get(name)
+        if one is None:
+            one = self._clients[name] = _Client(self._loop.time())
+        one.seen_s = self._loop.time()
+        return one
+
+    def _say(self, one: _Client, item_id: int, outcome: Outcome) -> None:
+        if not isinstance(outcome, Delta):
+            one.replies.pop(item_id, None)
+        one.outbox.append((item_id, outcome))
+        one.news.set()
+
+    async def _reap(self) -> None:
+        """Let go of clients that are not heard of."""
+        while True:
+            await asyncio.sleep(LEASE_S / 3)
+            for name, one in list(self._clients.items()):
+                if self._loop.time() - one.seen_s > LEASE_S:
+                    await self.leave(name)

@@ -1,0 +1,123 @@
+"""Slots: where the run-ahead of a call and the framework's own run meet, item by item.
+
+A *slot* is the reply of one item, under the key (engine, operation, settings, payload). The n-th time the framework's
+run asks for a key it gets the n-th slot, and so does the run-ahead: whoever comes first has it computed, the other
+shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
+counted as wasted.
+
+The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
+reply.
+
+A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
+the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from teola_plugin.engines import EngineSpec, Failed, freeze
+from teola_plugin.seams import Reply
+
+SHARED = ("embedding", "reranking", "searching")
+"""Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
+
+
+class Next(NamedTuple):
+    """A slot that was reached.
+
+    `outcome`: "hit" (somebody has it computed), "miss" (whoever reached it has to) or "stale" (likewise, for the store
+    has changed; `outdated` is what was on its way). `source`: of a slot that shares, the reply that it takes over.
+    """
+
+    reply: Reply
+    outcome: str
+    source: Reply | None = None
+    outdated: Reply | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    reply: Reply
+    stamp: Hashable = None
+    is_ours: bool = False
+    """The framework's run opened it, not the run-ahead."""
+
+    is_shared: bool = False
+    """It has the reply of an earlier slot."""
+
+    since_s: float = field(default_factory=time.perf_counter)
+
+
+@dataclass(slots=True)
+class _OfKey:
+    """All slots of one key; `taken` by the framework's run, `ahead` by the run-ahead."""
+
+    slots: list[_Slot] = field(default_factory=list)
+    taken: int = 0
+    ahead: int = 0
+
+    def share(self, op: str) -> Reply | None:
+        """Make a new slot that is to take over the reply of the last one, where nobody can tell the difference."""
+        if op not in SHARED or not self.slots or isinstance(self.slots[-1].reply.outcome, Failed):
+            return None
+        last = self.slots[-1]
+        if op == "searching" and self.taken == len(self.slots):
+            return None  # whoever has it may have changed it
+        self.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
+        return last.reply.copied() if op == "searching" else last.reply
+
+
+def key_of(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
+    """What two items have in common that ask for the same."""
+    return (spec.key, op, freeze(settings), freeze(payload))
+
+
+class Slots:
+    """Those of one call. Its session sees to it that one thread at a time comes here.
+
+    `lead_s`: by how much all hits together had been begun before the framework asked for them.
+    """
+
+    def __init__(self) -> None:
+        self.lead_s = 0.0
+        self._by_key: dict[Hashable, _OfKey] = {}
+
+    def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
+        """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over."""
+        entry = self._by_key.setdefault(key, _OfKey())
+        at, entry.ahead = entry.ahead, entry.ahead + 1
+        if at < len(entry.slots):
+            return Next(entry.slots[at].reply, "hit")
+        if source := entry.share(shares):
+            return Next(entry.slots[at].reply, "hit", source)
+        entry.slots.append(_Slot(Reply(), stamp))
+        return Next(entry.slots[at].reply, "miss")
+
+    def retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
+        """The next one for the framework's run."""
+        entry = self._by_key.setdefault(key, _OfKey())
+        at = entry.taken
+        source = entry.share(shares) if at == len(entry.slots) else None
+        entry.taken += 1
+        if at == len(entry.slots):
+            entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
+            return Next(entry.slots[at].reply, "miss")
+        slot = entry.slots[at]
+        if slot.stamp == stamp:
+            self.lead_s += time.perf_counter() - slot.since_s
+            return Next(slot.reply, "hit", source)
+        entry.slots[at] = _Slot(Reply(), stamp)
+        return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
+
+    def clear(self) -> tuple[Sequence[Reply], int, int]:
+        """Forget all. The replies that the framework's run did not take, how many of them share none, and how many
+        that it had opened the run-ahead took."""
+        entries = list(self._by_key.values())
+        self._by_key.clear()
+        left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
+        ours = sum(slot.is_ours for entry in entries for slot in entry.slots[: entry.ahead])
+        return [slot.reply for slot in left], sum(not slot.is_shared for slot in left), ours

@@ -1,0 +1,352 @@
+"""Engines on Ray under fire: processes that are killed and frozen, drivers that come and go, and bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from teola_plugin import runtime
+from teola_plugin.engines import Failed
+from teola_plugin.errors import EngineError, Poisoned, TeolaError
+from teola_plugin.profile import Profile
+from teola_plugin.registry import EngineConfig
+from teola_plugin.runtime import ray_engines as rays
+from teola_plugin.runtime.ray_actor import EngineActor
+from teola_plugin.runtime.ray_cluster import connect
+from teola_plugin.runtime.ray_line import RayLine
+from teola_plugin.runtime.remote import RemoteEngine
+from teola_plugin.seams import Reply
+from tests.chaos.ray_world import CONFIGS, answer, expected, prepared
+
+IS_FULL = os.environ.get("TEOLA_CHAOS") == "full"
+QUERIES_A_SECOND = 20 if IS_FULL else 10
+SECONDS = 60 if IS_FULL else 12
+KILL_EVERY_S = 5 if IS_FULL else 4
+FREEZES = 3 if IS_FULL else 1
+FREEZE_S = 3
+DEADLINE_S = 30.0
+CANCELS = 500 if IS_FULL else 100
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray = connect(num_cpus=8)
+    yield ray
+    runtime.host.close()
+    ray.shutdown()
+    os.environ.pop("RAY_ADDRESS", None)
+
+
+def ask(engine: RemoteEngine, payloads: list[Any], op: str = "embedding", **settings: Any) -> list[Reply]:
+    replies = [Reply() for _ in payloads]
+    runtime.host.submit(engine, op, payloads, settings, replies)
+    return replies
+
+
+def stats(ray: Any, name: str) -> dict[str, Any]:
+    actor = ray.get_actor(rays.PREFIX + name, namespace="teola")
+    found: dict[str, Any] = ray.get(actor.stats.remote(), timeout=60)
+    return found
+
+
+def idle(ray: Any, name: str) -> bool:
+    """Nothing waits or runs there, after a while at most."""
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        found = stats(ray, name)
+        if found["open"] == found["queued"] == found["running"] == 0:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+DRIVER = """
+import json, sys
+from teola_plugin import runtime
+from teola_plugin.runtime.ray_engines import attach
+from teola_plugin.seams import Reply
+
+engine = attach("shared")
+print("ready", flush=True)
+sys.stdin.readline()
+replies = [Reply() for _ in range(8)]
+runtime.host.submit(engine, "embedding", [f"driver {i}" for i in range(8)], {}, replies)
+print(json.dumps([r.result().tolist() for r in replies]), flush=True)
+runtime.host.close()
+"""
+
+
+def test_two_drivers_share_an_engine_and_its_batches(cluster: Any, tmp_path: Path) -> None:
+    shared = replace(CONFIGS["embedder"], name="shared", profile=Profile.affine(0.5), max_items=64)
+    engine = rays.start(shared)
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(DRIVER))
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        first = ask(engine, ["warm"])  # half a second, in which the others come together
+        time.sleep(0.1)
+        driver.stdin.write("go\n")
+        driver.stdin.flush()
+        mine = ask(engine, [f"driver {i}" for i in range(8)])
+        theirs = json.loads(driver.stdout.readline())
+        assert [r.result().tolist() for r in mine] == theirs
+        assert first[0].result() is not None
+        driver.wait(30)
+    assert stats(cluster, "shared")["done"] + stats(cluster, "shared")["joined"] == 17
+    assert stats(cluster, "shared")["joined"] > 0, "what two drivers ask for at the same time is computed once"
+
+
+def test_an_engine_of_another_model_is_refused(cluster: Any) -> None:
+    rays.start(replace(CONFIGS["embedder"], name="taken"))
+    other = replace(CONFIGS["embedder"], name="taken", identity="0123456789")
+    with pytest.raises(EngineError, match=r"'taken' exists with another identity.*teola engines stop taken"):
+        rays.start(other)
+    with pytest.raises(EngineError, match="exists with another kind"):
+        rays.start(replace(CONFIGS["reranker"], name="taken"))
+
+
+def test_what_cannot_be_placed_says_what_is_missing(cluster: Any) -> None:
+    with pytest.raises(EngineError, match=r"1 instances of .*1 GPU each do not fit.*has .*0 GPU"):
+        rays.start(replace(CONFIGS["embedder"], name="wants-gpu", num_gpus=1))
+    with pytest.raises(EngineError, match="50 CPU each do not fit"):
+        rays.start(replace(CONFIGS["embedder"], name="wants-much", num_cpus=50, instances=2))
+    with pytest.raises(EngineError, match="no engine 'nobody'"):
+        rays.attach("nobody")
+
+
+def test_an_engine_that_cannot_be_built_says_why(cluster: Any) -> None:
+    with pytest.raises(TeolaError, match="/nowhere"):
+        rays.start(EngineConfig("broken", "embedding", model="/nowhere", num_cpus=0.1))
+    assert "broken" not in [each.name for each in rays.engines() if each.hello]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
+def test_a_dead_address_is_told_from_a_missing_one(address: str) -> None:
+    code = (
+        "from teola_plugin.runtime.ray_cluster import connect\n"
+        "from teola_plugin.errors import EngineError\n"
+        f"try:\n    connect({address!r})\nexcept EngineError as e:\n    print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert address in done.stdout
+    assert "Ray" in done.stdout
+
+
+def test_instances_are_added_and_taken_away_under_load(cluster: Any) -> None:
+    engine = rays.start(
+        replace(CONFIGS["embedder"], name="scaled", instances=2, profile=Profile.affine(0.05), max_items=4)
+    )
+    load = ask(engine, [f"text {i}" for i in range(100)])
+    assert rays.scale("scaled", 3) == 3
+    load += ask(engine, [f"text {i}" for i in range(100, 200)])
+    assert rays.scale("scaled", 1) == 1
+    load += ask(engine, [f"text {i}" for i in range(200, 220)])
+    assert len({r.result().tobytes() for r in load}) == 220
+    assert idle(cluster, "scaled")
+    assert rays.stop("scaled") == 0
+    assert "scaled" not in [each.name for each in rays.engines()]
+
+
+def test_a_poisoned_item_fails_alone_wherever_it_crashes_its_process(cluster: Any) -> None:
+    engine = rays.start(
+        EngineConfig("fragile", "custom", executable="tests.chaos.ray_world:make_fragile", num_cpus=0.1)
+    )
+    replies = ask(engine, ["a", "b", "bad", "c", "d"])
+    wait_for(replies, 120)
+    assert [type(r.outcome.error) for r in replies if isinstance(r.outcome, Failed)] == [Poisoned]
+    assert [r.result() for i, r in enumerate(replies) if i != 2] == ["a", "b", "c", "d"]
+    assert ask(engine, ["after"])[0].result() == "after"
+
+
+def wait_for(replies: list[Reply], timeout_s: float) -> None:
+    until_s = time.monotonic() + timeout_s
+    while any(r.outcome is None for r in replies) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert all(r.outcome is not None for r in replies), "some item never ended"
+
+
+def test_cancels_at_random_moments_leave_the_engine_idle(cluster: Any) -> None:
+    engine = rays.start(replace(CONFIGS["llm"], name="cancelled"))
+    drawn = random.Random(5)
+    replies = []
+    for i in range(CANCELS):
+        (reply,) = ask(engine, [f"prompt {i}"], "decoding", max_tokens=200, temperature=0.0)
+        threading.Timer(drawn.random(), reply.cancel_unless_ended).start()
+        replies.append(reply)
+        time.sleep(0.005)
+    wait_for(replies, 60)
+    assert idle(cluster, "cancelled")
+    assert runtime.host.load(engine) == (0, 0)
+
+
+class Reaper(threading.Thread):
+    """Kills, and now and then freezes, a random engine's process."""
+
+    def __init__(self, engines: dict[str, RemoteEngine]) -> None:
+        super().__init__(daemon=True)
+        self.over = threading.Event()
+        self.did: Counter[str] = Counter()
+        self._engines = engines
+        self._drawn = random.Random(7)
+
+    def run(self) -> None:
+        turn = 0
+        while not self.over.wait(KILL_EVERY_S):
+            name = self._drawn.choice([*self._engines])
+            try:
+                pid = asyncio.run_coroutine_threadsafe(_pid(name), runtime.host.loop).result(20)
+            except Exception:  # it is being restarted: it has been killed enough
+                continue
+            if turn % 4 == 2 and self.did["freeze"] < FREEZES:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(FREEZE_S)
+                os.kill(pid, signal.SIGCONT)
+                self.did["freeze"] += 1
+            else:
+                os.kill(pid, signal.SIGKILL)
+                self.did["kill"] += 1
+            turn += 1
+
+
+async def _pid(name: str) -> int:
+    return (await RayLine(EngineActor, None, name=name).hello()).pid
+
+
+def test_nothing_is_lost_doubled_or_wrong_while_engines_are_killed(cluster: Any) -> None:
+    engines = {name: rays.start(config) for name, config in CONFIGS.items()}
+    graph = prepared(engines)
+    questions = [f"question {i} about {i * 7 % 31}" for i in range(QUERIES_A_SECOND * SECONDS)]
+    known = expected(questions)
+    reaper = Reaper(engines)
+    reaper.start()
+    asked: list[tuple[int, Future[str], float]] = []
+    latencies: dict[int, float] = {}
+    began_s = time.monotonic()
+    drawn = random.Random(3)
+    due_s = 0.0
+    for i, question in enumerate(questions):
+        due_s += drawn.expovariate(QUERIES_A_SECOND)
+        time.sleep(max(0.0, began_s + due_s - time.monotonic()))
+        future = asyncio.run_coroutine_threadsafe(answer(graph, question, DEADLINE_S), runtime.host.loop)
+        at_s = time.monotonic()
+        future.add_done_callback(lambda _, i=i, at_s=at_s: latencies.__setitem__(i, time.monotonic() - at_s))
+        asked.append((i, future, at_s))
+    wait([future for _, future, _ in asked], timeout=DEADLINE_S + 30)
+    reaper.over.set()
+    reaper.join()
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for i, future, _ in asked:
+        if not future.done():
+            outcomes["lost"] += 1
+        elif error := future.exception():
+            outcomes[type(error).__name__] += 1
+            if not isinstance(error, TeolaError):
+                wrong.append(repr(error))
+        else:
+            outcomes["done"] += 1
+            if future.result() != known[i]:
+                wrong.append(f"{questions[i]}: {future.result()!r}")
+    times = sorted(latencies.values())
+    print(
+        f"\n{len(asked)} queries, {dict(reaper.did)}: {dict(outcomes)}; P50 {times[len(times) // 2]:.2f} s, "
+        f"P99 {times[int(len(times) * 0.99)]:.2f} s, worst {times[-1]:.2f} s"
+    )
+    assert wrong == []
+    assert outcomes["lost"] == 0
+    assert outcomes["done"] >= 0.99 * len(asked)
+    assert reaper.did["kill"] > 0
+    for name, engine in engines.items():
+        assert idle(cluster, name)
+        assert runtime.host.load(engine) == (0, 0)
+        counts = runtime.host.counts(engine)
+        assert (counts.open, counts.lost) == (0, 0)
+
+
+ENGINES = """
+[engines.declared]
+kind = "profile_embedding"
+config = { dim = 8 }
+instances = 2
+num_cpus = 0.1
+policy = "to"
+profile = { points = [[0, 0.001], [1, 0.001]] }
+"""
+
+
+def teola(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "teola_plugin.cli", "engines", *arguments],
+        capture_output=True, text=True, timeout=180, check=False, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    return f"{done.returncode} {done.stdout}{done.stderr}"
+
+
+def test_the_command_starts_lists_scales_and_stops(cluster: Any, tmp_path: Path) -> None:
+    path = tmp_path / "engines.toml"
+    path.write_text(ENGINES)
+    assert teola("start", str(path)).startswith("0 declared: profile_embedding")
+    engine = rays.attach("declared")
+    assert ask(engine, ["still there, although its starter has gone"])[0].result().shape == (8,)
+    assert teola("scale", "declared", "3") == "0 declared: 3 instances\n"
+    listed = next(line for line in teola("list").splitlines() if "declared" in line)
+    assert [cell.strip() for cell in listed.split("│")[2:5]] == ["profile_embedding", "", "3"]
+    assert teola("stop", "declared") == "0 declared: stopped\n"
+    assert "no engine 'declared'" in teola("stop", "declared")
+    assert teola("start", str(path), "--engine", "another").startswith("1 teola: ")
+
+
+def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any) -> None:
+    import torch
+    from langchain_core.output_parsers import StrOutputParser
+    from langchain_core.prompts import ChatPromptTemplate
+    from sentence_transformers import SentenceTransformer
+
+    from teola_plugin import compare, explain, optimize
+    from teola_plugin.demo.tiny_model import minilm_path
+    from teola_plugin.engines import EngineSpec
+    from teola_plugin.models.langchain import EngineChatModel
+    from teola_plugin.runtime.engines import engine_for
+    from teola_plugin.runtime.engines.build import build
+    from teola_plugin.runtime.placement import place
+
+    llm = EngineChatModel(engine=build(replace(CONFIGS["llm"], name="pipeline-llm")), max_tokens=8, temperature=0.0)
+    say = llm | StrOutputParser()
+    chain = {
+        "a": ChatPromptTemplate.from_template("one {x}") | say,
+        "b": ChatPromptTemplate.from_template("two {x}") | say,
+    } | ChatPromptTemplate.from_template("{a} and {b}")
+    fast = optimize(chain, runtime="ray")
+    compared = compare(chain, [{"x": "tree"}], optimized=fast, repeats=2)
+    assert compared.equal
+    assert compared.hits > 0
+    assert isinstance(engine_for(EngineSpec("engine", llm.engine)), RemoteEngine)
+    changed = SentenceTransformer(str(minilm_path()), device="cpu")
+    with torch.no_grad():
+        next(changed.parameters()).add_(0.5)
+    staying = place({"embedder": EngineSpec("sentence_transformer", changed, "embedder")}, "ray")
+    assert "changed after it was loaded" in staying["embedder"]
+    assert place({"embedder": EngineSpec("python", object(), "other")}, "ray")["embedder"].startswith("a store or")
+    assert "llm" in explain(fast)
+    optimize(chain, runtime="local")
+    assert not isinstance(engine_for(EngineSpec("engine", llm.engine)), RemoteEngine)

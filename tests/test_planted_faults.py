@@ -1,0 +1,282 @@
+"""Faults that a runtime of this kind is known to have, put into ours one at a time: something has to notice each.
+
+The first ten are those of the prototype of the paper's authors, or of its like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from teola_plugin.engines import Delta, Done, Failed
+from teola_plugin.errors import EngineCrashed
+from teola_plugin.runtime import debts, lane, retries
+from teola_plugin.runtime.deadlines import Deadlines
+from teola_plugin.runtime.debts import Debt
+from teola_plugin.runtime.engine_scheduler import EngineScheduler
+from teola_plugin.runtime.instances import Instances
+from teola_plugin.runtime.lane import Lane
+from teola_plugin.runtime.ledger import Ledger
+from teola_plugin.runtime.policies import POLICIES, topology
+from teola_plugin.runtime.recovery import Recovery
+from teola_plugin.runtime.retries import Retries
+from teola_plugin.runtime.shares import Shares
+from tests.scenarios import SCENARIOS, play
+from tests.simulation import simulate
+
+SEEDS = 60
+
+FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
+
+
+def fault(plant: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
+    FAULTS[plant.__name__.replace("_", " ")] = plant
+    return plant
+
+
+@fault
+def inverted_depth(patch: pytest.MonkeyPatch) -> None:
+    def inverted(queue: Any, free: int) -> Any:
+        return topology([replace(request, depth=-request.depth) for request in queue], free)
+
+    patch.setitem(POLICIES, "topology", inverted)
+
+
+@fault
+def unbatched_at_dispatch(patch: pytest.MonkeyPatch) -> None:
+    start = Lane._start
+    patch.setattr(
+        Lane, "_start", lambda self, to, batch: [start(self, to, replace(batch, items=(i,))) for i in batch.items]
+    )
+
+
+@fault
+def none_is_not_finished(patch: pytest.MonkeyPatch) -> None:
+    tell = Ledger.tell
+    patch.setattr(Ledger, "tell", lambda self, debt, told: None if told == Done(None) else tell(self, debt, told))
+
+
+@fault
+def positional_slicing(patch: pytest.MonkeyPatch) -> None:
+    """What comes after a failure is told to the next one."""
+    original = Lane._emit
+
+    def emitting(self: Lane, attempt: Any) -> Any:
+        emit = original(self, attempt)
+        failures = 0
+
+        def shifted(position: int, outcome: Any) -> None:
+            nonlocal failures
+            emit((position + failures) % len(attempt.batch.items), outcome)
+            failures += isinstance(outcome, Failed)
+
+        return shifted
+
+    patch.setattr(Lane, "_emit", emitting)
+
+
+@fault
+def a_failed_batch_is_only_logged(patch: pytest.MonkeyPatch) -> None:
+    settle = Retries.settle
+
+    def logged(self: Retries, attempt: Any, error: BaseException | None) -> None:
+        if error is None or isinstance(error, EngineCrashed):
+            settle(self, attempt, error)
+
+    patch.setattr(Retries, "settle", logged)
+
+
+@fault
+def a_dropped_abort(patch: pytest.MonkeyPatch) -> None:
+    stop = Ledger._stop
+
+    def dropped(self: Ledger, debt: Debt) -> None:
+        debt.engine = None
+        stop(self, debt)
+
+    patch.setattr(Ledger, "_stop", dropped)
+
+
+@fault
+def two_ends(patch: pytest.MonkeyPatch) -> None:
+    tell = Debt.tell
+
+    def twice(self: Debt, outcome: Any) -> None:
+        tell(self, outcome)
+        if isinstance(outcome, Done):
+            tell(self, outcome)
+
+    patch.setattr(Debt, "tell", twice)
+
+
+@fault
+def an_unbounded_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shares, "check_room", lambda *_: None)
+
+
+@fault
+def a_write_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(debts, "WRITES", frozenset())
+
+
+@fault
+def joined_across_tenants(patch: pytest.MonkeyPatch) -> None:
+    key = Lane._key
+    patch.setattr(Lane, "_key", lambda self, *of: (found := key(self, *of)) and found[1:])
+
+
+@fault
+def a_former_attempt_is_heard(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "current", lambda self, item_id, attempt: self.owed.get(item_id))
+
+
+@fault
+def deadlines_only_in_the_queue(patch: pytest.MonkeyPatch) -> None:
+    expire = Ledger._expire
+
+    def queued(self: Ledger, readers: Any) -> None:
+        owed = [self.owed.get(self._reading.get(reader, 0)) for reader in readers]
+        expire(self, [r for r, debt in zip(readers, owed, strict=True) if debt and debt.engine is None])
+
+    patch.setattr(Ledger, "_expire", queued)
+
+
+@fault
+def crashed_work_fails(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retries, "again", lambda self, left, error: [self._ledger.fail(debt, error) for debt in left])
+
+
+@fault
+def no_aging(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EngineScheduler, "_is_aged", lambda *_: False)
+
+
+@fault
+def aging_before_fairness(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shares, "tenants", 1)
+
+
+@fault
+def no_fairness(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shares, "serve", lambda *_: None)
+    patch.setattr(Shares, "in_turn", lambda self, tenants: sorted(tenants)[:1])
+
+
+@fault
+def kv_cache_for_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Instances, "fits", lambda *_: True)
+
+
+@fault
+def a_slot_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "free", lambda *_: None)
+
+
+@fault
+def two_calls_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Instances, "begin_call", lambda *_: None)
+    patch.setattr(Instances, "end_call", lambda *_: None)
+
+
+@fault
+def suspects_in_company(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retries, "ALONE_AFTER", 3)
+
+
+@fault
+def a_suspect_no_longer_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    once_more = Retries._ask_once_more
+
+    def forgiving(self: Retries, left: Any) -> None:
+        crashes = [debt.crashes for debt in left]
+        for debt in left:
+            debt.crashes = 0
+        once_more(self, left)
+        for debt, times in zip(left, crashes, strict=True):
+            debt.crashes = times
+
+    patch.setattr(Retries, "_ask_once_more", forgiving)
+
+
+@fault
+def poison_spreads(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retries, "_halve", lambda self, left, error: [self._ledger.fail(debt, error) for debt in left])
+
+
+@fault
+def sampled_texts_are_shared(patch: pytest.MonkeyPatch) -> None:
+    original = lane.is_repeatable
+    patch.setattr(lane, "is_repeatable", lambda op, settings: op == "decoding" or original(op, settings))
+
+
+@fault
+def sampled_texts_are_told_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Debt, "may_repeat", property(lambda self: self.request.op not in debts.WRITES))
+
+
+@fault
+def a_repeated_text_is_told_from_its_beginning(patch: pytest.MonkeyPatch) -> None:
+    begin = Debt.begin
+
+    def anew(self: Debt, engine: Any) -> int:
+        number = begin(self, engine)
+        self._repeated = len(self.told)
+        return number
+
+    patch.setattr(Debt, "begin", anew)
+
+
+@fault
+def readers_share_what_was_found(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(debts.copy, "deepcopy", lambda value: value)
+
+
+@fault
+def a_listener_that_fails_fails_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(debts, "put", lambda reply, outcome: reply.put(outcome))
+
+
+@fault
+def nobody_watches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recovery, "watch", lambda *_: None)
+
+
+@fault
+def deadlines_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Deadlines, "discard", lambda *_: None)
+
+
+@fault
+def a_lost_answer_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Retries, "_ask_once_more", lambda *_: None)
+
+
+@fault
+def joined_readers_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Debt, "join", lambda self, reader: None)
+
+
+@fault
+def who_joins_a_text_misses_its_beginning(patch: pytest.MonkeyPatch) -> None:
+    tell = Debt.tell
+
+    def forgetful(self: Debt, outcome: Any) -> None:
+        tell(self, outcome)
+        if isinstance(outcome, Delta):
+            self.told.clear()
+
+    patch.setattr(Debt, "tell", forgetful)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[name](monkeypatch)
+    assert any(_problems()), "nothing noticed it"
+
+
+def _problems() -> Iterator[list[str]]:
+    yield from map(play, SCENARIOS.values())
+    yield from map(simulate, range(SEEDS))

@@ -1,0 +1,63 @@
+"""An instance that crashed is taken to work again, sooner or later (runtime/recovery.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from teola_plugin.engines import Batch, Capabilities
+from teola_plugin.runtime.attempts import Attempt
+from teola_plugin.runtime.debts import Counts
+from teola_plugin.runtime.engine_scheduler import EngineScheduler
+from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.recovery import AGAIN_S, Recovery
+from teola_plugin.runtime.virtual_time import VirtualLoop
+
+
+class Stubborn:
+    """Comes back after it has failed to so many times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+
+    async def recovered(self) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise OSError("no")
+
+
+@pytest.mark.parametrize(
+    ("failures", "others", "expected"),
+    [
+        (0, 1, (0.0, True, [])),
+        (2, 1, (sum(AGAIN_S[:2]), True, [])),
+        (99, 1, (sum(AGAIN_S), True, [])),  # whoever is sent there next finds out
+        (99, 0, (0.0, True, ["no"])),
+    ],
+    ids=["at once", "later", "never", "alone"],
+)
+def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
+    failures: int, others: int, expected: tuple[float, bool, list[str]]
+) -> None:
+    async def crashed() -> tuple[float, bool, list[str]]:
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=1 + others)
+        tasks: list[asyncio.Task[None]] = []
+        gone: list[str] = []
+        loop = asyncio.get_running_loop()
+
+        def spawn(work: Any) -> None:
+            tasks.append(loop.create_task(work))
+
+        recovery = Recovery(
+            "engine", scheduler, Counts(), None, spawn=spawn, back=lambda: None, gone=lambda e: gone.append(str(e))
+        )
+        instance: Any = Stubborn(failures)
+        recovery.crashed(Attempt(instance, Batch("embedding", {}, ()), {}, 0.0, 0.0))
+        assert not scheduler.instances.is_up(0)
+        await asyncio.gather(*tasks)
+        return loop.time(), scheduler.instances.is_up(0), gone
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(crashed()) == expected
