@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, map_depth, validate, yields
+from teola_plugin.engines import Urgency
+from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, Ref, map_depth, validate, yields
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`depths`, `map_depths`, `yields`: see graph.py. `consumers`: who to look at when a value changes.
+    """`depths`, `map_depths`, `yields`, `refs`: see graph.py. `consumers`: who to look at when a value changes.
 
     `remaining`: engine requests on the longest path from the start of a primitive to the output, itself included
-    (the *depth* of Teola's topology-aware batching, section 5.2): larger is more urgent, equal ones batch together.
+    (the *depth* of Teola's topology-aware batching, section 5.2): larger is more urgent, equal ones batch together. In
+    seconds too, by the latency profiles.
     `has_slack`: running ahead can pay even for one query, because some request need not wait for the one before it.
     """
 
@@ -30,7 +32,8 @@ class Plan:
     map_depths: Mapping[str, int]
     yields: Mapping[str, int]
     consumers: Mapping[str, tuple[Primitive, ...]]
-    remaining: Mapping[str, int]
+    refs: Mapping[str, tuple[Ref, ...]]
+    remaining: Mapping[str, Urgency]
     has_slack: bool
 
     def stage_items(self, primitive: Primitive) -> int:
@@ -47,15 +50,19 @@ def is_request(primitive: Primitive) -> bool:
     return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
 
 
-def make_plan(graph: Graph) -> Plan:
-    """The plan of a valid graph. Raises: GraphError."""
+def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None) -> Plan:
+    """The plan of a valid graph. `seconds`: what each primitive may take (`passes.estimates`). Raises: GraphError."""
     validate(graph)
     depths = graph.depths()
     consumers = graph.consumers()
-    remaining: dict[str, int] = {}
+    remaining: dict[str, Urgency] = {}
     for p in reversed(graph.primitives):
-        behind = max((remaining[c.name] for c in consumers[p.name]), default=0)
-        remaining[p.name] = behind + is_request(p)
+        behind = [remaining[c.name] for c in consumers[p.name]]
+        remaining[p.name] = Urgency(
+            max((each.depth for each in behind), default=0) + is_request(p),
+            max((each.remaining_s for each in behind), default=0.0) + (seconds or {}).get(p.name, 0.0),
+            p.setting("objective", ""),
+        )
     return Plan(
         graph,
         {p.name: p for p in graph},
@@ -63,6 +70,7 @@ def make_plan(graph: Graph) -> Plan:
         {p.name: map_depth(p, depths) for p in graph},
         {p.name: yields(p, depths) for p in graph},
         consumers,
+        {p.name: p.refs for p in graph},
         remaining,
         _has_slack(graph),
     )

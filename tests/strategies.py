@@ -155,6 +155,37 @@ def _decode(b: _Builder) -> None:
     b.add("decoding", [Ref(kv, star=bool(mapped))], "llm", mapped, settings=settings, makes_list=splits)
 
 
+def _again(b: _Builder) -> None:
+    """Ask for the same as before, perhaps at the same time."""
+    if not b.primitives:
+        return
+    readers = [p for p in b.primitives if p.reads]
+    p = b.pick(readers if readers and b.flip() else b.primitives)
+    again = replace(p, name=f"v{len(b.primitives)}")
+    since = b.primitives[b.primitives.index(p) :]
+    is_free = not any(conflicts(other, again) for other in since)
+    again = again if is_free and b.flip() else b.ordered(again)
+    name, lists = again.name, b.lists[p.name]
+    b.primitives.append(again)
+    b.lists[name] = (*lists[:-1], name) if lists and lists[-1] == p.name else lists
+    if p.kind == "condition":
+        b.conditions.append(name)
+
+
+def _decode_alike(b: _Builder) -> None:
+    """Go on otherwise from how a prompt before begins."""
+    prompts = [p for p in b.primitives if p.kind == "prefilling"]
+    if not prompts:
+        return
+    p = b.pick(prompts)
+    begins = p.args[: b.draw(st.integers(1, len(p.args)))]
+    starred = [b.lists[a.name] for a in begins if isinstance(a, Ref) and a.star]
+    mapped = max(starred, key=len, default=())
+    when = p.when if b.flip() else None
+    kv = b.add("prefilling", [*begins, Literal(" Otherwise: "), b.text()], "llm", mapped, when=when)
+    b.add("decoding", [Ref(kv, star=bool(mapped))], "llm", mapped, settings={"temperature": 0})
+
+
 STEPS = (
     _map_on_engine,
     _search,
@@ -167,19 +198,25 @@ STEPS = (
     _aggregate,
     _decode,
     _decode,
+    _decode_alike,
+    _again,
+    _again,
 )
 
 
+ASKING_TWICE = (_search, _write, _condition, _again, _again, _again)
+
+
 @st.composite
-def graphs(draw: Callable, max_steps: int = 9) -> Graph:
-    """A valid graph over the fakes of world.py."""
+def graphs(draw: Callable, max_steps: int = 9, steps: tuple = STEPS, shows_all: bool = False) -> Graph:
+    """A valid graph over the fakes of world.py. `shows_all`: each value is an output."""
     b = _Builder(draw)
     inputs = (Input("question"), Input("docs", 1), Input("books", 2))
     b.lists = {"question": (), "docs": ("docs",), "books": ("books", "pages")}
-    for step in draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=max_steps)):
+    for step in draw(st.lists(st.sampled_from(steps), min_size=1, max_size=max_steps)):
         step(b)
     names = sorted(b.lists)
-    outputs = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
+    outputs = names if shows_all else draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
     return validate(Graph(inputs, tuple(b.primitives), tuple(outputs)))
 
 

@@ -11,8 +11,9 @@ parts are rewritten by `pytest --update-golden`:
     --- records
     TR101 + hits: ...
 
-In `context`, an engine with three numbers has a profile (seconds per batch, seconds per item, knee); the
-other names are fields of `Context`.
+In `context`, an engine with three numbers has a profile (seconds per batch, seconds per item, knee), one with
+two sizes the steps of an LLM (seconds of one text, of 32); the other names are fields of `Context`, and `prefix`,
+`at_end`, `remote` name the engines that are so.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from hypothesis import strategies as st
 from teola_plugin.engines import Capabilities
 from teola_plugin.errors import GraphError, PassError
 from teola_plugin.graph import Graph, parse
-from teola_plugin.passes import DEFAULT, Context, Pass, Record, optimize_graph
-from teola_plugin.profile import Profile
-from tests.strategies import graphs, renamed
+from teola_plugin.passes import DEFAULT, OPTIONAL, Context, Pass, Record, optimize_graph
+from teola_plugin.passes.share_subexpressions import share_subexpressions
+from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
+from tests.strategies import ASKING_TWICE, graphs, renamed
 from tests.world import run_in_any_order, run_in_order, some_inputs
 
-PASSES: dict[str, tuple[Pass, ...]] = {p.__name__: (p,) for p in DEFAULT} | {"default": DEFAULT}
+ALL = (*DEFAULT, *OPTIONAL)
+PASSES: dict[str, tuple[Pass, ...]] = {p.__name__: (p,) for p in ALL} | {"default": DEFAULT}
 
 
 def affine(base_s: float, item_s: float, knee_items: int) -> Profile:
@@ -43,9 +46,16 @@ def affine(base_s: float, item_s: float, knee_items: int) -> Profile:
     return Profile.affine(base_s, item_s, max_items=knee_items, knee_share=1)
 
 
+def profile_of(numbers: tuple[float, ...]) -> Profile | LlmProfile:
+    if len(numbers) == 2:
+        return replace(PAPER_LLM["7b"], step=Profile(((1, numbers[0]), (32, numbers[1])), max_items=32))
+    base_s, item_s, knee_items = numbers
+    return affine(base_s, item_s, int(knee_items))
+
+
 EAGER = Context(
-    profiles={name: affine(0.01, 0.01, 2) for name in ("encoder", "db", "kb")},
-    capabilities={"llm": Capabilities(prefix=True)},
+    profiles={name: affine(0.01, 0.01, 2) for name in ("encoder", "db", "kb")} | {"llm": profile_of((0.01, 0.1))},
+    capabilities={"llm": Capabilities(prefix=True, prefix_at_end=True)},
     overhead_s=0,
     split_tax=0,
     allow_early_stop=True,
@@ -89,12 +99,13 @@ def read_context(line: str) -> Context:
     call = ast.parse(line, mode="eval").body
     assert isinstance(call, ast.Call)
     given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    profiles = {name: affine(*value) for name, value in given.items() if isinstance(value, tuple)}
-    prefix, remote = given.pop("prefix", []), given.pop("remote", [])
+    profiles = {name: profile_of(value) for name, value in given.items() if isinstance(value, tuple)}
+    at_end, remote = given.pop("at_end", []), given.pop("remote", [])
+    prefix = [*given.pop("prefix", []), *at_end]
     fields = {name: value for name, value in given.items() if name not in profiles}
     limits = fields.pop("max_items", {})
     capabilities = {
-        e: Capabilities(max_items=limits.get(e, 64), prefix=e in prefix, remote=e in remote)
+        e: Capabilities(max_items=limits.get(e, 64), prefix=e in prefix, prefix_at_end=e in at_end, remote=e in remote)
         for e in {*prefix, *remote, *limits}
     }
     return Context(profiles, capabilities, **fields)
@@ -138,7 +149,7 @@ def assert_same_meaning(before: Graph, after: Graph, items: int, choose: Any) ->
 @settings(deadline=None)
 @given(
     graphs(),
-    st.lists(st.sampled_from(DEFAULT), max_size=5),
+    st.lists(st.sampled_from(ALL), max_size=7),
     st.integers(0, 3),
     st.randoms(use_true_random=False),
 )
@@ -150,7 +161,14 @@ def test_any_passes_in_any_order_keep_outputs_and_engine_state(
 
 
 @settings(deadline=None)
-@given(graphs(), st.sampled_from(DEFAULT))
+@given(graphs(steps=ASKING_TWICE, shows_all=True), st.integers(0, 2), st.randoms(use_true_random=False))
+def test_what_is_asked_for_twice_is_shared_only_where_nobody_can_tell(graph: Graph, items: int, random: Any) -> None:
+    after = optimize_graph(graph, [share_subexpressions], EAGER, strict=True).graph
+    assert_same_meaning(graph, after, items, random.randrange)
+
+
+@settings(deadline=None)
+@given(graphs(), st.sampled_from(ALL))
 def test_a_pass_run_twice_changes_nothing_more(graph: Graph, one: Pass) -> None:
     once = optimize_graph(graph, [one], EAGER, strict=True).graph
     assert optimize_graph(once, [one], EAGER, strict=True).graph == once
@@ -173,7 +191,8 @@ def _numbered(graph: Graph) -> Graph:
 
 def test_a_new_name_does_not_clash() -> None:
     graph = parse(
-        "inputs(q); kv_early = decoding(q) @ llm; kv = prefilling(q, kv_early) @ llm;a = decoding(kv) @ llm; outputs(a)"
+        "inputs(q); kv_early = embedding(q) @ encoder; kv = prefilling(q, kv_early) @ llm; a = decoding(kv) @ llm;"
+        "outputs(a)"
     )
     split = optimize_graph(graph, context=EAGER, strict=True)
     assert split.graph["kv"].refs[0].name == "kv_early_"

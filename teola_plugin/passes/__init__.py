@@ -4,8 +4,9 @@
     print(optimized.graph, *optimized.records, sep="\\n")
 
 The order of `DEFAULT` is the paper's: edges first, since stages and early prefills are judged by what waits
-for what. Any other order is as correct. A pass of your own is a function with the signature of
-`rewrite.Pass`.
+for what; what is asked for twice goes before it is taken apart, and prefixes are shared once it is known which
+are prefilled early. Any other order is as correct. `OPTIONAL` passes are for those who ask for them. A pass of
+your own is a function with the signature of `rewrite.Pass`.
 
 A pass that raises, or whose graph does not validate or has other inputs or outputs, is dropped as a whole and
 the next one goes on with the graph before it (TR001); with `strict` it is a PassError that names it and the
@@ -21,14 +22,20 @@ from dataclasses import dataclass
 from teola_plugin.errors import GraphError, PassError
 from teola_plugin.graph import Graph, validate
 from teola_plugin.passes.decompose_stages import decompose_stages
+from teola_plugin.passes.deduce_objectives import deduce_objectives
 from teola_plugin.passes.pipeline_decoding import pipeline_decoding
 from teola_plugin.passes.prune_dependencies import prune_dependencies
 from teola_plugin.passes.rewrite import Context, Pass, Record
+from teola_plugin.passes.share_prefixes import share_prefixes
+from teola_plugin.passes.share_subexpressions import share_subexpressions
 from teola_plugin.passes.split_prefilling import split_prefilling
 
-__all__ = ["DEFAULT", "Context", "Optimized", "Pass", "Record", "optimize_graph"]
+__all__ = ["DEFAULT", "OPTIONAL", "Context", "Optimized", "Pass", "Record", "optimize_graph"]
 
-DEFAULT: tuple[Pass, ...] = (prune_dependencies, decompose_stages, split_prefilling, pipeline_decoding)
+DEFAULT: tuple[Pass, ...] = (
+    prune_dependencies, share_subexpressions, decompose_stages, split_prefilling, share_prefixes, pipeline_decoding,
+)  # fmt: skip
+OPTIONAL: tuple[Pass, ...] = (deduce_objectives,)
 
 logger = logging.getLogger("teola_plugin.passes")
 

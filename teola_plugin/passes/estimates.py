@@ -7,9 +7,16 @@ framework's own run has got there: after everything that is written before it.
 
 from __future__ import annotations
 
-from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Graph, Primitive, map_depth, yields
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Arg, Graph, Literal, Primitive, map_depth, yields
 from teola_plugin.passes.rewrite import Context
+from teola_plugin.plan import is_request
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
+
+TOKEN_CHARACTERS = 4
+"""Of English text, about."""
 
 TESTBED = {
     "embedding": PAPER["embedding"],
@@ -42,27 +49,84 @@ def item_counts(graph: Graph, unknown: float) -> dict[str, float]:
     return items
 
 
-def ready_times(graph: Graph, context: Context) -> dict[str, float]:
-    """Seconds from the start of a query until each value is whole, on engines that nobody else uses."""
-    depths = graph.depths()
-    items = item_counts(graph, context.expected_items)
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When each value of a query is whole (`ready`, seconds from its start), on engines that nobody else uses.
+
+    `seconds`: what each primitive takes. `before`: what each depends on, directly or through others. `remote`: engines
+    that work side by side on what they are asked.
+    """
+
+    graph: Graph
+    ready: Mapping[str, float]
+    seconds: Mapping[str, float]
+    before: Mapping[str, frozenset[str]]
+    remote: frozenset[str]
+
+    def idle_from(self, p: Primitive, begin_s: float, end_s: float) -> tuple[float, tuple[str, ...]]:
+        """From when, of this time, the engine of `p` works on nothing that `p` depends on; what ends last before."""
+        awaited = [r for r in self._running(p.engine, begin_s, end_s) if r.name in self.before[p.name]]
+        if map_depth(p, self.graph.depths()) and any(r.is_splittable for r in awaited):
+            return end_s, tuple(r.name for r in awaited)  # `p` takes its items while it writes on
+        last = [r.name for r in awaited if not any(r.name in self.before[other.name] for other in awaited)]
+        return max((min(end_s, self.ready[name]) for name in last), default=begin_s), tuple(last)
+
+    def is_used(self, p: Primitive, begin_s: float, end_s: float) -> bool:
+        """In this time the engine of `p` works on what `p` does not depend on, nor on `p`."""
+        others = [r for r in self._running(p.engine, begin_s, end_s) if p.name not in self.before[r.name]]
+        return any(r.name not in self.before[p.name] for r in others)
+
+    def _running(self, engine: str, begin_s: float, end_s: float) -> list[Primitive]:
+        if engine in self.remote:
+            return []
+        requests = [r for r in self.graph if r.engine == engine and is_request(r)]
+        return [
+            r for r in requests if self._starts_s(r) < end_s and max(begin_s, self._starts_s(r)) < self.ready[r.name]
+        ]
+
+    def _starts_s(self, r: Primitive) -> float:
+        return self.ready[r.name] - self.seconds[r.name]
+
+
+def timing(graph: Graph, context: Context) -> Timing:
+    """The timing of a valid graph."""
+    seconds = durations(graph, context)
     ready = {i.name: 0.0 for i in graph.inputs}
+    before: dict[str, frozenset[str]] = {i.name: frozenset() for i in graph.inputs}
     for p in graph:
+        before[p.name] = frozenset(p.dependencies).union(*(before[d] for d in p.dependencies))
         if p.engine == PIPELINE:
             ready[p.name] = max(ready.values(), default=0.0)
-            continue
-        count = instances(p, depths, items, context.expected_items)
-        ready[p.name] = max((ready[d] for d in p.dependencies), default=0.0) + _duration_s(p, count, context)
-    return ready
+        else:
+            ready[p.name] = max((ready[d] for d in p.dependencies), default=0.0) + seconds[p.name]
+    remote = frozenset(name for name, known in context.capabilities.items() if known.remote)
+    return Timing(graph, ready, seconds, before, remote)
+
+
+def durations(graph: Graph, context: Context) -> dict[str, float]:
+    """Seconds that all instances of each primitive take on an engine that nobody else uses, in graph order."""
+    depths = graph.depths()
+    items = item_counts(graph, context.expected_items)
+    unknown = context.expected_items
+    return {p.name: _duration_s(p, instances(p, depths, items, unknown), context) for p in graph}
 
 
 def batch_s(p: Primitive, count: float, context: Context) -> float:
-    """Seconds for one batch of `count` items of `p`; an LLM's have the usual lengths."""
+    """Seconds for one batch of `count` items of `p`; an LLM writes the usual lengths, or `max_tokens` if less."""
     items = max(1, round(count))
     if p.kind in DECODES:
-        return llm_profile(p.engine, context).predict_s(items, items * context.expected_tokens)
+        llm = llm_profile(p.engine, context)
+        written = min(p.setting("max_tokens") or llm.output_tokens, llm.output_tokens)
+        return llm.prefill_s(items * context.expected_tokens, items=items) + written * llm.step_s(items)
     profile = context.profiles.get(p.engine) or TESTBED.get(p.kind)
     return profile.predict_s(items) if profile else 0.0
+
+
+def piece_tokens(piece: Arg, context: Context) -> int:
+    """How long a piece of a prompt is, in tokens."""
+    if isinstance(piece, Literal):
+        return len(str(piece.value)) // TOKEN_CHARACTERS
+    return context.expected_tokens
 
 
 def llm_profile(engine: str, context: Context) -> LlmProfile:
@@ -72,6 +136,6 @@ def llm_profile(engine: str, context: Context) -> LlmProfile:
 
 
 def _duration_s(p: Primitive, count: float, context: Context) -> float:
-    if p.kind in PREFILLS:
-        return 0.0  # the decoding carries it
+    if p.kind in PREFILLS or p.engine == PIPELINE:
+        return 0.0  # the decoding carries it; the framework computes it
     return batch_s(p, count, context)

@@ -10,7 +10,7 @@ decided, the number what decided it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,8 +47,8 @@ class Context:
     value that is put into a prompt, or written by an LLM. `split_tax`: a split prefill computes that much
     more, relative to the unsplit one (the paper's Table 3: 0.03 to 0.12). `long_prefix_tokens`: a shared
     prefix of that length is worth prefilling although the prefix cache may hold it. `overhead_s`: of one more
-    request. `allow_early_stop`: nobody but the graph sees the text of a decoding (the framework's own run
-    does). `streams_lists`: models elsewhere are asked for a stream where that pays.
+    request. `allow_early_stop`: nobody but the graph sees the text of a decoding, or asks for what it asks for (the
+    framework's own run does). `streams_lists`: models elsewhere are asked for a stream where that pays.
     """
 
     profiles: Mapping[str, Profile | LlmProfile] = field(default_factory=dict)
@@ -66,3 +66,10 @@ class Pass(Protocol):
     """A function, or a frozen dataclass with `__call__` if it has settings of its own."""
 
     def __call__(self, graph: Graph, context: Context, /) -> tuple[Graph, Iterable[Record]]: ...
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, or one like it that is not taken."""
+    while name in taken:
+        name += "_"
+    return name

@@ -10,73 +10,89 @@ durations of the latency profiles; a prompt can be prefilled up to its first lat
 with the largest gain is taken: the time to prefill the part before it, as far as that fits in the time for
 which the rest lets it wait, less what splitting costs.
 
-Not split, with the number that decided: an engine that cannot reuse a prefix, a prompt whose pieces come at
-once, a gain below the cost, and a leading part that is the same in every call (literals): the prefix cache
-has it from the second call on, unless it is so long that it may have been thrown out.
+A prefill holds up everything else that its engine is doing. If that is the very answer the rest of the prompt
+waits for, what is computed now is missing there, and the pass over the model comes on top: nothing is gained.
+So an early prefill waits (`after`) for such answers, and gains what the engine is idle from then on:
+
+    llm      queries queries queries | early |         answer        not    early queries queries ..
+    others                           | embed, search |
+
+Other requests of the same query that the early prefill may hold up cost it the base of one more pass. (None of
+this at a service elsewhere, where requests side by side do not slow one another down.)
+
+Not split, with the number that decided: an engine that cannot reuse a prefix, or works until the rest is there,
+a prompt whose pieces come at once, a gain below the cost, and a leading part that is the same in every call
+(literals): the prefix cache has it from the second call on, unless it is so long that it may have been thrown out.
 
 In a mapped prefill the early part is mapped only as far as its own pieces are: a question before the chunks
 is prefilled once, not once per chunk. Source: Teola/Ayo, section 4.3, pass 3, and Table 3 for the cost; the
-paper cuts at placeholders.
+paper cuts at placeholders, and says nothing of what an early prefill holds up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from teola_plugin.graph import PIPELINE, Arg, Graph, Literal, Primitive, Ref, map_depth
-from teola_plugin.passes.estimates import llm_profile, ready_times
-from teola_plugin.passes.rewrite import Context, Record
+from teola_plugin.graph import PIPELINE, Graph, Literal, Primitive, Ref, map_depth
+from teola_plugin.passes.estimates import Timing, llm_profile, piece_tokens, timing
+from teola_plugin.passes.rewrite import Context, Record, free_name
 
 NAME = "split_prefilling"
-
-TOKEN_CHARACTERS = 4
-"""Of English text, about."""
 
 
 def split_prefilling(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
     """The graph with early prefills where they are predicted to pay."""
-    ready = ready_times(graph, context)
+    times = timing(graph, context)
     taken = set(graph.depths())
     changes, records = {}, []
     for p in graph:
         if p.kind != "prefilling" or p.engine == PIPELINE:
             continue
-        cut = _best_cut(p, ready, context)
+        cut = _best_cut(p, times, context)
         record = _decide(p, cut, context)
         records.append(record)
         if record.applied:
-            name = _free_name(f"{p.name}_early", taken)
+            name = free_name(f"{p.name}_early", taken)
             taken.add(name)
-            changes[p.name] = _split(p, cut.at, name, graph.depths())
+            changes[p.name] = _split(p, cut, name, graph.depths())
     return graph.replacing(changes), records
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Before piece `at`. What is before it waits `slack_s`; prefilled early, it saves `saved_s`."""
+    """Before piece `at`. What is before it waits `slack_s`; prefilled early, it saves `saved_s`.
+
+    It waits for the requests `after` on its own engine, which leaves `idle_s` of the slack, and `holds_up_s` others.
+    """
 
     at: int
     slack_s: float
     saved_s: float
     is_shared: bool
+    idle_s: float = 0.0
+    holds_up_s: float = 0.0
+    after: tuple[str, ...] = ()
 
     @property
     def gain_s(self) -> float:
-        return 0.0 if self.is_shared else min(self.slack_s, self.saved_s)
+        return 0.0 if self.is_shared else min(self.idle_s, self.saved_s)
 
 
-def _best_cut(p: Primitive, ready: dict[str, float], context: Context) -> _Cut:
+def _best_cut(p: Primitive, times: Timing, context: Context) -> _Cut:
     """Of equal gains the later cut, which leaves less for the end."""
-    start = ready[p.when.condition] if p.when else 0.0
-    times = [max(start, ready[a.name]) if isinstance(a, Ref) else start for a in p.args]
-    tokens = [_tokens(a, context) for a in p.args]
-    profile, end = llm_profile(p.engine, context), max(times, default=start)
+    start = times.ready[p.when.condition] if p.when else 0.0
+    ready = [max(start, times.ready[a.name]) if isinstance(a, Ref) else start for a in p.args]
+    tokens = [piece_tokens(a, context) for a in p.args]
+    profile, end = llm_profile(p.engine, context), max(ready, default=start)
     cuts = [_Cut(0, 0.0, 0.0, False)]
     for at in range(1, len(p.args)):
         early, late = sum(tokens[:at]), sum(tokens[at:])
         is_shared = all(isinstance(a, Literal) for a in p.args[:at]) and early < context.long_prefix_tokens
         saved_s = profile.prefill_s(early + late) - profile.prefill_s(late, cached_tokens=early)
-        cuts.append(_Cut(at, end - max(times[:at]), saved_s, is_shared))
+        begin = max(ready[:at])
+        idle, after = times.idle_from(p, begin, end)
+        holds_up_s = profile.prefill_s(0) if times.is_used(p, idle, end) else 0.0
+        cuts.append(_Cut(at, end - begin, saved_s, is_shared, end - idle, holds_up_s, after))
     return max(cuts, key=lambda c: (c.gain_s, c.slack_s > 0, c.at))
 
 
@@ -90,36 +106,31 @@ def _decide(p: Primitive, cut: _Cut, context: Context) -> Record:
         return refuse("TR305", f"{p.engine or 'its engine'} does not reuse a prefix")
     if cut.is_shared:
         return refuse("TR303", "what is early is the same in every call: the prefix cache has it", cut.saved_s)
-    tokens = sum(_tokens(a, context) for a in p.args)
+    if cut.idle_s <= 0:
+        reason = f"{p.engine} works until then on what the rest waits for: {', '.join(cut.after)}"
+        return refuse("TR306", reason, cut.slack_s)
+    tokens = sum(piece_tokens(a, context) for a in p.args)
     cost_s = context.split_tax * llm_profile(p.engine, context).prefill_s(tokens) + context.overhead_s
-    numbers = f"predicted gain {_ms(cut.gain_s)}, cost {_ms(cost_s)}, slack {_ms(cut.slack_s)}"
-    if cut.gain_s <= cost_s:
-        return refuse("TR302", numbers, cut.gain_s - cost_s)
-    return Record("TR301", NAME, p.name, True, f"cut before piece {cut.at}: {numbers}", cut.gain_s - cost_s)
+    numbers = f"predicted gain {_ms(cut.gain_s)}, cost {_ms(cost_s + cut.holds_up_s)}, slack {_ms(cut.idle_s)}"
+    if cut.holds_up_s:
+        numbers += f", of the cost {_ms(cut.holds_up_s)} to others on {p.engine}"
+    net_s = cut.gain_s - cost_s - cut.holds_up_s
+    if net_s <= 0:
+        return refuse("TR302", numbers, net_s)
+    return Record("TR301", NAME, p.name, True, f"cut before piece {cut.at}: {numbers}", net_s)
 
 
-def _split(p: Primitive, at: int, name: str, depths: dict[str, int]) -> list[Primitive]:
-    leading, rest = p.args[:at], p.args[at:]
+def _split(p: Primitive, cut: _Cut, name: str, depths: dict[str, int]) -> list[Primitive]:
+    leading, rest = p.args[: cut.at], p.args[cut.at :]
     depth = min(
         map_depth(p, depths),
         max((depths[a.name] for a in leading if isinstance(a, Ref) and a.star), default=0),
     )
-    early = replace(p, name=name, kind="partial_prefilling", args=leading, depth=depth)
+    after = tuple(dict.fromkeys((*p.after, *cut.after)))
+    early = replace(p, name=name, kind="partial_prefilling", args=leading, depth=depth, after=after)
     full = replace(p, kind="full_prefilling", args=(Ref(name, star=depth > 0), *rest))
     return [early, full]
 
 
-def _tokens(piece: Arg, context: Context) -> int:
-    if isinstance(piece, Literal):
-        return len(str(piece.value)) // TOKEN_CHARACTERS
-    return context.expected_tokens
-
-
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
-
-
-def _free_name(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

@@ -1,0 +1,111 @@
+"""What one query asks for twice is computed once.
+
+    a = searching(q, top_k=3) @ db, reads(kb)
+    b = searching(q, top_k=3) @ db, reads(kb)
+    top = reranking(question, b) @ encoder
+ ->
+    a = searching(q, top_k=3) @ db, reads(kb)
+    top = reranking(question, a) @ encoder
+
+Two primitives ask for the same if their lines read the same but for the name. What depends on them is looked at after
+them, so whole branches fall together. An output keeps its name: `b = aggregate(a)`.
+
+Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/lane.py), unless that is
+a service elsewhere. Here they need not be asked for at all, nor what only prepares them.
+
+Not shared: what is not known to come to the same each time (sampled generations, tools, web searches, anything that
+writes, functions that ask models themselves, the framework's own values), what is written in between, and what has
+another condition or order edge. *Nor where a framework's own run asks for each*: it finds what ran ahead in slots, the
+n-th time the n-th (runtime/session.py), so what ran ahead once would be computed again for the second.
+
+Source: common subexpression elimination; across LLM calls in Helium (arXiv 2603.16104).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from teola_plugin.engines import is_repeatable
+from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Graph, Primitive, Ref, When, conflicts, print_primitive
+from teola_plugin.passes.estimates import durations
+from teola_plugin.passes.rewrite import Context, Record
+from teola_plugin.plan import is_request
+
+NAME = "share_subexpressions"
+FUNCTIONS = ("call", "condition", "chunking", "aggregate")
+
+
+def share_subexpressions(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
+    """The graph in which nothing is asked for twice."""
+    seconds = durations(graph, context)
+    asked: dict[str, list[Primitive]] = {}  # the first of each kind, and those that are not as good
+    instead: dict[str, str] = {}
+    primitives: list[Primitive] = []
+    records: list[Record] = []
+    for original in graph:
+        p = _with_names(original, instead)
+        if p.engine == PIPELINE or _is_alias(p):
+            primitives.append(p)
+            continue
+        alike = asked.setdefault(_question(p), [])
+        found = [_decide(graph, earlier, p, seconds[p.name], context) for earlier in alike]
+        source = next((earlier for earlier, record in zip(alike, found, strict=True) if record.applied), None)
+        records += [record for record in found if record.applied][:1] or (found[:1] if is_request(p) else [])
+        if source is None:
+            alike.append(p)
+            primitives.append(p)
+            continue
+        instead[p.name] = source.name
+        if p.name in graph.outputs:
+            primitives.append(Primitive(p.name, "aggregate", (Ref(source.name, star=p.depth > 0),), depth=p.depth))
+    return replace(graph, primitives=tuple(primitives)), records
+
+
+def _question(p: Primitive) -> str:
+    """What is asked for, whenever."""
+    return print_primitive(replace(p, name="x", after=(), when=None))
+
+
+def _is_alias(p: Primitive) -> bool:
+    return p.kind == "aggregate" and len(p.args) == 1 and p.setting("fn") is None
+
+
+def _decide(graph: Graph, earlier: Primitive, p: Primitive, seconds: float, context: Context) -> Record:
+    def refuse(code: str, reason: str) -> Record:
+        return Record(code, NAME, p.name, False, reason, seconds)
+
+    if not _is_the_same_each_time(p):
+        return refuse("TR502", f"another {p.kind} like {earlier.name} may come to something else")
+    if writer := _written_between(graph, earlier, p):
+        return refuse("TR504", f"asks for the same as {earlier.name}, and {writer} writes what is read in between")
+    if (earlier.when, set(earlier.after)) != (p.when, set(p.after)):
+        return refuse("TR505", f"asks for the same as {earlier.name}, after something else or under another condition")
+    if not context.allow_early_stop:
+        return refuse("TR503", f"asks for the same as {earlier.name}, and the framework's own run asks for both")
+    reason = f"asks for the same as {earlier.name}, which saves {seconds * 1e3:.1f} ms of work"
+    return Record("TR501", NAME, p.name, True, reason, seconds)
+
+
+def _is_the_same_each_time(p: Primitive) -> bool:
+    if p.writes:
+        return False
+    if p.kind in PREFILLS:
+        return True
+    if p.kind in FUNCTIONS:
+        return p.engine in ("", "python")  # others ask an engine themselves
+    return is_repeatable("decoding" if p.kind in DECODES else p.kind, dict(p.settings))
+
+
+def _written_between(graph: Graph, earlier: Primitive, p: Primitive) -> str:
+    """What stands between the two and writes what they read."""
+    names = [each.name for each in graph]
+    between = graph.primitives[names.index(earlier.name) + 1 : names.index(p.name)]
+    return next((each.name for each in between if conflicts(each, p)), "")
+
+
+def _with_names(p: Primitive, instead: dict[str, str]) -> Primitive:
+    """The same primitive, depending on what stands for what is gone."""
+    args = tuple(Ref(instead.get(a.name, a.name), a.star) if isinstance(a, Ref) else a for a in p.args)
+    after = tuple(dict.fromkeys(instead.get(name, name) for name in p.after))
+    when = When(instead.get(p.when.condition, p.when.condition), p.when.value) if p.when else None
+    return replace(p, args=args, after=after, when=when)
