@@ -1,0 +1,300 @@
+"""From a template to a graph of primitives, for one configuration of its options.
+
+    decompose(Chunking() >> Embedding()) -> Decomposed(graph, functions, outputs)
+
+Each component's rule adds the component's primitives. Values are found by their exact names: what a component takes has
+to be given by one before it, or come with the query. The order of a chain is written down as order edges, from the last
+primitives of a component to all of the next one: it is what the author said, and what a system does that runs modules
+one after the other. Pass 1 (prune_dependencies) takes away what neither data nor effects demand. Branches have no edges
+between them but those.
+
+    Condition   c = condition(...); then: when(c); otherwise: when(c, False); each name given: aggregate of the two
+    Loop        round 1; done = until(...); round 2: when(done, False); ...; each name given: the last that ran
+
+Source: arXiv 2407.00326, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.errors import GraphError
+from teola_plugin.graph import Graph, Input, When, validate
+from teola_plugin.templates.flow import Branches, Chain, Component, Condition, Loop, Step, as_step, components, names_of
+from teola_plugin.templates.options import Takes
+from teola_plugin.templates.order import in_order
+from teola_plugin.templates.part import Draft, Part
+from teola_plugin.templates.values import Levels, Value, shared
+from teola_plugin.trace import Function
+
+REQUEST = "request"
+"""The scope of a component that runs once for each query of the application."""
+
+GIVEN = {"question": 0, "document": 0}
+"""Values that may come with a query without being declared, and how many lists deep they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """`outputs`: the primitive of each value that is the answer, by the value's name."""
+
+    graph: Graph
+    functions: Mapping[str, Function]
+    outputs: Mapping[str, str]
+
+
+def decompose(
+    template: Step, *, inputs: Mapping[str, int] | None = None, outputs: Sequence[str] = (),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Decomposed:  # fmt: skip
+    """The graph of a template. `inputs`: names of values that come with a query, with their depths.
+
+    `options`: of components, by their labels; those that are not said are as they were made. `outputs`: names of the
+    values that are the answer, instead of those that the last component gives.
+
+    Raises: GraphError naming component and field.
+    """
+    labels = labels_of(template)
+    chosen = {labels[id(c)]: {name: option.value for name, option in c.options.items()} for c in components(template)}
+    for label, given in (options or {}).items():
+        chosen[label].update(given)
+    draft = Draft(taken={*GIVEN, *(inputs or {})})
+    return _Decomposition(template, inputs or {}, labels, chosen, outputs, draft).run()
+
+
+def labels_of(template: Step) -> dict[int, str]:
+    """A name of its own for each component, by its id. Raises: GraphError for one that stands there twice."""
+    labels: dict[int, str] = {}
+    for component in components(template):
+        if id(component) in labels:
+            raise GraphError(
+                f"component {component.name!r} comes after itself: a cycle; make another component, or a Loop"
+            )
+        label, number = component.name, 1
+        while label in labels.values():
+            number += 1
+            label = f"{component.name}_{number}"
+        labels[id(component)] = label
+    if not labels:
+        raise GraphError("the template has no component")
+    return labels
+
+
+@dataclass
+class _Scope:
+    """The values that there are by now, by name, and what a step gave, in order."""
+
+    values: dict[str, Value]
+    given: dict[str, Value] = field(default_factory=dict)
+    may_give_anew: frozenset[str] = frozenset()
+
+    def give(self, name: str, value: Value) -> None:
+        self.values[name] = self.given[name] = value
+
+    def inner(self, may_give_anew: Iterable[str] = ()) -> _Scope:
+        return _Scope(dict(self.values), {}, frozenset(may_give_anew))
+
+
+@dataclass
+class _Decomposition:
+    """One template on its way to a graph."""
+
+    template: Step
+    inputs: Mapping[str, int]
+    labels: Mapping[int, str]
+    options: Mapping[str, Mapping[str, Any]]
+    outputs: Sequence[str]
+    draft: Draft
+
+    def run(self) -> Decomposed:
+        scope = _Scope({})
+        self._step(self.template, scope, ())
+        last = self._last(self.template)
+        for name in self.outputs:
+            if name not in scope.values:
+                raise GraphError(f"outputs: nothing gives {name!r}, but {', '.join(scope.values) or 'nothing'}")
+        wanted = {name: scope.values[name].name for name in self.outputs or last}
+        # What writes is an output too: if it fails, the query has failed.
+        names = tuple(dict.fromkeys((*wanted.values(), *self.draft.effects)))
+        graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives), names)
+        return Decomposed(validate(graph), self.draft.functions, wanted)
+
+    def _last(self, step: Step) -> list[str]:
+        """The names that the end of a template gives."""
+        match as_step(step):
+            case Chain(steps=steps):
+                return self._last(steps[-1])
+            case Component(outputs=outputs):
+                return list(outputs.values())
+            case other:
+                return list(dict.fromkeys(name for c in components(other) for name in c.outputs.values()))
+
+    # --- steps: each takes the primitives that it comes after, and says which come after them -----------------------
+
+    def _step(self, step: Step, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
+        match as_step(step):
+            case Component() as component:
+                return self._component(component, scope, before)
+            case Chain(steps=steps):
+                for each in steps:
+                    before = self._step(each, scope, before)
+                return before
+            case Branches(ways=ways):
+                ends = [self._step(way, scope, before) for way in in_order(ways, scope.values, self._needs)]
+                return tuple(dict.fromkeys(name for end in ends for name in end))
+            case Condition() as condition:
+                return self._condition(condition, scope, before)
+            case Loop() as loop:
+                return self._loop(loop, scope, before)
+
+    def _needs(self, component: Component) -> Iterable[Takes]:
+        return component.needs(self.options[self.labels[id(component)]]).values()
+
+    def _component(self, component: Component, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
+        label = self.labels[id(component)]
+        options = self.options[label]
+        needs = component.needs(options)
+        values = {role: self._found(label, takes, scope) for role, takes in needs.items()}
+        part = Part(
+            label, self.draft, values, component.outputs, options, component.engines,
+            self._levels(label, component, values, scope), before, component.batchable, component.splittable,
+            component.origin,
+        )  # fmt: skip
+        component.rule(part)
+        for role, name in component.outputs.items():
+            if role not in part.given:
+                raise part.fault("outputs", f"its rule did not give {role!r}")
+            is_there = name in scope.values and name not in scope.may_give_anew
+            if is_there or name in scope.given or name in self.draft.inputs:
+                raise part.fault("gives", f"{name!r} is there already; name one of the two otherwise")
+        for role, name in component.outputs.items():
+            scope.give(name, part.given[role])
+        return self._ends(part.added) or before
+
+    def _ends(self, added: Sequence[str]) -> tuple[str, ...]:
+        """Those that no other one of them waits for."""
+        own = [p for p in self.draft.primitives if p.name in added]
+        taken = {name for p in own for name in (*(r.name for r in p.refs), *([p.when.condition] if p.when else []))}
+        return tuple(p.name for p in own if p.name not in taken)
+
+    def _found(self, label: str, takes: Takes, scope: _Scope) -> Value:
+        value = self._there(takes.names, scope)
+        if value is None:
+            raise GraphError(f"component {label!r}: takes: {_missing(self, takes, scope)}")
+        if value.depth < takes.depth:
+            raise GraphError(f"component {label!r}: takes: expected a list, and {value.name!r} is a single value")
+        return value
+
+    def _there(self, names: Sequence[str], scope: _Scope) -> Value | None:
+        """The first of them that was given, or comes with the query."""
+        for name in names:
+            if name in scope.values:
+                return scope.values[name]
+        for name in names:
+            depth = self.inputs.get(name, GIVEN.get(name))
+            if depth is not None:
+                self.draft.inputs[name] = Input(name, depth)
+                scope.values[name] = Value(name, tuple(f"{name}_{at}" for at in range(depth)))
+                return scope.values[name]
+        return None
+
+    def _levels(self, label: str, c: Component, values: Mapping[str, Value], scope: _Scope) -> Levels:
+        if c.scope in ("", REQUEST):
+            return ()
+        lists = ", ".join(name for name, v in scope.values.items() if v.depth) or "there is none"
+        if c.scope not in scope.values and c.scope not in self.inputs:
+            raise GraphError(f"component {label!r}: scope: expected {REQUEST!r} or a list ({lists}), got {c.scope!r}")
+        levels = self._found(label, Takes((c.scope,)), scope).levels
+        if not levels or all(shared(v.levels, levels) < len(levels) for v in values.values()):
+            raise GraphError(
+                f"component {label!r}: scope: nothing that it takes has a part for each item of {c.scope!r}; lists are"
+                f" {lists}"
+            )
+        return levels
+
+    # --- conditions and loops ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _guarded(self, guard: When | None) -> Iterator[None]:
+        outer, self.draft.guard = self.draft.guard, guard
+        try:
+            yield
+        finally:
+            self.draft.guard = outer
+
+    def _test(
+        self, name: str, test: Callable[..., bool], of: str | Sequence[str], scope: _Scope, before: tuple[str, ...]
+    ) -> str:
+        values = [self._found(name, Takes((each,)), scope) for each in names_of(of)]
+        part = self._glue(name, before)
+        return part.add("condition", *values, fn=self.draft.function(name, test), named=name).name
+
+    def _glue(self, name: str, before: tuple[str, ...] = ()) -> Part:
+        return Part(name, self.draft, {}, {}, {}, {}, before=before)
+
+    def _condition(self, condition: Condition, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
+        decided = self._test(condition.name, condition.test, condition.of, scope, before)
+        ends: list[str] = [decided]
+        ways: list[tuple[When, _Scope]] = []
+        for step, guard in ((condition.then, When(decided)), (condition.otherwise, When(decided, False))):
+            inner = scope.inner(scope.may_give_anew)
+            with self._guarded(guard):
+                if step is not None:
+                    ends += self._step(step, inner, before)
+            ways.append((guard, inner))
+        for name in dict.fromkeys(name for _, inner in ways for name in inner.given):
+            scope.give(name, self._either(condition, name, ways, scope))
+        return tuple(dict.fromkeys(ends))
+
+    def _either(self, c: Condition, name: str, ways: Sequence[tuple[When, _Scope]], scope: _Scope) -> Value:
+        glue, earlier = self._glue(c.name), scope.values.get(name)
+        found = [inner.given.get(name) for _, inner in ways]
+        is_list = any(v.depth > 0 for v in (*found, earlier) if v is not None)
+        values = []
+        for (guard, _), value in zip(ways, found, strict=True):
+            with self._guarded(guard):
+                if value is not None:
+                    values.append(glue.flat(value))
+                    continue
+                kept: Any = glue.flat(earlier) if earlier is not None else [] if is_list else c.default
+                values.append(glue.call("same", kept, makes_list=is_list, most=0, named=f"other_{name}"))
+        return glue.last(values, named=f"{name}_either")
+
+    def _loop(self, loop: Loop, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
+        names = {name for c in components(loop.body) for name in c.outputs.values()}
+        anew = {name for name in names if name in scope.values} | scope.may_give_anew
+        rounds: list[dict[str, Value]] = []
+        inner = scope
+        outer, ends = self.draft.guard, list(before)
+        for at in range(loop.at_most):
+            inner = inner.inner(anew | (names if at else set()))
+            before = self._step(loop.body, inner, before)
+            ends += before
+            rounds.append({name: self._glue(loop.name).flat(value) for name, value in inner.given.items()})
+            if at < loop.at_most - 1:
+                done = self._test(f"{loop.name}_done", loop.until, loop.of, inner, before)
+                self.draft.guard = When(done, False)
+                ends.append(done)
+        self.draft.guard = outer
+        for name in rounds[0]:
+            values = [each[name] for each in rounds]
+            scope.give(
+                name, values[0] if len(values) == 1 else self._glue(loop.name).last(values, named=f"{name}_last")
+            )
+        return tuple(dict.fromkeys(ends))
+
+
+def _missing(decomposition: _Decomposition, takes: Takes, scope: _Scope) -> str:
+    wanted = " or ".join(map(repr, takes.names))
+    later = [
+        decomposition.labels[id(c)]
+        for c in components(decomposition.template)
+        if set(takes.names) & set(c.outputs.values())
+    ]
+    if later:
+        return f"{wanted} is given by {later[0]!r}, which does not come before it: a cycle, or a missing >>"
+    there = ", ".join(dict.fromkeys((*scope.values, *decomposition.inputs, *GIVEN)))
+    return f"nothing gives {wanted}; there are {there} (inputs=[...] of the App declares what comes with a query)"

@@ -1,0 +1,260 @@
+"""The part of a graph that one component becomes: what its rule is handed, and adds primitives to.
+
+    def shout(part: Part) -> None:
+        part.give("loud", part.call("upper", part.value("text"), named="loud"))
+
+What is mapped over which list follows from the levels of the values (values.py). With `levels` the lists for whose
+items the component runs, an argument
+
+- in the same lists, or in fewer of them, is given item by item, or to all items below it;
+- in more of them is the list below the item: that is an aggregation scope;
+- in other lists is given whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.effects import declared_effects
+from teola_plugin.errors import GraphError
+from teola_plugin.graph import Arg, Input, Literal, Primitive, Ref, When, conflicts
+from teola_plugin.templates.functions import GLUE
+from teola_plugin.templates.options import placeholders
+from teola_plugin.templates.values import Levels, Value, shared
+from teola_plugin.trace import Function
+
+OPEN = ("call", "tool", "websearch", "aggregate")
+"""Kinds whose depth alone would not tell that they take a list below an item and make another one of it."""
+
+STAGED = ("embedding", "ingestion", "searching", "reranking", "websearch", "tool")
+CALLED = ("call", "condition", "chunking")
+
+
+@dataclass
+class Draft:
+    """The graph as far as it is written. `guard`: the condition of what is added now. `effects`: what writes."""
+
+    inputs: dict[str, Input] = field(default_factory=dict)
+    primitives: list[Primitive] = field(default_factory=list)
+    functions: dict[str, Function] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    guard: When | None = None
+    effects: list[str] = field(default_factory=list)
+
+    def name(self, wanted: str) -> str:
+        """The name, or the next free one after it."""
+        name, number = wanted, 1
+        while name in self.taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.taken.add(name)
+        return name
+
+    def function(self, name: str, call: Callable[..., Any]) -> str:
+        """The name under which the graph has this function."""
+        known = self.functions.get(name)
+        if known is not None and known.call is not call:
+            return self.function(f"{name}_", call)
+        self.functions[name] = Function(call, is_glue=GLUE.get(name) is call)
+        return name
+
+    def append(self, primitive: Primitive) -> None:
+        """Add it, after all that it conflicts with."""
+        before = [p.name for p in self.primitives if conflicts(p, primitive)]
+        after = tuple(dict.fromkeys((*primitive.after, *before)))
+        self.primitives.append(_with_after(primitive, after))
+        if primitive.writes:
+            self.effects.append(primitive.name)
+
+
+@dataclass
+class Part:
+    """One component in one query's graph.
+
+    `values`: what it takes, by role. `outputs`: the names of what it gives, by role. `levels`: for the items of which
+    lists it runs; `before`: what all of it comes after. `given`: what it gave, by role.
+    """
+
+    name: str
+    draft: Draft
+    values: Mapping[str, Value]
+    outputs: Mapping[str, str]
+    options: Mapping[str, Any]
+    engines: Mapping[str, str]
+    levels: Levels = ()
+    before: tuple[str, ...] = ()
+    batchable: bool = True
+    splittable: bool = True
+    origin: str = ""
+    added: list[str] = field(default_factory=list)
+    given: dict[str, Value] = field(default_factory=dict)
+
+    def value(self, role: str) -> Value:
+        """What it takes in this role."""
+        return self.values[role]
+
+    def option(self, name: str) -> Any:
+        """What this query wants."""
+        return self.options[name]
+
+    def give(self, role: str, value: Value) -> None:
+        """This is what the component gives in this role."""
+        self.given[role] = value
+
+    def fault(self, where: str, problem: str) -> GraphError:
+        """The error that says what is wrong in which field."""
+        return GraphError(f"component {self.name!r}: {where}: {problem}")
+
+    def deepest(self, *values: Value) -> Levels:
+        """The levels of the value in the most lists. Raises: GraphError if they stand in different ones."""
+        deepest = max((v.levels for v in values), key=len, default=())
+        for value in values:
+            if shared(value.levels, deepest) < value.depth:
+                raise self.fault("takes", f"{value.name} and {deepest[-1]} stand in different lists")
+        return deepest
+
+    # --- adding ------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, kind: str, *args: Any, engine: str = "", levels: Levels | None = None, named: str = "",
+        makes_list: bool = False, most: int | None = None, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> Value:  # fmt: skip
+        """The value of a new primitive. `args`: values and constants. `engine`: the role of one; none: python.
+
+        `named`: the role of the output that it is, or another name. `makes_list`: out of each instance, of at most
+        `most` items. `levels`: as the part's, if nothing else is said.
+
+        Raises: GraphError if two of its arguments stand in different lists.
+        """
+        levels = self.levels if levels is None else levels
+        levels = levels[: max((self._shared(a, levels) for a in args if isinstance(a, Value)), default=0)]
+        stars = [isinstance(a, Value) and self._shared(a, levels) > 0 for a in args]
+        deeper = any(star and a.depth > len(levels) for star, a in zip(stars, args, strict=True))
+        if makes_list and deeper and kind in OPEN:
+            whole = self.add(kind, *args, engine=engine, levels=levels, named=f"{self._wanted(named, kind)}_of_each",
+                             reads=reads, writes=writes, **settings)  # fmt: skip
+            return self.call("same", whole, named=named, makes_list=True, most=most, levels=levels)
+        name = self.draft.name(self._wanted(named, kind))
+        is_fold = kind == "ingestion"
+        made = () if is_fold else (*levels, *([name] if makes_list else []))
+        if not self.batchable and kind in STAGED:
+            settings["stage_items"] = 0
+        given = tuple((k, v) for k, v in settings.items() if v is not None)
+        refs = tuple(_arg(a, star) for a, star in zip(args, stars, strict=True))
+        engine_name = self.engines[engine] if engine else "python" if kind in CALLED else ""
+        awaited = {a.name for a, star in zip(args, stars, strict=True) if isinstance(a, Value) and not star}
+        before = tuple(n for n in self.before if n not in awaited)
+        guard, origin = self.draft.guard, self.origin
+        self.draft.append(
+            Primitive(name, kind, refs, given, engine_name, len(made), reads, writes, before, guard, origin)
+        )
+        self.added.append(name)
+        return Value(name, made, most)
+
+    def call(self, function: str | Callable[..., Any], *args: Any, fn: str = "", **more: Any) -> Value:
+        """The value of a call of one of our functions (by name), or of one of the user's.
+
+        What the user's reads or writes may be told by `teola_plugin.reads` and `writes`, as anywhere.
+        """
+        if isinstance(function, str):
+            return self.add("call", *args, fn=self.draft.function(function, GLUE[function]), **more)
+        effects = declared_effects(function)
+        if effects is not None:
+            more = {"reads": effects.reads, "writes": effects.writes, **more}
+        return self.add("call", *args, fn=self.draft.function(fn or self.name, function), **more)
+
+    def last(self, values: Sequence[Value], *, named: str = "") -> Value:
+        """The last one of these that ran; a single value or a list, not a list of lists."""
+        depth = max(v.depth for v in values)
+        if depth > 1 or any(v.depth != depth for v in values):
+            what = ", ".join(f"{v.name} ({v.depth} lists deep)" for v in values)
+            raise self.fault("gives", f"there is no choosing among {what}: they must be single values, or lists")
+        name = self.draft.name(self._wanted(named, "last"))
+        refs = tuple(Ref(v.name) for v in reversed(values))
+        primitive = Primitive(name, "aggregate", refs, depth=depth, when=self.draft.guard, origin=self.origin)
+        self.draft.append(primitive)
+        self.added.append(name)
+        most = [v.most for v in values]
+        return Value(name, (name,) * depth, None if None in most else max(m for m in most if m is not None))
+
+    # --- prompts -----------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, prompt: str, engine: str, *, levels: Levels | None = None, named: str = "", items: str | None = None,
+        wanted: int | None = None, blanks: Mapping[str, Any] | None = None, **settings: Any,
+    ) -> Value:  # fmt: skip
+        """What an LLM writes to the prompt of this option: a prefill and a decoding.
+
+        With an item grammar it is a list, of which the first `wanted` count. `blanks`: what stands for names in braces
+        that are none of values.
+        """
+        name = self._wanted(named, "text")
+        pieces = self.pieces(prompt, levels, blanks or {})
+        kv = self.add("prefilling", *pieces, engine=engine, levels=levels, named=f"{name}_kv")
+        if items is None or self.splittable:
+            grammar: dict[str, Any] = {"items": items, "wanted": wanted} if items else {}
+            return self.add(
+                "decoding", kv, engine=engine, named=named, levels=kv.levels, makes_list=items is not None, most=wanted,
+                **grammar, **settings,
+            )  # fmt: skip
+        text = self.add("decoding", kv, engine=engine, named=f"{name}_text", levels=kv.levels, **settings)
+        return self.call("parsed", text, items, wanted, named=named, levels=kv.levels, makes_list=True, most=wanted)
+
+    def pieces(self, prompt: str, levels: Levels | None = None, blanks: Mapping[str, Any] | None = None) -> list[Any]:
+        """The constants and values that a prompt is made of; of a list one text is made."""
+        levels = self.levels if levels is None else levels
+        pieces: list[Any] = []
+        for before, name in placeholders(self.option(prompt)):
+            pieces.append(before)
+            if name is not None:
+                blank = blanks[name] if blanks and name in blanks else self.value(name)
+                pieces.append(self.text(blank, levels) if isinstance(blank, Value) else str(blank))
+        return _merged(pieces)
+
+    def text(self, value: Value, levels: Levels | None = None) -> Value:
+        """One text for each item of `levels`."""
+        levels = self.levels if levels is None else levels
+        if value.depth <= self._shared(value, levels):
+            return value
+        return self.call("joined", value, levels=levels, named=f"{value.name}_text")
+
+    def flat(self, value: Value, levels: Levels = ()) -> Value:
+        """One list for each item of `levels`, whatever lists there are below."""
+        if value.depth <= len(levels) + 1:
+            return value
+        return self.call("flattened", value, levels=levels, named=f"{value.name}_flat", makes_list=True)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _wanted(self, named: str, kind: str) -> str:
+        return self.outputs.get(named, named) or f"{self.name}_{kind}"
+
+    def _shared(self, value: Value, levels: Levels) -> int:
+        count = shared(value.levels, levels)
+        if 0 < count < min(value.depth, len(levels)):
+            raise self.fault("scope", f"{value.name} and {levels[-1]} stand in different lists")
+        return count
+
+
+def _with_after(p: Primitive, after: tuple[str, ...]) -> Primitive:
+    return Primitive(p.name, p.kind, p.args, p.settings, p.engine, p.depth, p.reads, p.writes, after, p.when, p.origin)
+
+
+def _arg(given: Any, star: bool) -> Arg:
+    return Ref(given.name, star) if isinstance(given, Value) else Literal(given)
+
+
+def _merged(pieces: Sequence[Any]) -> list[Any]:
+    """Constants that stand side by side are one; empty ones are none."""
+    merged: list[Any] = []
+    for piece in pieces:
+        if piece == "":
+            continue
+        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged

@@ -1,0 +1,32 @@
+"""Which decodings write the answer, so that it can be told while it is written.
+
+    answer = decoding(kv)                                                   that one
+    answer = aggregate(a, b) of decodings with when(c) and when(c, False)   whichever runs
+
+Where all of several texts are written and only the last one counts, as in a refine, nobody knows beforehand.
+"""
+
+from __future__ import annotations
+
+from teola_plugin.graph import DECODES, Graph, Primitive
+
+
+def writers_of(graph: Graph, name: str) -> tuple[str, ...]:
+    """The decodings of which exactly one writes this value; none if there is no telling, or it is no single text."""
+    primitives = {p.name: p for p in graph}
+    p = primitives.get(name)
+    if p is None or p.depth:
+        return ()
+    if p.kind in DECODES:
+        return (name,)
+    if p.kind != "aggregate" or not _are_either_or([primitives[r.name] for r in p.refs if r.name in primitives]):
+        return ()
+    writers = [writers_of(graph, r.name) for r in p.refs]
+    return tuple(name for found in writers for name in found) if all(writers) else ()
+
+
+def _are_either_or(ways: list[Primitive]) -> bool:
+    guards = {(p.when.condition, p.when.value) for p in ways if p.when}
+    return (
+        len(ways) == 2 and len({condition for condition, _ in guards}) == 1 and {v for _, v in guards} == {True, False}
+    )

@@ -1,0 +1,341 @@
+"""Applications at work: answers and errors, options of a query, streams, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import teola_plugin.templates
+from teola_plugin import runtime
+from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed
+from teola_plugin.errors import Cancelled, GraphError
+from teola_plugin.passes import DEFAULT
+from teola_plugin.registry import EngineConfig
+from teola_plugin.templates import (
+    App,
+    Apply,
+    Branches,
+    Chunking,
+    Condition,
+    Embedding,
+    Generation,
+    Ingestion,
+    Loop,
+    QueryExpansion,
+    Searching,
+    Tool,
+)
+from tests.fakes import FakeEngine, says
+
+
+def llm(answer: Callable[[str], str] = lambda prompt: f"<{prompt}>") -> FakeEngine:
+    return FakeEngine(lambda prompt: says(answer(prompt)), name="llm", concurrent=True)
+
+
+class Store:
+    """Finds what its query has put in; `broken` fails each ingestion."""
+
+    ops = ("ingestion", "searching")
+    is_per_query = True
+
+    def __init__(self, broken: Exception | None = None) -> None:
+        self.name = "store"
+        self.capabilities = Capabilities(max_items=16)
+        self.broken = broken
+        self.rows: dict[Any, list[str]] = {}
+        self.owners: set[Any] = set()
+        self.over: set[Any] = set()
+        self.batches: list[Batch] = []
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        self.batches.append(batch)
+        for at, item in enumerate(batch.items):
+            if item.owner in self.over:  # it was on its way when the query ended
+                emit(at, Failed(Cancelled("the query is over")))
+                continue
+            self.owners.add(item.owner)
+            if batch.op == "searching":
+                emit(at, Done({"documents": self.rows.get(item.owner, [])[: batch.settings["top_k"]]}))
+            elif self.broken:
+                emit(at, Failed(self.broken))
+            else:
+                self.rows.setdefault(item.owner, []).append(item.payload[1])
+                emit(at, Done(None))
+
+    def release(self, owner: Any) -> None:
+        self.over.add(owner)
+        self.owners.discard(owner)
+        self.rows.pop(owner, None)
+
+    def abort(self, ids: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def rag(store: Store, **more: Any) -> App:
+    template = (
+        Chunking(2, 0)
+        >> Embedding()
+        >> Ingestion()
+        >> Searching(2)
+        >> Generation("{question}: {found}", "answer", name="synthesis")
+    )
+    return App("rag", template, {"llm": llm(), "embedder": FakeEngine(name="embedder"), "store": store}, **more)
+
+
+def test_a_query_is_answered_from_its_own_document() -> None:
+    app = rag(Store())
+    assert app.run(question="who", document="one two three four") == "<who: one two\nthree>"
+    assert app.run(question="who", document="one two three four", search_top_k=1) == "<who: one two>"
+    assert app.run(question="who", document="one two three four", chunk_size=9) == "<who: one two three four>"
+
+
+@pytest.mark.parametrize("passes", [(), DEFAULT])
+async def test_queries_share_engines_and_batches_and_nothing_else(passes: Any) -> None:
+    store = Store()
+    app = rag(store, passes=passes)
+    embedder: Any = app.engines["embedder"]
+    embedder.gate = gate = asyncio.Event()
+    asked = asyncio.gather(*(app.arun(question="q", document=f"text{n} of {n}") for n in range(8)))
+    await until(lambda: sum(runtime.host.load(embedder)) >= 16)
+    runtime.host.loop.call_soon_threadsafe(gate.set)
+    assert await asked == [f"<q: text{n} of\n{n}>" for n in range(8)]
+    await until(lambda: not store.rows and not store.owners)
+    assert max(len({item.owner for item in batch.items}) for batch in embedder.batches) > 1
+
+
+def test_threads_may_ask_at_once() -> None:
+    app = rag(Store())
+    with ThreadPoolExecutor(8) as threads:
+        got = list(threads.map(lambda n: app.run(question=f"q{n}", document=f"text{n}"), range(24)))
+    assert got == [f"<q{n}: text{n}>" for n in range(24)]
+
+
+def test_several_values_come_by_name() -> None:
+    app = App("x", Branches((Generation("{question}", "a"), Generation("!{question}", "b"))), {"llm": llm()})
+    assert app.run(question="q") == {"a": "<q>", "b": "<!q>"}
+    app = App("x", Generation("{question}", "a") >> Generation("{a}", "b"), {"llm": llm()}, outputs=["b", "a"])
+    assert app.run(question="q") == {"b": "<<q>>", "a": "<q>"}
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_error_is_the_same_object_and_leaves_nothing_behind() -> None:
+    error, store = KeyError("mine"), Store()
+    app = rag(store)
+    app.engines["llm"].answer = lambda prompt: (_ for _ in ()).throw(error)  # type: ignore[attr-defined]
+    with pytest.raises(KeyError) as caught:
+        await app.arun(question="q", document="d")
+    assert caught.value is error
+    await until(lambda: not store.rows and not store.owners)
+
+
+def test_an_ingestion_that_fails_fails_its_query() -> None:
+    error = OSError("no space")
+    with pytest.raises(OSError, match="no space") as caught:
+        rag(Store(error)).run(question="q", document="d")
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_error_of_a_function_is_the_query_s(is_async: bool) -> None:
+    error = ValueError("mine")
+
+    def fail(text: str) -> str:
+        raise error
+
+    async def afail(text: str) -> str:
+        raise error
+
+    app = App("x", Apply(afail if is_async else fail, "question", "a"), {})
+    with pytest.raises(ValueError, match="mine") as caught:
+        app.run(question="q")
+    assert caught.value is error
+
+
+def test_a_coroutine_function_is_a_function() -> None:
+    async def shout(text: str) -> str:
+        await asyncio.sleep(0)
+        return text.upper()
+
+    assert App("x", Apply(shout, "question", "a"), {}).run(question="q") == "Q"
+
+
+async def test_a_cancelled_query_ends_its_work() -> None:
+    store, engine = Store(), llm()
+    app = rag(store)
+    app.engines["llm"] = engine
+    app = App("rag", app.template, app.engines)
+    engine.gate = asyncio.Event()  # never set: the engine's loop is another one
+    task = asyncio.create_task(app.arun(question="q", document="d"))
+    await until(lambda: engine.batches)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: engine.aborted and not store.owners)
+
+
+# --- conditions, loops ----------------------------------------------------------------------------------------------
+
+
+def test_only_the_way_that_is_taken_is_asked() -> None:
+    search = FakeEngine(lambda call: f"saw {call}", name="tools")
+    judge = Condition(lambda said: "?" in said, of="question", then=Tool("question", "seen"), default="nothing")
+    app = App("x", judge >> Generation("{question} {seen}", "answer"), {"llm": llm(), "tools": search})
+    assert app.run(question="hi") == "<hi nothing>"
+    assert search.seen == []
+    assert app.run(question="who?") == "<who? saw who?>"
+    assert search.seen == ["who?"]
+
+
+@pytest.mark.parametrize(("enough", "calls"), [(1, 1), (2, 2), (3, 3), (9, 3)])
+def test_a_loop_ends_as_soon_as_it_may(enough: int, calls: int) -> None:
+    engine = llm(lambda prompt: prompt + "+")
+    body = Generation("{question}", "draft", name="better", engine="llm")
+    again = Generation("{draft}", "draft", name="again")
+    loop = Loop(again, lambda draft: draft.count("+") > enough, of="draft", at_most=3)
+    app = App("x", body >> loop, {"llm": engine})
+    assert app.run(question="q") == "q+" + "+" * calls
+    assert len([batch for batch in engine.batches if batch.op == "decoding"]) == calls + 1
+
+
+def test_a_retrieval_goes_on_with_what_it_found() -> None:
+    hop = (
+        Generation("{question}|{notes}", "query")
+        >> Searching(1, takes={"queries": "query"})
+        >> Apply(lambda notes, found: notes + found[0], ["notes", "found"], "notes")
+    )
+    hops = Loop(hop, lambda notes: notes.endswith("c"), of="notes", at_most=5, name="hops")
+    template = Apply(lambda question: "", "question", "notes", name="nothing_yet") >> hops
+    engine = llm(lambda prompt: prompt.partition("|")[2])
+    store = FakeEngine(lambda seen: {"documents": ["abc"[len(seen)]]}, name="store")
+    app = App(
+        "x", template, {"llm": engine, "embedder": FakeEngine(name="embedder"), "store": store}, outputs=["notes"]
+    )
+    assert app.run(question="q") == "abc"
+    assert store.seen == ["", "a", "ab"]
+
+
+def test_lists_in_lists_end_in_their_scopes() -> None:
+    def answer(prompt: str) -> str:
+        kind, _, rest = prompt.partition(" ")
+        return {"claims": "a\nb", "queries": f"{rest}1\n{rest}2"}.get(kind, f"({rest})")
+
+    template = (
+        Generation("claims {question}", "claims", items="lines")
+        >> QueryExpansion(2, prompt="queries {question}", scope="claims", takes={"question": "claims"})
+        >> Tool("queries", "hits")
+        >> Generation("verdict {claims}: {hits}", "verdicts", scope="claims")
+    )
+    app = App("x", template, {"llm": llm(answer), "tools": FakeEngine(str.upper, name="tools")})
+    assert app.run(question="q") == ["(a: A1\nA2)", "(b: B1\nB2)"]
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Says one word at each step of `gate`, and notes when it was aborted."""
+
+    def __init__(self) -> None:
+        self.name = "llm"
+        self.capabilities = Capabilities(max_items=4, concurrent=True, abort=True)
+        self.gate = threading.Semaphore(0)
+        self.aborted: list[int] = []
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        for word in ("one ", "two ", "three"):
+            while not self.gate.acquire(blocking=False):
+                await asyncio.sleep(0.001)
+                if self.aborted:
+                    return
+            emit(0, Delta(word))
+        emit(0, Done(Completion("one two three", pieces=("one ", "two ", "three"))))
+
+    def abort(self, ids: Any) -> None:
+        self.aborted += ids
+
+    async def close(self) -> None:
+        pass
+
+
+def test_an_answer_is_told_as_it_is_written() -> None:
+    engine = Slow()
+    pieces = App("x", Generation("{question}", "answer"), {"llm": engine}).stream(question="q")
+    engine.gate.release()
+    assert next(pieces) == "one "
+    engine.gate.release(2)
+    assert list(pieces) == ["two ", "three"]
+
+
+async def test_who_leaves_a_stream_ends_its_query() -> None:
+    engine = Slow()
+    pieces = App("x", Generation("{question}", "answer"), {"llm": engine}).astream(question="q")
+    engine.gate.release()
+    assert await anext(pieces) == "one "
+    await pieces.aclose()  # type: ignore[attr-defined]
+    await until(lambda: engine.aborted)
+
+
+def test_a_stream_ends_with_its_error() -> None:
+    engine = llm()
+    engine.answer = lambda prompt: (_ for _ in ()).throw(ValueError("mine"))
+    pieces = App("x", Generation("{question}", "answer"), {"llm": engine}).stream(question="q")
+    with pytest.raises(ValueError, match="mine"):
+        list(pieces)
+
+
+def test_of_two_ways_the_one_that_is_taken_is_told() -> None:
+    ways = Generation("a {question}", "answer"), Generation("b {question}", "answer", name="other")
+    app = App("x", Condition(lambda said: said == "q", "question", *ways), {"llm": llm()})
+    assert "".join(app.stream(question="q")) == "<a q>"
+    assert "".join(app.stream(question="r")) == "<b r>"
+
+
+def test_what_is_no_one_text_cannot_be_streamed() -> None:
+    again = Generation("{draft}", "draft", name="again")
+    for template in (
+        Generation("{question}", "answers", items="lines"),
+        Generation("{question}", "draft") >> Loop(again, bool, of="draft"),
+        Condition(bool, "question", Generation("{question}", "answer")),
+    ):
+        app = App("x", template, {"llm": llm()})
+        with pytest.raises(GraphError, match="only an answer that an LLM writes as one text can be streamed"):
+            app.stream(question="q")
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    while not is_so():  # noqa: ASYNC110 (it happens on another thread, and the test has a timeout)
+        await asyncio.sleep(0.001)
+
+
+# --- the guide ------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_guide_says_works() -> None:
+    guide = (Path(__file__).parent.parent / "docs" / "templates.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(blocks) == 5
+    fakes: dict[str, Any] = {name: FakeEngine(name=name) for name in ("embedder", "reranker", "search", "tools")}
+    fakes |= {"llm": llm(lambda prompt: "yes\nnothing"), "small_llm": llm(lambda prompt: "yes"), "store": Store()}
+    fakes["reranker"].answer = len
+    fakes["search"].answer = lambda query: [{"title": query, "url": "u", "snippet": "s"}]
+    names: dict[str, Any] = {**{n: getattr(teola_plugin.templates, n) for n in teola_plugin.templates.__all__}, **fakes}
+    names |= {"engines": fakes, "EngineConfig": EngineConfig}
+    apps = []
+    for block in blocks:
+        exec(block.replace('question="...", document="..."', 'question="q", document="a b"'), names)
+        apps.append(names["app"])
+    assert names["answer"] == "yes\nnothing"
+    assert apps[1].run(answer="a")[0] == "yes\nnothing"
+    assert apps[2].run(question="q") == "yes\nnothing"
