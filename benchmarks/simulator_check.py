@@ -1,0 +1,347 @@
+"""The simulator against real runs: mean latencies of both, side by side, at five loads.
+
+    python benchmarks/simulator_check.py                      the real host and profile engines, in virtual time (20 s)
+    python benchmarks/simulator_check.py --engines profile    the same, really waiting (3 minutes)
+    python benchmarks/simulator_check.py --engines real       vLLM, MiniLM, a cross-encoder on this machine (6 minutes)
+    python benchmarks/simulator_check.py --speed              simulated queries per second of one core
+
+Loads are shares of the capacity: of what comes out of the simulation when many queries come at once. Both sides have
+the same queries at the same moments. Profiles of the real engines are measured in the same run, before it.
+
+The simulator has texts of its own. `same texts` is the simulation with what the profile engines say, where queries can
+be compared one by one: so many of them end within a decode step of the run. `late waits` is the simulation in which
+every wait of an engine takes as much longer as waits take on this machine, measured before: more, the busier it is.
+
+On a machine whose cores are shared the real engines slow one another down, which no latency profile knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import Annotated, Any
+
+import typer
+from load_apps import (
+    CHUNK_WORDS,
+    FUNCTIONS,
+    GRAPHS,
+    MIX,
+    PREFILL_TOKENS,
+    Several,
+    inputs_of,
+    make_engines,
+    prepare,
+    texts,
+)  # fmt: skip
+
+from teola_plugin import runtime
+from teola_plugin.engines import Engine
+from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
+from teola_plugin.runtime.direct import run_query
+from teola_plugin.runtime.engines.simulated import ProfileStore
+from teola_plugin.runtime.engines.simulated_text import complete, embed, score, tokenize
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
+from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.screen import own_screen, progress_bar
+from teola_plugin.simulator import BatchServer, LlmServer, System, Workload, simulate
+from teola_plugin.trace import Function
+
+ROW = "{:>5}{:>8}  {:>8}{:>11}{:>8}  {:>8}{:>11}{:>8}  {:>11}{:>8}"
+HEADS = ("load", "per s", "mean", "simulated", "diff", "P95", "simulated", "diff")
+SAME_TEXTS, LATE = ("same texts", "equal"), ("late waits", "diff")
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+BURST = 60
+
+
+class Engines(StrEnum):
+    virtual = "virtual"
+    profile = "profile"
+    real = "real"
+
+
+QUERIES = {Engines.virtual: 200, Engines.profile: 60, Engines.real: 40}
+"""At each load."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Apps on engines, and what is simulated in their place. `run`: what became of queries; a step takes `step_s`.
+
+    `other`: simulated for a second comparison.
+    """
+
+    mix: Mapping[str, float]
+    run: Callable[[Sequence[Arrival]], list[Ended]]
+    workloads: Mapping[str, Workload]
+    system: System
+    step_s: float
+    other: System | None = None
+    other_heads: tuple[str, str] = ("", "")
+    note: str = ""
+
+
+def main(
+    engines: Annotated[Engines, typer.Option()] = Engines.virtual,
+    share: Annotated[list[float] | None, typer.Option(help="Loads, as shares of the capacity.")] = None,
+    queries: Annotated[int | None, typer.Option(min=2, help="At each load.")] = None,
+    seed: Annotated[int, typer.Option()] = 1,
+    app: Annotated[list[str] | None, typer.Option(help="Apps of the mix, by parts of their names (all).")] = None,
+    instances: Annotated[int, typer.Option(min=1, help="Of each engine (not real).")] = 1,
+    budget: Annotated[float, typer.Option(min=1, help="Seconds for the profile of each real engine.")] = 20.0,
+    speed: Annotated[bool, typer.Option(help="Only how fast the simulator is.")] = False,
+) -> None:
+    """Print one line for each load."""
+    with own_screen() as screen, progress_bar(screen.console) as progress:
+        if speed:
+            for line in speeds():
+                screen.say(line)
+            return
+        task = progress.add_task("starting the engines", total=None)
+        mix = {name: n for name, n in MIX.items() if any(part in name for part in app or [""])}
+        with real_world(mix, budget) if engines == Engines.real else profile_world(mix, engines, instances) as world:
+            count = queries or QUERIES[engines]
+            burst = [replace(a, at_s=0.0) for a in poisson(1.0, mix, count=BURST, seed=0)]
+            capacity = BURST / simulate(burst, world.workloads, world.system).took_s
+            screen.say(f"{engines} engines, seconds; {count} queries at each load; capacity {capacity:.2f} per s")
+            screen.say(world.note)
+            screen.say(ROW.format(*HEADS, *world.other_heads))
+            for turn, load in enumerate(share or SHARES, 1):
+                progress.update(task, description=f"load {load:g}")
+                drawn = poisson(load * capacity, mix, count=count, seed=seed)
+                arrivals = [replace(a, number=a.number + turn * count) for a in drawn]  # nothing is cached from before
+                screen.say(ROW.format(f"{load:g}", f"{load * capacity:.2f}", *compared(world, arrivals)))
+
+
+def compared(world: World, arrivals: Sequence[Arrival]) -> list[str]:
+    """Means, 95th percentiles, and the mean of the other simulation: how near it is, or in how many queries."""
+    real = world.run(arrivals)
+    if failed := [each.error for each in real if each.error]:
+        raise failed[0]
+    ours = simulate(arrivals, world.workloads, world.system).ended
+    cells = []
+    for of in (statistics.fmean, lambda seconds: statistics.quantiles(seconds, n=20)[-1]):
+        real_s, ours_s = (of([each.latency_s for each in ended]) for ended in (real, ours))
+        cells += [f"{real_s:.3f}", f"{ours_s:.3f}", f"{ours_s / real_s - 1:+.1%}"]
+    if world.other is None:
+        return [*cells, "", ""]
+    other = simulate(arrivals, world.workloads, world.other).ended
+    mean_s, real_s = (statistics.fmean(each.latency_s for each in ended) for ended in (other, real))
+    near = [abs(a.latency_s - b.latency_s) <= world.step_s for a, b in zip(real, other, strict=True)]
+    told = f"{sum(near)}/{len(near)}" if world.other_heads == SAME_TEXTS else f"{mean_s / real_s - 1:+.1%}"
+    return [*cells, f"{mean_s:.3f}", told]
+
+
+# --- profile engines ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def profile_world(mix: Mapping[str, float], kind: Engines, instances: int) -> Iterator[World]:
+    """The apps of the load benchmark on profile engines, in virtual or real time."""
+    workloads = workloads_of({name: prepare(name, make_engines(instances)) for name in mix})
+    step_s, system = PAPER_LLM["7b"].step_s(32), paper_system(instances)
+    if kind == Engines.virtual:
+        run = partial(run_virtually, mix, instances)
+        yield World(mix, run, workloads, system, step_s, paper_system(instances, said), SAME_TEXTS)
+        return
+    late_s = waited_s(step_s) - step_s
+    run = partial(run_really, mix, make_engines(instances))
+    note = f"a wait of {1000 * step_s:.0f} ms takes {1000 * late_s:.1f} ms more here"
+    yield World(mix, run, workloads, system, step_s, later(system, late_s), LATE, note)
+
+
+def later(system: System, late_s: float) -> System:
+    """Every wait of an engine takes so much longer."""
+
+    def late(profile: Profile) -> Profile:
+        return replace(profile, points=tuple((n, seconds + late_s) for n, seconds in profile.points))
+
+    def slowed(server: BatchServer | LlmServer) -> BatchServer | LlmServer:
+        if isinstance(server, BatchServer):
+            return replace(server, profiles={op: late(profile) for op, profile in server.profiles.items()})
+        llm = server.profile
+        return replace(server, profile=replace(llm, prefill=late(llm.prefill), step=late(llm.step)))
+
+    return replace(system, servers={name: slowed(server) for name, server in system.servers.items()})
+
+
+def paper_system(instances: int, answers: Callable[..., Any] | None = None) -> System:
+    """What `load_apps.make_engines` makes; tokens are words and signs."""
+    more: dict[str, Any] = {"instances": instances, "answers": answers, "count": lambda text: len(tokenize(text))}
+    store = {name: PAPER[name] for name in ("searching", "ingestion")}
+    return System({
+        "embedder": BatchServer({"embedding": PAPER["embedding"]}, **more),
+        "reranker": BatchServer({"reranking": PAPER["reranking"]}, **more),
+        "store": BatchServer(store, texts=texts(), **more),
+        "llm": LlmServer(PAPER_LLM["7b"], max_prefill_tokens=PREFILL_TOKENS, **more),
+    })  # fmt: skip
+
+
+def said(op: str, payload: Any, settings: Mapping[str, Any]) -> Any:
+    """What the profile engines say."""
+    match op:
+        case "embedding":
+            return embed(payload, 16)
+        case "reranking":
+            return score(*payload)
+        case "ingestion":
+            return None
+        case "searching":
+            at = zlib.crc32(payload.tobytes())
+            return {"documents": [texts()[(at + n) % len(texts())] for n in range(settings["top_k"])]}
+        case _:
+            return complete(payload, settings)
+
+
+def workloads_of(apps: Mapping[str, Prepared]) -> dict[str, Workload]:
+    """The same plans and functions for the simulator."""
+    calls = {name: function.call for name, function in FUNCTIONS.items()}
+    return {name: Workload(app.plan, calls, partial(inputs_of, name)) for name, app in apps.items()}
+
+
+def waited_s(seconds: float, times: int = 100) -> float:
+    """What waiting for so long takes on this machine: its timers are late, the more so the more others it runs."""
+
+    async def wait() -> float:
+        began_s = time.perf_counter()
+        for _ in range(times):
+            await asyncio.sleep(seconds)
+        return (time.perf_counter() - began_s) / times
+
+    return asyncio.run_coroutine_threadsafe(wait(), runtime.host.loop).result()
+
+
+def run_virtually(mix: Mapping[str, float], instances: int, arrivals: Sequence[Arrival]) -> list[Ended]:
+    """On a loop of virtual time, on engines of its own."""
+
+    async def run() -> list[Ended]:
+        engines = make_engines(instances)
+        apps = {name: prepare(name, engines) for name in mix}
+        host = LocalHost("critical_path", loop=asyncio.get_running_loop())
+        ended = await drive(arrivals, lambda a: run_query(host, apps[a.app], inputs_of(a.app, a.number)))
+        await host.aclose()
+        return ended
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(run())
+
+
+def run_really(mix: Mapping[str, float], engines: Mapping[str, Several], arrivals: Sequence[Arrival]) -> list[Ended]:
+    """In real time, on the host of this process."""
+    apps = {name: prepare(name, engines) for name in mix}
+    work = drive(arrivals, lambda a: run_query(runtime.host, apps[a.app], inputs_of(a.app, a.number)))
+    return asyncio.run_coroutine_threadsafe(work, runtime.host.loop).result()
+
+
+# --- real engines ---------------------------------------------------------------------------------------------------
+
+LIST = "queries: [] = decoding(queries_kv, items='lines', max_tokens=24, shape='lines:3') @ llm"
+"""A model of random weights writes no lines: its text is cut into three."""
+
+CUT = "text = decoding(queries_kv, max_tokens=24) @ llm\n        queries: [] = call(text, fn='thirds') @ python"
+
+
+@contextmanager
+def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
+    """The same graphs on vLLM with the tiny Llama, MiniLM, and the tiny cross-encoder, as their profiles are now."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    from teola_plugin.demo.parts import llm_parts
+    from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
+    from teola_plugin.profiling import measure
+    from teola_plugin.runtime.engines.embedding import EmbeddingEngine
+    from teola_plugin.runtime.engines.lengths import count_tokens
+    from teola_plugin.runtime.engines.reranking import RerankingEngine
+
+    made: dict[str, Engine] = {
+        "llm": llm_parts("real").llm,
+        "embedder": EmbeddingEngine(SentenceTransformer(str(minilm_path()), device="cpu")),
+        "reranker": RerankingEngine(CrossEncoder(str(tiny_cross_encoder()), device="cpu")),
+    }
+    try:
+        profiles = {name: measure(engine, budget_s=budget_s) for name, engine in made.items()}
+        llm = profiles["llm"]
+        assert isinstance(llm, LlmProfile)
+        store = {name: PAPER[name] for name in ("searching", "ingestion")}
+        made["store"] = ProfileStore(texts(), store["searching"], store["ingestion"])
+        counts = {name: lru_cache(100_000)(partial(count_tokens, engine)) for name, engine in made.items()}
+        embedder, reranker = made["embedder"].capabilities.max_items, made["reranker"].capabilities.max_items
+        servers: dict[str, BatchServer | LlmServer] = {
+            "embedder": BatchServer({"embedding": profiles["embedder"]}, 1, embedder, count=counts["embedder"]),
+            "reranker": BatchServer({"reranking": profiles["reranker"]}, 1, reranker, count=counts["reranker"]),
+            "store": BatchServer(store, texts=texts()),
+            "llm": LlmServer(
+                llm, 1, made["llm"].capabilities.max_items, kv_tokens=made["llm"].capabilities.max_tokens,
+                block_tokens=CPU_BLOCK_TOKENS, mixes_prefills=True, count=counts["llm"],
+            ),
+        }  # fmt: skip
+        for name, engine in made.items():
+            engine.profile = profiles.get(name, PAPER["searching"])  # type: ignore[attr-defined]
+        engines = {name: Several([engine]) for name, engine in made.items()}
+        FUNCTIONS["thirds"] = Function(thirds)
+        GRAPHS.update({name: with_fixed_lengths(text) for name, text in GRAPHS.items()})
+        run = partial(run_really, mix, engines)
+        workloads = workloads_of({name: prepare(name, engines) for name in mix})
+        run([Arrival(-1 - n, name, 0.0) for n, name in enumerate(mix)])  # what is compiled at first use
+        yield World(mix, run, workloads, System(servers), llm.step_s(8), note=_told(profiles))
+    finally:
+        runtime.host.close()
+
+
+CPU_BLOCK_TOKENS = 128
+"""vLLM's block size on a CPU."""
+
+
+def with_fixed_lengths(graph: str) -> str:
+    """The graph with greedy answers that do not end by themselves."""
+    lines = graph.replace(LIST, CUT).splitlines()
+    fixed = [line.replace(") @ llm", ", temperature=0.0, ignore_eos=True) @ llm") for line in lines]
+    return "\n".join(f if " decoding(" in line else line for f, line in zip(fixed, lines, strict=True))
+
+
+def thirds(text: str) -> list[str]:
+    return [text[len(text) * n // 3 : len(text) * (n + 1) // 3] for n in range(3)]
+
+
+def _told(profiles: Mapping[str, Any]) -> str:
+    llm = profiles["llm"]
+    return (
+        f"profiles: LLM {1000 * llm.prefill_s(256):.0f} ms for 256 tokens, {1000 * llm.step_s(1):.1f} and "
+        f"{1000 * llm.step_s(8):.1f} ms a step of 1 and 8; {CHUNK_WORDS} words: "
+        f"embedding {1000 * profiles['embedder'].predict_s(1, 120):.0f} ms, "
+        f"reranking {1000 * profiles['reranker'].predict_s(1, 140):.0f} ms"
+    )
+
+
+# --- how fast -------------------------------------------------------------------------------------------------------
+
+
+def speeds() -> Iterator[str]:
+    """Simulated queries per second of processor time of one core, the best of five."""
+    for name, rate, count in (("advanced RAG", 0.6, 300), ("chat", 5.0, 1000)):
+        given = {n: inputs_of(name, n) for n in range(count)}
+        workload = replace(workloads_of({name: prepare(name, make_engines())})[name], inputs=given.__getitem__)
+        servers = {engine: replace(server, count=None) for engine, server in paper_system(1).servers.items()}
+        work = partial(simulate, poisson(rate, {name: 1}, count=count, seed=1), {name: workload}, System(servers))
+        best_s = min(processor_s(work) for _ in range(5))
+        yield f"{name}: {count / best_s:,.0f} queries a second at {rate:g} per s"
+
+
+def processor_s(work: Callable[[], object]) -> float:
+    """What it takes."""
+    began_s = time.process_time()
+    work()
+    return time.process_time() - began_s
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,86 @@
+"""An instance that runs one batch at a time, for as long as the profile of its operation says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from teola_plugin.simulator.clock import Clock
+from teola_plugin.simulator.requests import Lost, Work
+from teola_plugin.simulator.systems import BatchServer
+from teola_plugin.simulator.usage import EngineUse
+from teola_plugin.simulator.values import Count, answer, scores
+
+Tell = Callable[[Sequence[Work], Sequence[Any]], None]
+"""Hears what came of works: a value or `Lost` for each."""
+
+Begun = Callable[[Sequence[Work]], None]
+
+
+TOGETHER: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "embedding": list, "reranking": scores, "ingestion": lambda payloads: [None] * len(payloads),
+}  # fmt: skip
+"""What `values.answer` says, of many payloads at once: these come by the hundred."""
+
+
+class BatchInstance:
+    """`tell` hears the values of a batch at its end, `begun` that it runs."""
+
+    def __init__(
+        self, server: BatchServer, clock: Clock, count: Count, use: EngineUse, tell: Tell, begun: Begun | None
+    ) -> None:
+        self._server = server
+        self._clock = clock
+        self._count = count
+        self._use = use
+        self._tell = tell
+        self._begun = begun
+        self._answer = server.answers or partial(answer, texts=server.texts)
+
+    def begin(self, works: Sequence[Work]) -> None:
+        """Run a batch; all have the same operation and settings."""
+        if self._begun:
+            self._begun(works)
+        op = works[0].step.op
+        tokens = self._tokens(op, works)
+        seconds = self._server.profiles[op].predict_s(len(works), tokens)
+        self._use.batches += 1
+        self._use.items += len(works)
+        self._use.busy_s += seconds
+        self._clock.at(self._clock.now_s + seconds, self._end, works)
+
+    def abort(self, item_id: int) -> None:
+        """Batches are short: what runs, ends."""
+
+    def _end(self, works: Sequence[Work]) -> None:
+        self._tell(works, self._values(works))
+
+    def _values(self, works: Sequence[Work]) -> list[Any]:
+        if self._server.answers is None and (together := TOGETHER.get(works[0].step.op)):
+            with contextlib.suppress(Exception):  # of some item; of which one, they tell one by one
+                return together([work.payload for work in works])
+        return [self._value(work) for work in works]
+
+    def _value(self, work: Work) -> Any:
+        try:
+            return self._answer(work.step.op, work.payload, work.step.settings)
+        except Exception as e:  # around what stands for an engine: it is this item's
+            return Lost(e)
+
+    def _tokens(self, op: str, works: Sequence[Work]) -> int | None:
+        """Of all items together; None for those of the usual length, where nobody would count them."""
+        profile = self._server.profiles[op]
+        if not profile.token_s and profile.measured_tokens is None:
+            return 0
+        if op == "embedding":
+            prefix = self._count(str(works[0].step.settings.get("prompt") or ""))
+            return sum(self._count(str(work.payload)) + prefix for work in works)
+        if op == "reranking":
+            return sum(self._count(str(text)) for work in works for text in _texts(work.payload))
+        return None
+
+
+def _texts(payload: Any) -> Sequence[Any]:
+    return payload if isinstance(payload, tuple) else (payload,)

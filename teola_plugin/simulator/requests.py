@@ -1,0 +1,124 @@
+"""What passes between a query, the lanes and the servers of a simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.engines import Urgency
+from teola_plugin.graph import Primitive
+from teola_plugin.runtime.ancestry import Tag
+from teola_plugin.runtime.engine_scheduler import Request as Queued
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of the value of an item that failed."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A primitive, as far as its requests are concerned; worked out once for a workload.
+
+    `op` and `settings` are the engine's, and requests with equal `group` may share a batch. `grammar`: of the `wanted`
+    items that are handed out while the text is being written, if it `is_followed`, else cut out of it at its end.
+    `literal_args`: so many at the head are literals. `yields`: a list from each single input.
+    """
+
+    primitive: Primitive
+    name: str
+    engine: str
+    op: str
+    settings: Mapping[str, Any]
+    group: Any
+    urgency: Urgency
+    yields: bool
+    is_prompt: bool
+    is_early: bool
+    is_inline: bool
+    is_followed: bool
+    is_repeatable: bool
+    literal_args: int
+    function: str | None
+    grammar: str | None
+    wanted: int | None
+    early_stop: bool
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request of a query: a value for each payload. `open`: so many are not there yet.
+
+    `ended` is called with the last value, `told(request, position, items, is_last)` with items of a text once complete.
+    `handed`: how many items of a text, by position. `is_dropped`: nobody wants it any more.
+    """
+
+    step: Step
+    query: int
+    began_s: float
+    tags: Sequence[Tag]
+    payloads: Sequence[Any]
+    ended: Callable[[Request], None]
+    told: Callable[[Request, int, Sequence[Any], bool], None]
+    values: list[Any]
+    open: int
+    works: list[Work] = field(default_factory=list)
+    handed: dict[int, int] = field(default_factory=dict)
+    has_lost: bool = False
+    is_dropped: bool = False
+    round_trip_s: float = -1.0
+    queued_s: float = 0.0
+    begin_s: float = -1.0
+
+
+class Work:
+    """An item of a lane, by all names of `engines.Item`, so that the schedulers take it for one.
+
+    `request` and `position` read its value, and so do the `others`, who asked for the same later. `queued`: what it
+    stands in the queue as. `joinable`: where it is found by its `key`. `told`: the items of its text so far.
+    `instance`: where it is, -1 for in the queue.
+    """
+
+    __slots__ = (
+        "has_ended", "id", "instance", "joinable", "key", "others", "payload", "position", "priority", "queued",
+        "request", "step", "tokens", "told",
+    )  # fmt: skip
+    tenant = ""
+    deadline_s = math.inf
+
+    def __init__(
+        self, id: int, request: Request, position: int, payload: Any, queued: Queued, tokens: int, priority: int
+    ) -> None:
+        self.id = id
+        self.step = request.step
+        self.request = request
+        self.position = position
+        self.payload = payload
+        self.queued = queued
+        self.tokens = tokens
+        self.priority = priority
+        self.others: Sequence[tuple[Request, int]] = ()
+        self.joinable: dict[Any, Work] | None = None
+        self.key: Any = None
+        self.told: Sequence[Any] = ()
+        self.instance = -1
+        self.has_ended = False
+
+    @property
+    def owner(self) -> int:
+        """The query."""
+        return self.request.query
+
+    @property
+    def urgency(self) -> Urgency:
+        """Of its primitive."""
+        return self.step.urgency
+
+    @property
+    def begun_s(self) -> float:
+        """When its query began."""
+        return self.request.began_s
