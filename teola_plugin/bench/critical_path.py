@@ -1,0 +1,57 @@
+"""What a query spends its time with: the chain of requests that its end waited for, walked back from the end.
+
+embedder  [......]
+store             [..]
+llm       [..........]    [........]        walked back: llm, store, embedder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from teola_plugin.graph import Graph
+from teola_plugin.simulator import Span
+
+WAITING = "waiting"
+
+
+def spent_s(graph: Graph, spans: Sequence[Span], latency_s: float) -> Mapping[str, float]:
+    """Seconds by engine, and those in between: in queues, and between engines.
+
+    `spans`: of one query of this graph that had the engines to itself and began at 0.
+    """
+    by_primitive: dict[str, list[Span]] = {}
+    for span in spans:
+        by_primitive.setdefault(span.primitive, []).append(span)
+    spent = {WAITING: 0.0}
+    now_s, names = latency_s, _nearest(graph, graph.outputs, by_primitive)
+    while before := [span for name in names for span in by_primitive[name] if span.begin_s < now_s]:
+        last = max(before, key=lambda span: (min(span.end_s, now_s), -span.begin_s))
+        end_s = min(last.end_s, now_s)
+        spent[last.engine] = spent.get(last.engine, 0.0) + end_s - last.begin_s
+        spent[WAITING] += now_s - end_s
+        now_s, names = last.begin_s, _nearest(graph, graph[last.primitive].dependencies, by_primitive)
+    spent[WAITING] += now_s
+    return spent
+
+
+def _nearest(graph: Graph, names: Iterable[str], asked: Mapping[str, Sequence[Span]]) -> set[str]:
+    """The requests among these, and in place of each other primitive those that it waits for."""
+    inputs = {each.name for each in graph.inputs}
+    found: set[str] = set()
+    for name in names:
+        if name in asked:
+            found.add(name)
+        elif name not in inputs:
+            found |= _nearest(graph, graph[name].dependencies, asked)
+    return found
+
+
+def in_words(spent: Mapping[str, float]) -> str:
+    """The largest first.
+
+    >>> in_words({"llm": 1.2, "embedder": 0.456, "waiting": 0.0})
+    'llm 1.20 s, embedder 0.46 s'
+    """
+    largest = sorted(spent.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in largest if seconds >= 0.005)

@@ -1,0 +1,170 @@
+"""Figure 8 of Teola: each application in all ways of running it, with the distance to what is possible.
+
+| load | bound |
+|---|---|
+| light | the queries of ours one at a time, and on engines without end: the critical path |
+| heavy | a burst, if its busiest engine never waited: the capacity |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from teola_plugin.bench.critical_path import WAITING, in_words
+from teola_plugin.bench.curves import MANY, Curves, Sizes, curves
+from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
+from teola_plugin.bench.measure import Load, Place, measure, path_of
+from teola_plugin.bench.modes import BEST, MORE, OURS, PAPERS, WAYS, Way
+
+FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
+QUERIES = {"D": 42}
+"""Of a run, where one query takes long to simulate: a context is written for each of its 48 chunks."""
+
+
+def app_result(app: str, published: float | None, has_embedder: bool, setting: Setting) -> Result:
+    """Tables and the plot of one application; where it embeds documents, also with the faster embedder."""
+    place = Place((app,))
+    sizes = Sizes.of(setting, queries=QUERIES.get(app, 120))
+    found = curves(setting, place, WAYS, sizes)
+    rows = [_summary("ours", found, published)]
+    more: tuple[Table, ...] = ()
+    if has_embedder:
+        faster = curves(setting, replace(place, has_logs=True), WAYS, Sizes.of(setting, FEW_SHARES, sizes.queries))
+        rows.append(_summary("ours, embedder of the prototype's logs", faster, published))
+        more = (_speed_ups("Embedder of the prototype's logs: how many times as long as ours", faster),)
+    light, paths = _light(setting, place, found, sizes), _paths(setting, place)
+    tables = (
+        Table("Speed-up of ours (critical path)", SUMMARY, tuple(rows)),
+        _speed_ups("How many times as long as ours (critical path)", found),
+        _latencies("Mean latency", found, found.mean_s),
+        _latencies("P99 latency", found, found.p99_s),
+        light.table,
+        _heavy(found),
+        _path_table(paths),
+        *more,
+    )
+    batches = "; ".join(f"{way} {found.largest[way][0]} and {found.largest[way][1]}" for way in WAYS if way.is_tuned)
+    says = (
+        light.says,
+        f"The end of one query waits for: {PAPERS[0]}: {in_words(paths[PAPERS[0]])}; ours: {in_words(paths[BEST])}.",
+        f"Largest batches of LLMs and of other engines, by doubling: {batches}.",
+    )
+    return Result(tables, (_plot(app, found),), says)
+
+
+SUMMARY = (
+    "largest over the paper's four",
+    "at light load, over the slowest",
+    "least over LlamaDistPC",
+    "least, it with a full cache",
+)
+
+
+def _summary(label: str, found: Curves, published: float | None) -> Row:
+    light = max(found.speed_up(way, 0) for way in PAPERS)
+    return Row(
+        label,
+        (
+            Cell(found.most(PAPERS), published, "x"),
+            Cell(light, unit="x"),
+            Cell(found.least(PAPERS[2:]), unit="x"),
+            Cell(found.least(MORE[:2]), unit="x"),
+        ),
+    )
+
+
+def _columns(found: Curves) -> tuple[str, ...]:
+    return tuple(f"{rate:.2f}/s" for rate in found.rates)
+
+
+def _speed_ups(title: str, found: Curves) -> Table:
+    def cell(way: Way, at: int) -> Cell:
+        note = "" if found.is_steady(way, at) else "beyond what it can serve: grows with the length of the run"
+        return Cell(found.speed_up(way, at), unit="x", note=note)
+
+    rows = [Row(way.name, tuple(cell(way, at) for at in range(len(found.rates)))) for way in found.runs if way != BEST]
+    return Table(title, _columns(found), tuple(rows), "rate")
+
+
+def _latencies(title: str, found: Curves, of: Callable[[Way, int], float]) -> Table:
+    rows = [Row(way.name, tuple(Cell(of(way, at), unit="s") for at in range(len(found.rates)))) for way in found.runs]
+    return Table(title, _columns(found), tuple(rows), "rate")
+
+
+@dataclass(frozen=True, slots=True)
+class _Light:
+    """The bound at light load, as a table and in words."""
+
+    table: Table
+    says: str
+
+
+def _light(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> _Light:
+    alone = Load(place, BEST, 0.0, sizes.queries, setting.seed)  # the queries of the runs
+    loads = [alone, replace(alone, instances=MANY), replace(alone, way=PAPERS[0])]
+    one, unlimited, chain = setting.map(measure, loads)
+    light_s = found.mean_s(BEST, 0)
+    work_s = one.busiest[1] * one.took_s / sizes.queries
+    bound_s = max(unlimited.mean_s, work_s)
+    cells = (
+        Cell(light_s, unit="s"),
+        Cell(one.mean_s, unit="s"),
+        Cell(unlimited.mean_s, unit="s"),
+        Cell(work_s, unit="s"),
+        Cell(100 * (light_s / one.mean_s - 1), unit="%"),
+        Cell(100 * (light_s / bound_s - 1), unit="%"),
+        Cell(chain.mean_s, unit="s"),
+        Cell(chain.mean_s / bound_s, unit="x"),
+    )
+    columns = (
+        "mean at the lowest rate", "one at a time", "engines without end", "work of the busiest engine",
+        "lowest rate over one at a time", "over both bounds",
+        f"{PAPERS[0]}, one at a time", "at most possible over it",
+    )  # fmt: skip
+    says = (
+        f"Alone, {PAPERS[0]} takes {chain.mean_s:.2f} s. Our e-graph takes {unlimited.mean_s:.2f} s on engines without "
+        f"end, and its busiest engine works for {work_s:.2f} s: at light load the speed-up cannot pass "
+        f"{chain.mean_s / bound_s:.2f}x."
+    )
+    return _Light(Table("Light load: distance to the critical path", columns, (Row("ours", cells),)), says)
+
+
+def _heavy(found: Curves) -> Table:
+    rows = []
+    for way, run in found.bursts.items():
+        name, busy = run.busiest
+        cells = (
+            Cell(run.per_s, unit="/s"),
+            Cell(name),
+            Cell(100 * busy, unit="%"),
+            Cell(run.capacity_per_s, unit="/s"),
+        )
+        rows.append(Row(way.name, cells))
+    columns = ("queries", "busiest engine", "busy", "if it were always busy")
+    return Table("Heavy load: a burst, and the bound by capacity", columns, tuple(rows))
+
+
+def _paths(setting: Setting, place: Place) -> Mapping[Way, Mapping[str, float]]:
+    ways = (*PAPERS, BEST)
+    return dict(zip(ways, setting.map(path_of, [Load(place, way, 0.0, 1, setting.seed) for way in ways]), strict=True))
+
+
+def _path_table(paths: Mapping[Way, Mapping[str, float]]) -> Table:
+    engines = [name for name in dict.fromkeys(name for path in paths.values() for name in path) if name != WAITING]
+    rows = []
+    for way, path in paths.items():
+        seconds = (*(path.get(name, 0.0) for name in engines), path[WAITING], sum(path.values()))
+        rows.append(Row(way.name, tuple(Cell(each, unit="s") for each in seconds)))
+    return Table("One query alone: what its end waited for", (*engines, "queues and ways", "together"), tuple(rows))
+
+
+def _plot(app: str, found: Curves) -> Plot:
+    """The top is well above ours, so that what saturates earlier leaves the picture."""
+    places = range(len(found.rates))
+    series = tuple(
+        Series(way.name, tuple((found.rates[at], found.mean_s(way, at)) for at in places), way == MORE[-1])
+        for way in (*PAPERS, MORE[-1], OURS[1], BEST)
+    )
+    top = 4 * max(found.mean_s(BEST, at) for at in places)
+    return Plot(f"App {app}: mean latency", "queries a second", "seconds", series, top)

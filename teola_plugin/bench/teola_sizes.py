@@ -1,0 +1,58 @@
+"""Figures 8 and 9 of Ayo: core LLMs of three sizes, and two applications on the same engines."""
+
+from __future__ import annotations
+
+from teola_plugin.bench.curves import Sizes, curves
+from teola_plugin.bench.figures import Cell, Result, Row, Setting, Table
+from teola_plugin.bench.measure import Place
+from teola_plugin.bench.modes import BEST, OURS, PAPERS
+from teola_plugin.bench.testbed import SIZES
+
+SHARES = (0.1, 0.5, 0.9)
+TOGETHER = ("B", "C")
+PUBLISHED_RATE_PER_S = 3.0
+"""Of each app."""
+
+
+def by_size(setting: Setting) -> Result:
+    """The largest and least speed-up over the paper's baselines, for each size of the core LLM."""
+    rows = []
+    for app, published in (("A", 1.79), ("B", 1.62), ("C", 2.09)):
+        for size in SIZES:
+            found = curves(setting, Place((app,), size), (*PAPERS, BEST), Sizes.of(setting, SHARES, 60))
+            light = [found.speed_up(way, 0) for way in PAPERS]
+            cells = (
+                *(Cell(each, unit="x") for each in light),
+                Cell(found.most(PAPERS), published, "x"),
+                Cell(found.least(PAPERS[2:]), unit="x"),
+            )
+            rows.append(Row(f"{app}, {size}", cells))
+    columns = (*(f"{way}, light load" for way in PAPERS), "largest, all rates", "least over LlamaDistPC")
+    says = (
+        "Only the 7B model has a published profile; those of 13B and 30B are assumed: its seconds by the number of "
+        "parameters. The published figure of an application is its largest, of whichever model.",
+    )
+    return Result((Table("Speed-up over the paper's baselines", columns, tuple(rows), "app, core LLM"),), says=says)
+
+
+def together(setting: Setting) -> Result:
+    """Naive and advanced RAG on the same engines, at shares of the capacity and each at 3 queries a second."""
+    ways = (*PAPERS[2:], OURS[1], BEST)
+    tables, says = [], []
+    for has_logs, title in ((False, "bge-large of figure 4"), (True, "embedder of the prototype's logs")):
+        place = Place(TOGETHER, "13b", has_logs)
+        found = curves(setting, place, ways, Sizes.of(setting, SHARES), [2 * PUBLISHED_RATE_PER_S])
+        rows = [
+            Row(f"{baseline} over {ours}", tuple(
+                Cell(found.speed_up(baseline, at, ours), (1.2, 1.55), "x",
+                     "" if found.is_steady(baseline, at) else "beyond what the baseline can serve")
+                for at in range(len(found.rates))
+            ))
+            for baseline in PAPERS[2:]
+            for ours in OURS[1::2]
+        ]  # fmt: skip
+        columns = tuple(f"{rate:.2f}/s" for rate in found.rates)
+        tables.append(Table(f"Mean latency, both apps together, {title}", columns, tuple(rows), "core LLM 13B"))
+        served = ", ".join(f"{way} {found.bursts[way].capacity_per_s:.2f}/s" for way in ways)
+        says.append(f"What can be served of both, {title}: {served}. The paper has 3/s of each, 6/s together.")
+    return Result(tuple(tables), says=tuple(says))

@@ -1,0 +1,250 @@
+"""The papers' figures: what must come out exactly, what must be in order, and that every one can be made and shown."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markupsafe import escape
+from typer.testing import CliRunner
+
+from teola_plugin.bench.catalog import FIGURES, chosen
+from teola_plugin.bench.critical_path import WAITING, spent_s
+from teola_plugin.bench.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
+from teola_plugin.bench.making import Made, make, processes
+from teola_plugin.bench.measure import Load, Place, measure, path_of
+from teola_plugin.bench.modes import BEST, MORE, PAPERS, WAYS, Way
+from teola_plugin.bench.report import draw, head_of, lines, markdown, page
+from teola_plugin.bench.teola_ablations import graph_ablation
+from teola_plugin.bench.teola_batches import FIGURE_7, ends, figure_4, figure_7
+from teola_plugin.cli import app
+from teola_plugin.errors import TeolaError
+from teola_plugin.graph import parse
+from teola_plugin.profile import PAPER_LLM
+from teola_plugin.simulator import Span
+
+QUICK = Setting(quick=True)
+
+
+def ours(result: Result, table: int = 0) -> dict[str, list[float | str | None]]:
+    return {row.label: [cell.ours for cell in row.cells] for row in result.tables[table].rows}
+
+
+# --- figures that the paper gives exactly ---------------------------------------------------------------------------
+
+
+def test_figure_7_is_exact() -> None:
+    for cell in (cell for row in figure_7(QUICK).tables[0].rows for cell in row.cells if cell.published is not None):
+        assert cell.ours == pytest.approx(cell.published)
+
+
+def test_figure_7_is_the_engine_s_and_not_the_table_s() -> None:
+    # With room for three prompts nobody waits, whatever the policy.
+    profile = PAPER_LLM["figure7"].prefill
+    assert ends(FIGURE_7, "to", profile, 3) == pytest.approx(dict.fromkeys("ABG", 1.1))
+
+
+def test_figure_4_is_exact() -> None:
+    cells = figure_4(QUICK).tables[0].rows[0].cells
+    assert [cell.ours for cell in cells] == pytest.approx([cell.published for cell in cells])
+
+
+def test_each_part_of_the_passes_is_a_part_of_the_gain() -> None:
+    relative = {name: cells[1] for name, cells in ours(graph_ablation(QUICK)).items()}
+    parts = relative["parallelism only"], relative["pipelining only"]
+    assert relative["full"] == 1 < min(parts)
+    assert max(parts) < relative["none"]
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
+
+
+SIMULATED = [figure for figure in FIGURES if not figure.is_real]
+
+
+@pytest.mark.parametrize("figure", SIMULATED, ids=lambda figure: figure.name)
+def test_every_figure_is_made_and_shown(figure: Figure) -> None:
+    made = [make(figure, QUICK)]
+    assert made[0].result.tables
+    numbers = [c.ours for t in made[0].result.tables for row in t.rows for c in row.cells if isinstance(c.ours, float)]
+    assert numbers, "it has figures"
+    assert all(map(math.isfinite, numbers))
+    assert figure.title in markdown(made, HEAD)
+    assert escape(figure.title) in page(made, HEAD)
+
+
+def test_names_are_unique_and_say_whose_figure_it_is() -> None:
+    names = [figure.name for figure in FIGURES]
+    assert len(set(names)) == len(names)
+    assert all("-" in name for name in names)
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    (figure,) = chosen(["teola-batching"])
+    assert figure.make(QUICK) == figure.make(QUICK) != figure.make(Setting(quick=True, seed=1))
+
+
+def test_processes_give_what_one_gives() -> None:
+    (figure,) = chosen(["teola-graph"])
+    seen: list[tuple[int, int]] = []
+    with processes(2, lambda done, total: seen.append((done, total))) as spread:
+        assert figure.make(Setting(quick=True, map=spread)) == figure.make(QUICK)
+    assert seen[-1][0] == seen[-1][1] > 1
+
+
+# --- ways -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_ways_are_those_of_the_paper() -> None:
+    assert [(way.shape, way.policy, way.prefix_cache, way.has_bundles, way.is_tuned) for way in PAPERS] == [
+        ("chain", "po", "none", True, False),
+        ("chain", "to", "none", False, True),
+        ("parallel", "po", "instruction", True, False),
+        ("parallel", "to", "instruction", False, True),
+    ]
+    assert not any(way.passes for way in WAYS if "ours" not in way.name)
+    assert BEST.shape == "chain", "ours starts from what the user wrote, not from what somebody made parallel by hand"
+
+
+def test_a_way_has_the_prefix_cache_that_it_says() -> None:
+    loads = [Load(Place(("A",)), way, math.inf, 6) for way in (PAPERS[0], PAPERS[2])]
+    assert [measure(load).engines["llm"].cached_tokens > 0 for load in loads] == [False, True]
+    loads = [Load(Place(("C",)), way, math.inf, 6) for way in (PAPERS[3], MORE[1])]
+    instructions, full = [measure(load).engines["llm"].cached_tokens for load in loads]
+    assert instructions < full
+
+
+def test_a_way_is_run_as_it_says() -> None:
+    dist_po, dist_to, pc_po, pc_to = [measure(Load(Place(("B",)), way, math.inf, 6)).took_s for way in PAPERS]
+    assert dist_to < dist_po, "bundles go one at a time"
+    assert pc_to < pc_po
+    assert pc_po < dist_po, "what is independent goes side by side"
+
+
+def test_the_critical_path_is_walked_back_by_dependencies() -> None:
+    graph = parse(
+        "inputs(x); a = embedding(x) @ embedder; b = embedding(x) @ other; c = call(a, fn='f') @ python\n"
+        "d = searching(c) @ store; outputs(d)"
+    )
+    spans = [
+        Span(0, "a", "embedder", 0.0, 0.0, 1.0),
+        Span(0, "b", "other", 0.0, 0.0, 1.4),  # ends later, and nobody waits for it
+        Span(0, "d", "store", 1.1, 1.5, 2.0),
+    ]
+    assert spent_s(graph, spans, 2.1) == pytest.approx({"embedder": 1.0, "store": 0.5, WAITING: 0.6})
+
+
+@pytest.mark.parametrize("way", [PAPERS[0], BEST], ids=str)
+def test_the_parts_of_a_path_are_the_latency(way: Way) -> None:
+    load = Load(Place(("C",)), way, 0.0, 1)
+    path = path_of(load)
+    assert sum(path.values()) == pytest.approx(measure(load).mean_s)
+    assert min(path.values()) >= 0
+    assert path["llm"] > path[WAITING], "nobody else is there to wait for"
+
+
+# --- showing --------------------------------------------------------------------------------------------------------
+
+TABLE = Table(
+    "speed",
+    ("A | B", "note"),
+    (Row("<ours>", (Cell(2.0, (1.2, 1.55), "x"), Cell(None, note="nothing & none"))),),
+    corner="way",
+)
+RESULT = Result((TABLE,), (Plot("p", "x", "y", (Series("one", ((1.0, 2.0), (2.0, 8.0))),), top=4.0),), ("a <b>",))
+MADE = [Made(Figure("paper-one", "First", "Paper, 1", lambda setting: RESULT), RESULT, 1.0)]
+HEAD = head_of("teola bench", 7, 3.0)
+
+
+def test_markdown() -> None:
+    text = markdown(MADE, HEAD)
+    assert "| way | A \\| B | note |\n|---|---|---|\n| <ours> | 2.00x (paper 1.20-1.55x) | - \\* |" in text
+    assert "\\* nothing & none" in text
+    assert "- command: `teola bench`\n- seed: 7" in text
+
+
+def test_text() -> None:
+    assert [line.rstrip() for line in lines(MADE[0])][2:6] == [
+        "  speed",
+        "    way                        A | B  note",
+        "    <ours>  2.00x (paper 1.20-1.55x)     -",
+        "    nothing & none",
+    ]
+
+
+def test_the_page_escapes_and_closes_what_it_opens() -> None:
+    class Balanced(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.open: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag != "meta":
+                self.open.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert self.open.pop() == tag
+
+    html = page(MADE, HEAD)
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+    assert "&lt;ours&gt;" in html
+    assert "<ours>" not in html
+
+
+def test_a_plot_begins_at_zero_and_what_is_above_its_top_is_outside() -> None:
+    drawing = draw(RESULT.plots[0])
+    assert [text for _, text in drawing.y_ticks] == ["0.00", "1.00", "2.00", "3.00", "4.00"]
+    (first, second) = (tuple(map(float, point.split(","))) for point in drawing.lines[0].points.split())
+    assert first == (drawing.width / 2, drawing.height / 2)
+    assert second[1] < 0
+
+
+def test_a_row_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="'one' has 1 cells for 2 columns"):
+        Table("t", ("a", "b"), (Row("one", (Cell(1),)),))
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_lists_the_names() -> None:
+    done = CliRunner().invoke(app, ["bench", "teola-figure77"])
+    assert done.exit_code == 1
+    assert "did you mean teola-figure7?" in done.output
+    assert all(figure.name in done.output for figure in FIGURES)
+
+
+def test_a_name_is_one_figure_or_a_paper() -> None:
+    assert [figure.name for figure in chosen(["teola-figure7"])] == ["teola-figure7"]
+    assert {figure.name.split("-")[0] for figure in chosen(["teola"])} == {"teola"}
+    assert chosen([]) == list(FIGURES)
+    assert chosen([], simulated=True) == SIMULATED
+    with pytest.raises(TeolaError, match="teola-real: nothing of this is simulated"):
+        chosen(["teola-real"], simulated=True)
+    with pytest.raises(TeolaError, match="there is no figure 'teol'"):
+        chosen(["teol"])
+
+
+def test_the_command(tmp_path: Path) -> None:
+    html, text = tmp_path / "papers.html", tmp_path / "papers.md"
+    done = CliRunner().invoke(app, ["bench", "teola-figure7", "--html", str(html), "--markdown", str(text)])
+    assert done.exit_code == 0, done.output
+    assert "0.80 s (paper 0.80 s)" in done.output
+    assert "topology-aware batching" in text.read_text()
+    assert "topology-aware batching" in html.read_text()
+
+
+def test_list() -> None:
+    done = CliRunner().invoke(app, ["bench", "--list"])
+    assert done.exit_code == 0
+    assert all(figure.title in done.output for figure in FIGURES)
+
+
+def test_a_missing_folder_is_told_before_the_work(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "--html", str(tmp_path / "none" / "page.html")])
+    assert done.exit_code == 2
+    assert "there is no folder" in done.output
