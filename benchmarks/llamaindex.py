@@ -25,8 +25,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from llamaindex_by_hand import Row
 from llamaindex_models import Models, profile_models, real_models
-from llamaindex_rows import Row, profile_rows, real_rows
+from llamaindex_rows import profile_rows, real_rows
 from side_by_side import Told, ms, print_rows
 
 from teola_plugin import optimize

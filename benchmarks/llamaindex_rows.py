@@ -1,23 +1,21 @@
-"""The pipelines of the LlamaIndex benchmark, each beside the same requests by hand: asyncio without a framework."""
+"""The pipelines of the LlamaIndex benchmark, each beside the same requests by hand."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llama_index.core import PromptHelper, PromptTemplate, VectorStoreIndex, get_response_synthesizer
-from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core import PromptHelper, PromptTemplate, VectorStoreIndex
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.indices.utils import (
     default_format_node_batch_for_chat_fn,
     default_parse_choice_select_answer_fn,
 )
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.llms import LLM, ChatMessage
+from llama_index.core.llms import ChatMessage
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.prompts.chat_prompts import (
@@ -27,48 +25,20 @@ from llama_index.core.prompts.chat_prompts import (
     CHAT_TREE_SUMMARIZE_PROMPT,
 )
 from llama_index.core.prompts.default_prompts import DEFAULT_HYDE_PROMPT
-from llama_index.core.query_engine import RetrieverQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
+from llama_index.core.query_engine import SubQuestionQueryEngine, TransformQueryEngine
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.question_gen.prompts import DEFAULT_SUB_QUESTION_PROMPT_TMPL, build_tools_text
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.tools import QueryEngineTool
+from llamaindex_by_hand import Row, answered, engine_on, found, nearest, text_of
 from llamaindex_models import Models, documents
 
 from teola_plugin.demo.corpus import QUESTIONS
 from teola_plugin.demo.llamaindex_rag import QUERIES, WINDOW_TOKENS, advanced
 from teola_plugin.models.asking import aresults, ask
 
-QUESTION = QUESTIONS[0]
 LEAF_TOKENS = 300
 MARK = "\u241f"
-Act = Callable[[Any], Any]
-AsyncAct = Callable[[Any], Awaitable[Any]]
-
-
-def ask_engine(engine: Any, given: Any) -> Any:
-    return engine.query(given)
-
-
-async def aask_engine(engine: Any, given: Any) -> Any:
-    return await engine.aquery(given)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A pipeline, and the same by hand, which takes what `prepare` returns, as `call` and `acall` do.
-
-    `concurrent`: the pipeline with LlamaIndex's `use_async=True`. `seen`: what by hand must come to as well, read right
-    after each call.
-    """
-
-    name: str
-    pipeline: Any
-    by_hand: AsyncAct
-    concurrent: Any = None
-    call: Callable[[Any, Any], Any] | None = ask_engine
-    acall: Callable[[Any, Any], Awaitable[Any]] = aask_engine
-    prepare: Callable[[], Any] = lambda: QUESTION
-    seen: Act = str
 
 
 def profile_rows(m: Models) -> Iterable[Row]:
@@ -86,37 +56,6 @@ def real_rows(m: Models) -> Iterable[Row]:
     for chunk_tokens in (256, 1024):
         yield fusion(m, m.index(chunk_tokens), chunk_tokens)
     yield ingestion(m)
-
-
-# --- what by hand is made of -----------------------------------------------------------------------------------------
-
-
-def text_of(node: NodeWithScore) -> str:
-    return node.node.get_content(metadata_mode=MetadataMode.LLM)
-
-
-async def found(m: Models, retriever: BaseRetriever, text: str) -> list[NodeWithScore]:
-    return await nearest(retriever, text, await m.embedding.aget_query_embedding(text))
-
-
-async def nearest(retriever: BaseRetriever, text: str, vector: list[float]) -> list[NodeWithScore]:
-    """Neither Chroma nor its retriever has a coroutine that does not hold up the loop."""
-    return await asyncio.to_thread(retriever.retrieve, QueryBundle(text, embedding=vector))
-
-
-async def answered(llm: LLM, question: str, nodes: Sequence[NodeWithScore]) -> str:
-    """All of them fit into one prompt."""
-    context = "\n\n".join(text_of(node).strip() for node in nodes)
-    return await llm.apredict(CHAT_TEXT_QA_PROMPT, context_str=context, query_str=question)
-
-
-def engine_on(retriever: BaseRetriever, llm: LLM, mode: str, *, use_async: bool = False, **more: Any) -> Any:
-    helper = more.pop("prompt_helper", None) or PromptHelper(context_window=WINDOW_TOKENS, num_output=64)
-    synthesizer = get_response_synthesizer(llm=llm, response_mode=mode, use_async=use_async, prompt_helper=helper)  # type: ignore[arg-type]
-    return RetrieverQueryEngine(retriever, synthesizer, **more)
-
-
-# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def accumulate(m: Models, index: VectorStoreIndex) -> Row:

@@ -1,7 +1,7 @@
 """vLLM's OpenAI server with the tiny model, as a process of its own for as long as a benchmark runs.
 
-Its prefix cache is off: otherwise whoever of a pair asks second, and each repetition, would find prompts computed that
-are new with a new question.
+Its prefix cache is off, unless it is what is looked at: otherwise whoever of a pair asks second, and each repetition,
+would find prompts computed that are new with a new question.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ threads of this process that woke there waiting for 0.2 to 0.6 s, most of a call
 
 
 @contextmanager
-def vllm_server() -> Iterator[str]:
+def vllm_server(*, keeps_prefixes: bool = False) -> Iterator[str]:
     """The base URL of a server that answers for the model MODEL. It also ends if SIGTERM ends this process.
 
     Raises: RuntimeError if it does not start. Any exception gets what it wrote last as a note.
@@ -43,7 +43,7 @@ def vllm_server() -> Iterator[str]:
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
         "--model", str(tiny_model()), "--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", "4096",
-        "--no-enable-prefix-caching", "--disable-uvicorn-access-log",
+        f"--{'' if keeps_prefixes else 'no-'}enable-prefix-caching", "--disable-uvicorn-access-log",
     ]  # fmt: skip
     with tempfile.TemporaryFile("w+", prefix="vllm-server-", encoding="utf-8", errors="replace") as output:
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from teola_plugin import runtime
 from teola_plugin.demo.corpus import Passage
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.engines import Engine
+from teola_plugin.runtime import host
 
 LINE = "[a-z]{3,9}( [a-z]{3,9}){2,4}"
 THREE_LINES = f"{LINE}\\n{LINE}\\n{LINE}"
@@ -54,7 +54,10 @@ def chroma_without(collection: str) -> Any:
     return client
 
 
-def llm_parts(kind: str, model: str | None = None, *, tokens: int | None = None, profile: str = "7b") -> Parts:
+def llm_parts(
+    kind: str, model: str | None = None, *, tokens: int | None = None, profile: str = "7b",
+    runtime: Literal["local", "ray"] = "local",
+) -> Parts:  # fmt: skip
     """The LLM engine of that kind, started."""
     if kind == "profile":
         from teola_plugin.profile import PAPER_LLM
@@ -62,13 +65,26 @@ def llm_parts(kind: str, model: str | None = None, *, tokens: int | None = None,
 
         tokens = tokens or MAX_TOKENS["profile"]
         simulated = ProfileLLM("llm", PAPER_LLM[profile])
-        return Parts("profile", simulated, {"max_tokens": tokens}, {"max_tokens": tokens, "shape": "lines:3"})
+        llm = on_ray(simulated) if runtime == "ray" else simulated
+        return Parts("profile", llm, {"max_tokens": tokens}, {"max_tokens": tokens, "shape": "lines:3"})
     from teola_plugin.runtime.engines.vllm import VllmEngine
 
     is_tiny = model is None
     engine = VllmEngine(model or tiny_model(), dtype="float32" if is_tiny else "auto", max_model_len=4096)
-    asyncio.run_coroutine_threadsafe(engine.start(), runtime.host.loop).result()
+    if runtime == "ray":
+        return real_parts(on_ray(engine), is_tiny=is_tiny)
+    asyncio.run_coroutine_threadsafe(engine.start(), host.loop).result()
     return real_parts(engine, is_tiny=is_tiny)
+
+
+def on_ray(engine: Engine) -> Engine:
+    """An equal engine on Ray, started or found there."""
+    from teola_plugin.runtime.engines.identity import describe
+    from teola_plugin.runtime.ray_engines import start
+
+    config = describe(engine)
+    assert config is not None, "the demo's engines can be made anywhere"
+    return start(replace(config, num_cpus=0))
 
 
 def real_parts(engine: Engine, *, is_tiny: bool = True) -> Parts:

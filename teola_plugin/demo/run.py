@@ -6,15 +6,19 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 
+from teola_plugin.api import optimize
+from teola_plugin.calling import Caller
 from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import QUESTIONS, document, passages
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts
 from teola_plugin.demo.table import results_table
+from teola_plugin.demo.two_drivers import run_beside
 from teola_plugin.errors import EngineUnavailable
+from teola_plugin.runtime.ray_cluster import connect
 from teola_plugin.screen import progress_bar
 
 NOISE = (
@@ -35,6 +39,9 @@ class Choice:
     repeats: int
     passages: int
     html: Path | None = None
+    runtime: Literal["local", "ray"] = "local"
+    is_alone: bool = False
+    """On Ray: no second process is started, for this is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,11 @@ def run_demo(choice: Choice, console: Console) -> bool:
     rows: list[tuple[str, Comparison]] = []
     with progress_bar(console) as progress:
         task = progress.add_task("starting the LLM engine", total=None)
-        parts = llm_parts(choice.engines, choice.model)
+        if choice.runtime == "ray":
+            progress.update(task, description="connecting to Ray")
+            connect()
+            progress.update(task, description="starting the LLM engine on Ray")
+        parts = llm_parts(choice.engines, choice.model, runtime=choice.runtime)
         progress.update(task, description="reading the standard library")
         sizes = Sizes(passages(choice.passages))
         cases: list[Case] = []
@@ -73,19 +84,28 @@ def run_demo(choice: Choice, console: Console) -> bool:
             cases += cases_of(framework, choice.apps, kit_for(framework, parts, sizes), sizes)
         for case in cases:
             progress.update(task, description=case.name, completed=0, total=None)
-            rows.append(
-                (case.name, _compared(case, choice.repeats, lambda d, t: progress.update(task, completed=d, total=t)))
-            )
+            rows.append((case.name, _compared(case, choice, lambda d, t: progress.update(task, completed=d, total=t))))
     console.print(results_table(rows))
     _print_details(console, rows)
     if choice.html:
         _write_pages(choice.html, rows)
         console.print(f"pages: {choice.html}", highlight=False)
+    if choice.runtime == "ray" and not choice.is_alone and choice.model is None:
+        _beside(console, choice, cases[0])
     return all(c.equal for _, c in rows)
 
 
-def _compared(case: Case, repeats: int, progress: Any) -> Comparison:
-    return compare(case.pipeline, case.inputs, repeats=repeats, mode=case.form, progress=progress)
+def _compared(case: Case, choice: Choice, progress: Any) -> Comparison:
+    faster = optimize(case.pipeline, runtime=choice.runtime)
+    return compare(
+        case.pipeline, case.inputs, optimized=faster, repeats=choice.repeats, mode=case.form, progress=progress
+    )
+
+
+def _beside(console: Console, choice: Choice, case: Case) -> None:
+    faster = optimize(case.pipeline, runtime="ray")
+    with Caller() as caller:
+        run_beside(console, choice.engines, lambda: caller.call(faster, case.form, case.inputs[0]))
 
 
 def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Iterator[Case]:
