@@ -5,9 +5,11 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 ARGS ?=
 ROUNDS ?= 5
-# The last of them takes no arguments of the others.
-BENCH ?= single_query langchain_and_langgraph llamaindex $(if $(ARGS),,overhead)
+TEOLA_CHAOS ?= full
+# The last ones take no arguments of the others.
+BENCH ?= single_query langchain_and_langgraph llamaindex $(if $(ARGS),,load overhead runtime_overhead)
 GPU ?=
+RUNTIME ?=
 SAMPLE ?= -p tests.llamaindex_sample
 
 BIN := .venv/bin
@@ -43,15 +45,15 @@ export VLLM_WORKER_MULTIPROC_METHOD ?= fork
 endif
 endif
 
-.PHONY: help demo test check bench soak llamaindex conformance lock install clean
+.PHONY: help demo test check bench bench-papers chaos soak llamaindex conformance lock install clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo "  ARGS='...' is handed on to the command; GPU=1 uses the GPU build of vLLM."
 
-demo: $(READY)  ## answer one question with the plain and the optimized pipeline, side by side
-	$(BIN)/teola demo $(ARGS)
+demo: $(READY)  ## answer one question with the plain and the optimized pipeline, side by side (RUNTIME=ray)
+	$(BIN)/teola demo $(if $(RUNTIME),--runtime $(RUNTIME)) $(ARGS)
 
 test: $(READY)  ## run the tests (one folder or file: ARGS=tests/passes)
 	$(BIN)/python -m pytest $(ARGS)
@@ -64,6 +66,14 @@ check: $(READY)  ## lint, formatting, types, layers
 
 bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=single_query ARGS='--engines real')
 	for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
+
+bench-papers: $(READY)  ## simulate the papers' figures, into docs/papers.md and build/papers.html (one: ARGS=teola-c)
+	mkdir -p build
+	$(BIN)/teola bench $(or $(ARGS),--markdown docs/papers.md --html build/papers.html)
+
+chaos: $(READY)  ## run engines and servers under fire, for minutes (TEOLA_CHAOS=small: for seconds)
+	$(if $(filter full,$(TEOLA_CHAOS)),TEOLA_TEST_SIMULATIONS=2000 $(BIN)/python -m pytest tests/test_simulated_runtime.py)
+	TEOLA_CHAOS=$(TEOLA_CHAOS) $(BIN)/python -m pytest -s tests/chaos $(ARGS)
 
 soak: $(READY)  ## run the tests ROUNDS times, each in another order
 	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-to-host

@@ -9,26 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal, TypeVar, get_args
 
-from teola_plugin import runtime
 from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
+from teola_plugin.engines import Urgency
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
+from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import is_request, make_plan
 from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.placement import Runtime, place
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Begun, Listener, Report, Session
-from teola_plugin.trace import Asides, Follower, Traced
+from teola_plugin.seams import current
+from teola_plugin.tenancy import Terms, current_terms
+from teola_plugin.trace import Asides, Break, Follower, Traced
 from teola_plugin.worth import Worth
 
 log = logging.getLogger(__name__)
@@ -56,21 +62,33 @@ class Options:
     callbacks: tuple[Callable[[Report], None], ...] = ()
     assumed: Assumed = NOTHING
     stream_lists: bool = False
+    runtime: Runtime = "auto"
 
 
 class OpenCall:
     """Implements `adapters.Call`."""
 
-    __slots__ = ("_ended", "session")
+    __slots__ = ("_ended", "_left", "session")
 
     def __init__(self, session: Session | None, ended: Callable[[Report, Sequence[Listener]], None]) -> None:
         self.session = session
         self._ended: Callable[[Report, Sequence[Listener]], None] | None = ended
+        self._left: Callable[[], None] | None = None
+
+    def inside(self, leave: Callable[[], None]) -> OpenCall:
+        """It was let in, and calls this when it leaves."""
+        self._left = leave
+        return self
 
     def close(self) -> None:
         ended, self._ended = self._ended, None
-        if ended and self.session:
-            ended(self.session.close(), self.session.listeners)
+        left, self._left = self._left, None
+        try:
+            if ended and self.session:
+                ended(self.session.close(), self.session.listeners)
+        finally:
+            if left:
+                left()
 
 
 class OptimizedPipeline:
@@ -84,18 +102,29 @@ class OptimizedPipeline:
         self.adapter = adapter
         self.traced = traced
         self.options = options
-        self.optimized = _rewritten(traced, options)
-        self.prepared = _prepared(traced, self.optimized, options)
+        self.optimized, self.prepared = _prepared(traced, options)
         self.reports: deque[Report] = deque(maxlen=64)
         self._worth = Worth()
-        self._depth = max(self.prepared.plan.remaining.values(), default=1)
+        self._urgency = max(self.prepared.plan.remaining.values(), default=Urgency(1))
         self._stretches = {id(traced): (traced, self.prepared)}
 
     def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
-        """See `adapters.Calls.open`."""
+        """See `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`."""
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
-        session = Session(runtime.host, depth=self._depth, loop=loop, assumed=self.options.assumed)
+        if current() is not None:  # a pipeline inside another one was let in with it
+            return self._opened(inputs, loop)
+        terms = current_terms()
+        host.admission.enter(terms, time.monotonic())
+        leave = partial(_leave, terms)
+        try:
+            return self._opened(inputs, loop).inside(leave)
+        except BaseException:
+            leave()
+            raise
+
+    def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None) -> OpenCall:
+        session = Session(host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed)
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         if not (self.options.run_ahead and inputs and has_slack):
             session.be_alone()
@@ -123,8 +152,7 @@ class OptimizedPipeline:
             return None
         traced, inputs = found
         if id(traced) not in self._stretches:
-            rewritten = _rewritten(traced, self.options)
-            self._stretches[id(traced)] = (traced, _prepared(traced, rewritten, self.options))
+            self._stretches[id(traced)] = (traced, _prepared(traced, self.options)[1])
         prepared = self._stretches[id(traced)][1]
         return (prepared, inputs, traced.observed) if prepared.plan.has_slack else None
 
@@ -166,7 +194,7 @@ def optimize(
     pipeline: P, *, passes: Iterable[Pass] = DEFAULT, policy: PolicyName | None = None,
     profiles: Mapping[str, Profile | LlmProfile] | None = None, strict: bool = False, speculate: Speculate = "certain",
     callbacks: Iterable[Callable[[Report], None]] = (), assume_pure: Iterable[Callable[..., Any]] = (),
-    stream_lists: bool = False,
+    stream_lists: bool = False, runtime: Runtime = "auto",
 ) -> P:  # fmt: skip
     """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
 
@@ -175,33 +203,39 @@ def optimize(
     options are others.
 
     - `passes`: the rewrites, in order; see `teola_plugin.passes`.
-    - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`); None leaves that as
-      it is, which is `topology` at first.
+    - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`, `critical_path`); None
+      leaves that as it is, which is `critical_path` at first.
     - `profiles`: latency profiles by engine name, which the passes consult.
     - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.
+    - `runtime`: where the engines run: in this process (`local`), on Ray (`ray`), or on Ray only where this process is
+      connected and an engine of the same model runs there already (`auto`); see `teola_plugin.runtime.placement`.
     - `stream_lists`: a hosted LangChain model that writes a list whose items are used one by one is asked for a stream
       when it runs ahead, so that each item goes on while the next is written. The framework gets the reply as a whole,
       put together by LangChain; it may lack the token usage (`stream_usage=True` of the model asks for it), and its
       `response_metadata` is that of a stream.
 
-    Raises: TeolaError for a `policy` or `speculate` that does not exist; TypeError for an `assume_pure` that is no list
+    Raises: TeolaError for a `policy`, `speculate` or `runtime` that does not exist; EngineError for an engine that
+    cannot be started on Ray; TypeError for an `assume_pure` that is no list
     of functions and classes. With `strict`, TypeError for what is no pipeline we know, and PassError where a pass broke
     the graph.
     """
     _require("speculate", speculate, get_args(Speculate))
+    _require("runtime", runtime, get_args(Runtime))
     if policy is not None:
         _require("policy", policy, get_args(PolicyName))
-        runtime.host.use(policy)
+        host.use(policy)
     vouched = assumed(assume_pure)
     for each in vouched.objects:
         if adapter_for(each):
             raise TypeError(
                 f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
             )
-    options = Options(tuple(passes), profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists)
+    options = Options(
+        tuple(passes), profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime
+    )
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
 
@@ -213,10 +247,21 @@ def _optimize(pipeline: Any, options: Options) -> Any:
     if isinstance(calls, OptimizedPipeline):
         return pipeline if calls.options == options else _optimize(calls.pipeline, options)
     with assuming(options.assumed):
-        traced = adapter.trace(pipeline)
-    if not (traced.follow or traced.makes or any(p.engine in traced.engines for p in traced.graph)):
+        traced = _placed(adapter.trace(pipeline), options.runtime)
+    if not traced.may_gain:
         return pipeline
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
+
+
+def _leave(terms: Terms) -> None:
+    host.admission.leave(terms, time.monotonic())
+
+
+def _placed(traced: Traced, where: Runtime) -> Traced:
+    """With a break for each engine that was to run elsewhere, and does not."""
+    staying = place(traced.engines, where)
+    breaks = [Break("TB301", name, hint=why) for name, why in staying.items()] if where == "ray" else []
+    return replace(traced, breaks=(*traced.breaks, *breaks)) if breaks else traced
 
 
 def _require(option: str, value: str, known: Sequence[str]) -> None:
@@ -257,12 +302,11 @@ def optimized(pipeline: Any) -> OptimizedPipeline:
     return calls
 
 
-def _rewritten(traced: Traced, options: Options) -> Optimized:
-    return optimize_graph(traced.graph, options.passes, _context(traced, options), strict=options.strict)
-
-
-def _prepared(traced: Traced, optimized: Optimized, options: Options) -> Prepared:
-    return Prepared(make_plan(optimized.graph), traced.functions, traced.engines, options.stream_lists)
+def _prepared(traced: Traced, options: Options) -> tuple[Optimized, Prepared]:
+    context = _context(traced, options)
+    optimized = optimize_graph(traced.graph, options.passes, context, strict=options.strict)
+    plan = make_plan(optimized.graph, durations(optimized.graph, context))
+    return optimized, Prepared(plan, traced.functions, traced.engines, options.stream_lists)
 
 
 def _context(traced: Traced, options: Options) -> Context:

@@ -3,6 +3,9 @@
     teola demo                               two RAG pipelines, original against optimized, on real engines
     teola compare app:chain -i '"a question"'   the same for a pipeline of yours
     teola explain app:chain                  what optimize makes of it, and why not more
+    teola profile engines.toml               how long the engines of a file take, for `optimize` to decide by
+    teola engines list                       engines on a Ray cluster; also: start, scale, stop
+    teola bench                              the papers' figures, ours beside the published ones
     teola doctor                             what is installed, and whether it fits
 
 Exit status: 0 all well, 1 something differs or is missing, 2 wrong usage, 130 Ctrl-C.
@@ -15,7 +18,7 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -23,6 +26,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from teola_plugin import cli_engines
 from teola_plugin.errors import TeolaError
 from teola_plugin.screen import own_screen, progress_bar
 
@@ -30,6 +34,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
     help="Makes LangChain and LlamaIndex pipelines on self-hosted models faster, with the same outputs.",
 )  # fmt: skip
+
+app.add_typer(cli_engines.app, name="engines")
 
 CLOSING_S = 10.0
 """For engines to shut down."""
@@ -50,6 +56,11 @@ class App(StrEnum):
 class Engines(StrEnum):
     real = "real"
     profile = "profile"
+
+
+class Runtime(StrEnum):
+    local = "local"
+    ray = "ray"
 
 
 class Format(StrEnum):
@@ -88,6 +99,10 @@ def demo(
     repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One pair for each row, fewer passages.")] = False,
     html: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for a page about each row.")] = None,
+    runtime: Annotated[Runtime, typer.Option(help="Engines in this process, or on Ray, with a second process.")] = (
+        Runtime.local
+    ),
+    alone: Annotated[bool, typer.Option("--alone", hidden=True, help="On Ray: no second process.")] = False,
 ) -> None:
     """Answer questions with the plain and the optimized pipeline, side by side. Exit status 1 if anything differs."""
     from teola_plugin.demo.run import Choice, run_demo
@@ -96,7 +111,7 @@ def demo(
         raise typer.BadParameter("profile engines have no model", param_hint="--model")
     choice = Choice(
         [f.value for f in framework or Framework], [a.value for a in app_name or App], engines.value, model,
-        1 if quick else repeats, 96 if quick else 240, html,
+        1 if quick else repeats, 96 if quick else 240, html, runtime.value, alone,
     )  # fmt: skip
     _run(lambda console: run_demo(choice, console))
 
@@ -153,6 +168,86 @@ def explain(
         if adapter_for(pipeline):  # else `say` raises, and says why
             pipeline = optimize(pipeline)
         _say(console, say(pipeline, format.value, None if analyze is None else _value(analyze)))
+        return True
+
+    _run(work)
+
+
+@app.command()
+def profile(
+    engines: Annotated[Path | None, typer.Argument(metavar="ENGINES.toml", help="Tables [engines.NAME].")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--engine", metavar="NAME", help="Only this one; repeatable.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Without a file: embedding, reranking, vllm, ...")] = None,
+    model: Annotated[str, typer.Option(help="And its folder or hub name.")] = "",
+    executable: Annotated[str, typer.Option(help="Of kind custom: package.module:callable.")] = "",
+    config: Annotated[str, typer.Option(help="And its arguments, as JSON.")] = "{}",
+    name: Annotated[str | None, typer.Option(help="And its name; else its kind.")] = None,
+    op: Annotated[str | None, typer.Option(help="What to measure, of an engine of kind custom.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False)] = Path("profiles.json"),
+    budget: Annotated[float, typer.Option(min=0.1, help="Seconds for each engine.")] = 60.0,
+    max_items: Annotated[int | None, typer.Option(min=1, help="The largest batch; else the engine's.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Lengths of items, such as 16,64,256.")] = None,
+) -> None:
+    """Measure how long engines take for batches of all sizes, and keep it for `optimize` and the schedulers."""
+    from teola_plugin.registry import EngineConfig, load_engines
+
+    if (engines is None) == (kind is None):
+        raise typer.BadParameter("give a file of engines, or --kind and --model")
+    if not all(part.strip().isdigit() for part in (tokens or "1").split(",")):
+        raise typer.BadParameter(f"{tokens!r} is not numbers with commas between", param_hint="--tokens")
+    if not output.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {output.absolute().parent}", param_hint="--output")
+    lengths = [int(part) for part in tokens.split(",")] if tokens else None
+
+    def work(console: Console) -> bool:
+        from teola_plugin.profiling.report import profile_engines
+
+        if engines:
+            configs = chosen(load_engines(engines), only or [])
+        else:
+            said = {
+                "name": name or kind, "kind": kind, "model": model, "executable": executable, "config": _value(config)
+            }  # fmt: skip
+            configs = [EngineConfig.from_json(said)]
+        with progress_bar(console) as progress:
+            task = progress.add_task("loading", total=None)
+            return profile_engines(
+                configs, output, console, lambda text: progress.update(task, description=text),
+                op=op, max_items=max_items, lengths=lengths, budget_s=budget,
+            )  # fmt: skip
+
+    def chosen(there: Mapping[str, EngineConfig], names: list[str]) -> list[EngineConfig]:
+        if missing := [one for one in names if one not in there]:
+            raise TeolaError(f"{engines} has no engine {missing[0]!r}; there are {', '.join(there)}")
+        return [there[one] for one in names or there]
+
+    _run(work)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Only these; see --list.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
+    simulated: Annotated[bool, typer.Option("--simulated", help="None that takes real time.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: whether it runs. Implies --simulated.")] = False,
+    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write a page.")] = None,
+    markdown: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write the tables.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals and delays.")] = 0,
+) -> None:
+    """Make the papers' figures in simulation, ours beside the published ones."""
+    from teola_plugin.cli_bench import list_figures, run_figures
+
+    for path, hint in ((html, "--html"), (markdown, "--markdown")):
+        if path and not path.absolute().parent.is_dir():  # better now than after minutes
+            raise typer.BadParameter(f"there is no folder {path.parent}", param_hint=hint)
+
+    def work(console: Console) -> bool:
+        if list_:
+            list_figures(console)
+        else:
+            run_figures(names or [], console, simulated=simulated, quick=quick, seed=seed, html=html, markdown=markdown)
         return True
 
     _run(work)

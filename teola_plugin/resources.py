@@ -52,6 +52,11 @@ class IdentityMap(Generic[V]):
                 self._entries[id(key)] = (weakref.ref(key, self._forget(id(key))), value)
             return value
 
+    def forget(self, key: Any) -> None:
+        """This very object has no value any more."""
+        if self.get(key) is not None:
+            self._entries.pop(id(key), None)
+
     def _forget(self, identity: int) -> Callable[[Any], None]:
         # Called while the object dies, before its id is free. No lock: it may interrupt `get_or_make`.
         return lambda _: self._entries.pop(identity, None) and None

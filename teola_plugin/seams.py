@@ -36,10 +36,11 @@ class Reply:
     that of the framework's own run, which is not to ask again.
     """
 
-    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_outcome", "cancel", "is_final")
+    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "is_final")
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed: threading.Condition | None = None  # made for the first who waits in a thread
         self._deltas: list[str] = []
         self._outcome: Done | Failed | None = None
         self._listeners: list[Callable[[Outcome], None]] = []
@@ -55,7 +56,7 @@ class Reply:
 
     def put(self, outcome: Outcome) -> None:
         """Record what the engine says; anything after the end is ignored."""
-        with kept_off, self._changed:
+        with kept_off, self._lock:
             if self._outcome is not None:
                 return
             if isinstance(outcome, Delta):
@@ -66,16 +67,17 @@ class Reply:
                 self._outcome = outcome
             listeners = list(self._listeners)
             enders = self._enders if self._outcome is not None else ()
-            self._changed.notify_all()
-        for listener in listeners:
-            listener(outcome)
-        for act in enders:
-            act()
+            if self._changed is not None:
+                self._changed.notify_all()
+        told = [*(functools.partial(listener, outcome) for listener in listeners), *enders]
+        errors = [error for tell in told if (error := _error_of(tell))]
+        if errors:
+            raise errors[0]
 
     def copied(self) -> Reply:
         """The reply with a value of its own, equal to what this one's is now, or will be before anybody has it."""
         copied = Reply()
-        with kept_off, self._changed:
+        with kept_off, self._lock:
             if self._outcome is None:
                 self._copies.append(copied)
             else:
@@ -84,7 +86,7 @@ class Reply:
 
     def listen(self, listener: Callable[[Outcome], None]) -> None:
         """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
-        with kept_off, self._changed:
+        with kept_off, self._lock:
             for text in self._deltas:
                 listener(Delta(text))
             if self._outcome is not None:
@@ -94,7 +96,7 @@ class Reply:
 
     def when_ended(self, act: Callable[[], None]) -> None:
         """Call `act` once it has ended, from whichever thread says so; deltas cost nothing."""
-        with kept_off, self._changed:
+        with kept_off, self._lock:
             if self._outcome is None:
                 self._enders.append(act)
                 return
@@ -106,9 +108,9 @@ class Reply:
 
     def result(self) -> Any:
         """The value, waiting for it. Raises the engine's own error."""
-        with kept_off, self._changed:
+        with kept_off, self._lock:
             while self._outcome is None:
-                self._changed.wait()
+                self._wait()
         return _value(self._outcome)
 
     async def aresult(self) -> Any:
@@ -122,9 +124,9 @@ class Reply:
         seen = 0
         try:
             while True:
-                with kept_off, self._changed:
+                with kept_off, self._lock:
                     while len(self._deltas) == seen and self._outcome is None:
-                        self._changed.wait()
+                        self._wait()
                     fresh, ended = self._deltas[seen:], self._outcome
                 seen += len(fresh)
                 yield from fresh
@@ -141,7 +143,7 @@ class Reply:
             while True:
                 at = seen
                 await self._await(lambda: len(self._deltas) > at or self._outcome is not None)  # noqa: B023
-                with kept_off, self._changed:
+                with kept_off, self._lock:
                     fresh, ended = self._deltas[seen:], self._outcome
                 seen += len(fresh)
                 for text in fresh:
@@ -158,6 +160,12 @@ class Reply:
             self.cancel()
             self.put(Failed(Cancelled("nobody waits for this item any more")))
 
+    def _wait(self) -> None:
+        """For news; the lock is held, and free meanwhile."""
+        if self._changed is None:
+            self._changed = threading.Condition(self._lock)
+        self._changed.wait()
+
     async def _await(self, ready: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -167,15 +175,24 @@ class Reply:
                 with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody is left to wake
                     loop.call_soon_threadsafe(_wake, woken)
 
-            with kept_off, self._changed:
+            with kept_off, self._lock:
                 if ready():
                     return
                 self._listeners.append(wake)
             try:
                 await woken
             finally:
-                with kept_off, self._changed, contextlib.suppress(ValueError):
+                with kept_off, self._lock, contextlib.suppress(ValueError):
                     self._listeners.remove(wake)
+
+
+def _error_of(tell: Callable[[], None]) -> Exception | None:
+    """What a listener raised: the others are to hear of it first."""
+    try:
+        tell()
+    except Exception as e:  # around a user's callback
+        return e
+    return None
 
 
 def _copy(outcome: Done | Failed) -> Done | Failed:

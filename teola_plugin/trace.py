@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from teola_plugin.engines import EngineSpec
+from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import Graph
 
 
@@ -65,6 +65,11 @@ class Traced:
     parts: Mapping[str, Traced] = field(default_factory=dict)
     makes: bool = False
 
+    @property
+    def may_gain(self) -> bool:
+        """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
+        return bool(self.follow) or self.makes or any(p.engine in self.engines for p in self.graph)
+
 
 @dataclass(frozen=True, slots=True)
 class Items:
@@ -98,6 +103,6 @@ class Asides(Protocol):
         """
         ...
 
-    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], depth: int) -> None:
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...

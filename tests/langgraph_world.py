@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from langchain_core.callbacks import adispatch_custom_event, dispatch_custom_event
@@ -125,11 +125,15 @@ class Patient(FakeEngine):
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.running += 1
-        try:
-            await self.hold(batch)
-            await super().run(batch, emit)
+        try:  # an LLM batches continuously: no item waits for those that came with it
+            await asyncio.gather(*(self._one(batch, position, emit) for position in range(len(batch.items))))
         finally:
             self.running -= 1
+
+    async def _one(self, batch: Batch, position: int, emit: Emit) -> None:
+        one = replace(batch, items=batch.items[position : position + 1])
+        await self.hold(one)
+        await super().run(one, lambda _, outcome: emit(position, outcome))
 
     @property
     def asked(self) -> Counter[str]:

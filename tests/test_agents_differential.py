@@ -1,6 +1,6 @@
 """Agents, original against optimized: same answers, chunks, events, history and effects in every way of calling.
 
-Agents are made up at random (agents_world.py), TEOLA_TEST_AGENTS of them. Every other one runs twice optimized. Where
+Agents are made up at random (agents_maker.py), TEOLA_TEST_AGENTS of them. Every other one runs twice optimized. Where
 it differs from the original, that runs again, and again: what parallel calls of tools come to may be chance.
 """
 
@@ -32,7 +32,9 @@ from teola_plugin import optimize, reads, writes
 from teola_plugin.adapters.langchain import tools
 from teola_plugin.adapters.langgraph import adapter
 from teola_plugin.models.langchain import EngineChatModel
-from tests.agents_world import Filters, Maker, Writing, without_ids, written
+from tests.agents_maker import Maker
+from tests.agents_reading_tools import Filters
+from tests.agents_world import Writing, without_ids, written
 from tests.langchain_world import digest
 from tests.test_langgraph_differential import (
     MODES,

@@ -298,13 +298,14 @@ def test_reports_say_what_the_call_came_to() -> None:
     report = handler.reports[-1]
     assert report.report is optimized(fast).reports[-1]
     assert report.measured.bound_s > 0
-    assert {(b.op, b.items) for b in report.batches} == {("decoding", 1)}  # the end of the last may be told too late
+    assert {b.op for b in report.batches} == {"decoding"}
+    assert 2 <= sum(b.items for b in report.batches) <= 3  # the end of the last may be told too late
     said = json.loads(json.dumps(handler.as_dict()))
     assert said["optimized"]
     assert said["hits"] + said["shared"] + said["misses"] == 3
     assert said["critical_path"][-1] == "answer"
     assert {step["primitive"] for step in said["steps"]} == {"a", "b", "answer"}
-    for part in ("critical path", "bound", "hits", "left to the framework", "x decoding of 1 @ llm"):
+    for part in ("critical path", "bound", "hits", "left to the framework", "x decoding of "):
         assert part in str(handler)
     assert max(map(len, handler.report().splitlines())) <= WIDTH
 

@@ -11,6 +11,8 @@ import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from llama_index.core import VectorStoreIndex
+from llama_index.core.embeddings import MockEmbedding
 
 from teola_plugin import explain, optimize
 from teola_plugin.errors import TeolaError
@@ -168,6 +170,15 @@ def test_a_pipeline_with_nothing_to_gain_is_explained() -> None:
     assert optimize(chain) is chain
     with pytest.raises(TeolaError, match="nothing to gain"):
         explain(chain)
+
+
+def test_an_index_is_explained_that_only_makes_pipelines() -> None:
+    for index in (VectorStoreIndex([], embed_model=MockEmbedding(3)), VectorStoreIndex):
+        with pytest.raises(TeolaError, match="this VectorStoreIndex was not optimized"):
+            explain(index)
+        first = explain(optimize(index)).splitlines()[0]
+        assert first.startswith("VectorStoreIndex: 0 kinds of requests may run ahead")
+        assert first.endswith("what is made from it is optimized too")
 
 
 def two_steps() -> Runnable[Any, Any]:

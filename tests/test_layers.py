@@ -20,13 +20,15 @@ PACKAGE = ROOT / "teola_plugin"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "codes", "events", "forks", "finalizers", "syntax"),
     ("graph",),
-    ("engines", "seams", "trace", "profile", "items", "effects", "resources", "chat", "calling", "turns"),
+    ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
+     "tenancy"),
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),
-    ("api", "worth", "comparison", "explanation", "callbacks", "__init__"),
-    ("cli", "__main__", "demo", "server", "bench", "doctor", "screen"),
-)
+    ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "simulator", "templates",
+     "__init__"),
+    ("cli", "cli_bench", "cli_engines", "__main__", "demo", "server", "bench", "doctor", "screen"),
+)  # fmt: skip
 """A module imports from its own layer (without circles) and from those above it here. `__init__` is the package's."""
 
 STRANGERS = {("runtime", "adapters"), ("adapters", "runtime")}

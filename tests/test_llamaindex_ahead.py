@@ -18,7 +18,7 @@ from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import optimized as behind
 from teola_plugin.events import PrimitiveRan
 from tests.llamaindex_comparing import Stage
-from tests.llamaindex_parts import ENGINES
+from tests.llamaindex_query_engines import ENGINES
 from tests.llamaindex_world import QUESTION, Engines, apart, engine_of, index_of
 from tests.test_llamaindex_differential import Patient, call, optimized
 from tests.test_llamaindex_engines import built

@@ -36,8 +36,7 @@ from llama_index.core.tools import QueryEngineTool
 from pydantic import PrivateAttr
 
 from teola_plugin import TeolaCallbackHandler, optimize, optimized
-from teola_plugin.callbacks import Prediction, RunReport
-from teola_plugin.callbacks import llamaindex as heard
+from teola_plugin.callbacks import Prediction, RunReport, llamaindex_listener, llamaindex_places
 from teola_plugin.callbacks import runs as runs_module
 from teola_plugin.callbacks.instrumentation import OptimizedCallEvent, dispatcher
 from teola_plugin.explanation.text import WIDTH
@@ -93,8 +92,8 @@ FUSION = ["llm", *["retriever"] * 4, "reranker", "chat model"]
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     yield
-    assert not heard._listener._open
-    assert not heard._places.get()
+    assert not llamaindex_listener._listener._open
+    assert not llamaindex_places.under_way.get()
 
 
 # --- it changes nothing ----------------------------------------------------------------------------------------------
@@ -427,7 +426,8 @@ def test_streams_that_are_not_read_to_their_end() -> None:
     assert len(handler.reports) == 1
     apart(plain.query, QUESTION)  # never read
     assert kinds(handler.predictions[-1])[:6] == FUSION[:-1]
-    heard._listener._open.clear()  # older versions of LlamaIndex ask the model before anybody reads
+    # Older versions of LlamaIndex ask the model before anybody reads.
+    llamaindex_listener._listener._open.clear()
 
 
 def test_a_stream_belongs_to_its_query_wherever_it_is_read() -> None:
@@ -445,7 +445,7 @@ def test_a_stream_belongs_to_its_query_wherever_it_is_read() -> None:
     assert [kinds(p) for p in handler.predictions] == [FUSION, FUSION]
     assert all(p.leaves[-1].needs[-1] == 5 for p in handler.predictions)
     gc.collect()
-    assert not heard._streams
+    assert not llamaindex_places._streams
 
 
 # --- several at once, and many ---------------------------------------------------------------------------------------

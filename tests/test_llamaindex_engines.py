@@ -25,20 +25,17 @@ from teola_plugin import runtime
 from teola_plugin.adapters.llamaindex import adapter
 from tests.llamaindex_comparing import FORMS, Stage, asking, is_exact, retrieving, same
 from tests.llamaindex_parts import (
-    ENGINES,
     FUSION_MODES,
     POSTPROCESSORS,
     RETRIEVERS,
     chroma_retriever,
-    citation,
     fusion,
-    hyde,
     local_index,
     notes,
     rag,
-    sub_question,
     synthesizer,
 )
+from tests.llamaindex_query_engines import ENGINES, citation, hyde, sub_question
 from tests.llamaindex_replies import SPOILED, Keeper, failing, reply, spoiled
 from tests.llamaindex_world import QUESTION
 

@@ -18,7 +18,8 @@ from teola_plugin.adapters import Calls
 from teola_plugin.adapters.llamaindex import LlamaIndexAdapter, twin
 from teola_plugin.api import OpenCall
 from tests.llamaindex_comparing import Stage, asking, retrieving, same
-from tests.llamaindex_parts import ENGINES, documents, fusion_rag, vector_retriever
+from tests.llamaindex_parts import documents, vector_retriever
+from tests.llamaindex_query_engines import ENGINES, fusion_rag
 from tests.llamaindex_replies import failing, reply
 from tests.llamaindex_world import QUESTION
 from tests.test_llamaindex_chat_engines import condense_plus_context, remembered, talking

@@ -15,7 +15,8 @@ from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Wor
 from teola_plugin.engines import Completion
 from tests.fakes import says
 from tests.llamaindex_comparing import Stage, same
-from tests.llamaindex_parts import fusion_rag, rag, tools
+from tests.llamaindex_parts import rag, tools
+from tests.llamaindex_query_engines import fusion_rag
 from tests.llamaindex_replies import ToolCaller, failing, reply
 from tests.llamaindex_world import QUESTION, digest
 

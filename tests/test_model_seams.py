@@ -22,7 +22,7 @@ from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import lock_for, version
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session import NEXT, Session
 from teola_plugin.seams import active
 from tests.real_models import TEXTS, InlineSession, collection, cross_encoder, minilm, same
 
@@ -392,7 +392,7 @@ def test_what_ran_ahead_of_a_write_is_searched_anew(write: Callable[[Any], Any],
     assert spec is not None
     assert settings is not None
     vector = np.array([0.0, 1.0], dtype=np.float32)
-    for reply in session.submit_ahead(spec, "searching", [vector, vector], settings, 1):
+    for reply in session.submit_ahead(spec, "searching", [vector, vector], settings, NEXT):
         reply.result()
     with active(session):
         kb.query(query_embeddings=[[0.0, 1.0]], n_results=9)

@@ -17,7 +17,6 @@ from teola_plugin.errors import TeolaError
 from teola_plugin.explanation.measure import Measured, measure
 from teola_plugin.explanation.mermaid import flowchart
 from teola_plugin.explanation.text import as_text
-from teola_plugin.graph import PIPELINE
 from teola_plugin.passes import Optimized
 from teola_plugin.runtime.session import Report
 from teola_plugin.trace import Traced
@@ -66,7 +65,7 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
     if format not in ("text", "mermaid", "json"):
         raise TeolaError(f'explain knows the formats "text", "mermaid" and "json", not {format!r}')
     measured = None if analyze is None else _analyze(calls, analyze)
-    name = type(calls.pipeline).__qualname__
+    name = _name_of(calls.pipeline)
     if format == "text":
         return as_text(name, calls.traced, calls.optimized, measured, calls.assumed)
     if format == "mermaid":
@@ -106,11 +105,11 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
 
 
 def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
-    name = type(pipeline).__qualname__
+    name = _name_of(pipeline)
     if adapter is None:
         return f"{name} is no pipeline teola_plugin knows, so there is nothing to explain; supported are {SUPPORTED}"
     traced = adapter.trace(pipeline)
-    if _has_leaf(traced):
+    if traced.may_gain:
         return f"this {name} was not optimized; explain what optimize() returns: explain(optimize(pipeline))"
     reasons = "".join(f"\n  {b.code} {b.what}" for b in traced.breaks)
     return (
@@ -119,5 +118,6 @@ def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
     )
 
 
-def _has_leaf(traced: Traced) -> bool:
-    return bool(traced.follow) or any(p.engine in traced.engines and p.engine != PIPELINE for p in traced.graph)
+def _name_of(pipeline: Any) -> str:
+    """Its class, which it may be itself: that of an index makes indices."""
+    return (pipeline if isinstance(pipeline, type) else type(pipeline)).__qualname__

@@ -39,7 +39,8 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
     kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
     tools = f", and {len(traced.early)} of its tools may start early" if traced.early else ""
     parts = f", and {len(traced.parts)} of its parts as the run gets to them" if traced.parts else ""
-    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{parts}{tools}"
+    made = "; what is made from it is optimized too" if traced.makes else ""
+    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{parts}{tools}{made}"
     sections = [
         wrapped(head),
         _section(

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Any
 
 from teola_plugin import runtime
-from teola_plugin.chat import Message, Tool, render_plainly
+from teola_plugin.chat import Message, Tool, render_for
 from teola_plugin.engines import Completion, Delta, Done, Engine, EngineSpec, Outcome
 from teola_plugin.errors import EngineError
 from teola_plugin.items.tool_calls import Said, ToolCall, ToolCallParser
@@ -121,19 +121,17 @@ def render(engine: Engine, messages: Sequence[Message], tools: Sequence[Tool] = 
     for message in messages:
         if not isinstance(message["content"], str):
             raise EngineError(f"engine {engine.name!r} takes text only, not {type(message['content']).__name__}")
-    render_chat = getattr(engine, "render_chat", render_plainly)
-    return str(render_chat(messages, tools) if tools else render_chat(messages))
+    return render_for(engine, messages, tools)
 
 
 def usage(completion: str) -> dict[str, int] | None:
     """Tokens in and out, where the engine counted them."""
     if not isinstance(completion, Completion):
         return None
-    tokens_out = len(completion.token_ids)
     return {
         "input_tokens": completion.prompt_tokens,
-        "output_tokens": tokens_out,
-        "total_tokens": completion.prompt_tokens + tokens_out,
+        "output_tokens": completion.output_tokens,
+        "total_tokens": completion.prompt_tokens + completion.output_tokens,
     }
 
 

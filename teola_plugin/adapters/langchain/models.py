@@ -15,7 +15,6 @@ a handler wants to see tokens.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing, closing
@@ -30,12 +29,12 @@ from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables.config import var_child_runnable_config
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.prompts import cut, maker
+from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.naming import unique
@@ -201,7 +200,7 @@ def _foreign(
 ) -> Foreign:
     """The call that the framework will make: after the model's own treatment of its input, before the model.
 
-    Clients of services take credentials and the like from context variables, so the call has those of the caller.
+    It runs in the caller's context, but apart from the callbacks there: the framework's own run reports it.
     """
     stop = kwargs.get("stop")
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
@@ -212,19 +211,11 @@ def _foreign(
     whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
     pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
 
-    async def anew(call: Callable[[], Any]) -> Any:
-        var_child_runnable_config.set(None)
-        return await call()
-
     async def acalled(call: Callable[[], Any]) -> Completion:
-        return _completion(await asyncio.get_running_loop().create_task(anew(call), context=context.copy()))
-
-    def new(call: Callable[[], Any]) -> Any:
-        var_child_runnable_config.set(None)  # no callbacks: the framework's own run reports the call
-        return call()
+        return _completion(await aapart(context, call))
 
     def called(call: Callable[[], Any]) -> Completion:
-        return _completion(context.copy().run(new, call))
+        return _completion(apart(context, call))
 
     enter: Callable[[Callable[[], Any]], Any] = acalled if is_async else called
 

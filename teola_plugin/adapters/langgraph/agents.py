@@ -32,6 +32,7 @@ from teola_plugin.adapters.langchain.twin import is_watched
 from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.source import origin_of
+from teola_plugin.engines import Urgency
 from teola_plugin.finalizers import kept_off
 from teola_plugin.trace import Asides, Break
 from teola_plugin.turns import Turn
@@ -145,7 +146,7 @@ class Answers:
             if is_news:
                 self._prefilled = len(known)
         if is_news:
-            self._asides.prefill(spec, follow_up(known), {}, 1)
+            self._asides.prefill(spec, follow_up(known), {}, Urgency(1))
 
     def _known(self) -> Iterator[str]:
         """The answers of the first tools, up to one that is not known."""
