@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import sys
 import threading
 import time
@@ -50,6 +51,7 @@ def serve(form: str, queries: int, line: Connection) -> None:
         tell({"is_running": True})
         line.recv()
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in its background without
     drain_on_sigterm(TIMEOUT_S)
     try:
         if form == "threads":
