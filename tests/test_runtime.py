@@ -139,6 +139,30 @@ def test_an_error_of_what_is_shared_is_raised_in_one_place(host: LocalHost, op: 
     assert session.close().hits == 2
 
 
+@pytest.mark.parametrize("is_beside", [False, True])
+@pytest.mark.parametrize("is_taken_first", [False, True])
+def test_what_a_function_gives_up_is_not_taken_from_others(
+    host: LocalHost, is_taken_first: bool, is_beside: bool
+) -> None:
+    engine = FakeEngine(lambda text: f"v({text})")
+    engine.gate = gated(host)
+    session = Session(host)
+    session._is_beside = is_beside
+    function = session.asking(NEXT)
+    (ahead,) = function.ask(engine.spec, "embedding", ["why"], {})
+    taken = session.ask(engine.spec, "embedding", ["why"], {}) if is_taken_first else []
+    barrier(host)
+    ahead.cancel_unless_ended()  # it was stopped, or something else that it waits for has failed
+    barrier(host)
+    taken = taken or session.ask(engine.spec, "embedding", ["why"], {})
+    host.soon(engine.gate.set)
+    assert taken[0].result() == "v(why)"
+    with pytest.raises(Cancelled):
+        ahead.result()
+    report = session.close()
+    assert (report.hits, report.misses) == ((1, 0) if is_taken_first else (0, 1))
+
+
 def test_the_same_embedding_is_computed_once(host: LocalHost) -> None:
     fakes = engines()
     session = Session(host)

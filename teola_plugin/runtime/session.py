@@ -22,7 +22,7 @@ from typing import Any
 
 from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed
-from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Urgency
+from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.finalizers import kept_off
@@ -212,9 +212,10 @@ class Session:
         return [run for front in self._fronts for run in front.runs]
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
-    ) -> list[Reply]:
-        """See `run_ahead.Ahead`."""
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
+        """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked."""
         engine = engine_for(spec)
         stamp = _stamp(engine)
         replies: list[Reply] = []
@@ -287,6 +288,13 @@ class Session:
                 return _ended_reply(), False
             slot = self._slots.ahead(key_of(spec, op, payload, settings))
         return slot.reply, slot.outcome == "miss"
+
+    def give_up(self, reply: Reply) -> None:
+        """What a function that runs ahead asked for is no longer wanted by it: it failed, or was stopped."""
+        with kept_off, self._lock:
+            is_unwanted = self._slots.give_up(reply)
+        if is_unwanted:
+            reply.cancel_unless_ended()
 
     @property
     def callers_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -492,7 +500,10 @@ class _Asking:
         return False  # even a closed session must not let the function go on to the models themselves
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-        return self._session.submit_ahead(spec, op, payloads, settings, self._urgency)
+        theirs = self._session.submit_ahead(spec, op, payloads, settings, self._urgency)
+        mine = [Reply() for _ in theirs]
+        _follow(self._session, mine, theirs)
+        return mine
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         return self._session.claim_ahead(spec, op, payload, settings)
@@ -563,9 +574,14 @@ class _Inner(Session):
         spec: EngineSpec,
     ) -> None:  # fmt: skip
         theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
-        for (_, mine), reply in zip(work, theirs, strict=True):
-            mine.cancel = reply.cancel_unless_ended
-            reply.listen(mine.put)
+        _follow(self._outer, [reply for _, reply in work], theirs)
+
+
+def _follow(session: Session, mine: Sequence[Reply], theirs: Sequence[Reply]) -> None:
+    """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
+    for reply, source in zip(mine, theirs, strict=True):
+        reply.cancel = partial(session.give_up, source)
+        source.listen(reply.put)
 
 
 def _ended_reply() -> Reply:

@@ -49,6 +49,9 @@ class _Slot:
     is_shared: bool = False
     """It has the reply of an earlier slot."""
 
+    is_given_up: bool = False
+    """Its reply is, or will be, Cancelled."""
+
     since_s: float = field(default_factory=time.perf_counter)
 
 
@@ -107,11 +110,23 @@ class Slots:
             entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
             return Next(entry.slots[at].reply, "miss")
         slot = entry.slots[at]
+        if slot.is_given_up:
+            entry.slots[at] = _Slot(Reply(), stamp)
+            return Next(entry.slots[at].reply, "miss")
         if slot.stamp == stamp:
             self.lead_s += time.perf_counter() - slot.since_s
             return Next(slot.reply, "hit", source)
         entry.slots[at] = _Slot(Reply(), stamp)
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
+
+    def give_up(self, reply: Reply) -> bool:
+        """What ran ahead no longer wants this. Whether to cancel it: not what the framework's run has taken, too."""
+        for entry in self._by_key.values():
+            for slot in entry.slots[entry.taken :]:
+                if slot.reply is reply:
+                    slot.is_given_up = True
+                    return True
+        return False
 
     def clear(self) -> tuple[Sequence[Reply], int, int]:
         """Forget all. The replies that the framework's run did not take, how many of them share none, and how many
