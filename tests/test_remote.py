@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from teola_plugin import runtime
-from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Failed, Outcome
+from teola_plugin.engines import NOT_URGENT, Batch, Completion, Delta, Done, Emit, Failed, Outcome
 from teola_plugin.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,88 +34,16 @@ from teola_plugin.runtime import service as services
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, Said, said
+from teola_plugin.runtime.messages import Asked, Hello, said
 from teola_plugin.runtime.pool import EnginePool
 from teola_plugin.runtime.ray_actor import EngineActor
 from teola_plugin.runtime.ray_line import RayLine
 from teola_plugin.runtime.remote import RemoteEngine
 from teola_plugin.runtime.service import EngineService
-from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
+from tests.direct_line import DirectLine, attached, run
 from tests.fakes import FakeEngine, says
-
-Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-def run(work: Work) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(work())
-
-
-class DirectLine:
-    """To a service on the same loop, by way of pickles as any transport's. `make` makes the engine, each time."""
-
-    def __init__(self, make: Callable[[], Any], client: str = "a", identity: str = "m") -> None:
-        self.make, self.client, self.identity = make, client, identity
-        self.service: EngineService | None = None
-        self.calls: list[str] = []
-        self.crashed = asyncio.Event()
-        self.restart_s = 2.0
-
-    async def hello(self) -> Hello:
-        if self.service is None:
-            await asyncio.sleep(self.restart_s)
-            engine = self.make()
-            self.service = EngineService(engine, LocalHost(loop=asyncio.get_running_loop()))
-            self.crashed = asyncio.Event()
-        engine = self.service.engine
-        return Hello(
-            PROTOCOL, "0", "3", engine.name, "fake", "model", self.identity, {}, engine.capabilities, None, 1, "node", 1
-        )
-
-    async def _call(self, name: str, *args: Any) -> Any:
-        self.calls.append(name)
-        if self.service is None:
-            raise ConnectionError("the process is gone")
-        work = asyncio.ensure_future(getattr(self.service, name)(self.client, *pickle.loads(pickle.dumps(args))))
-        gone = asyncio.ensure_future(self.crashed.wait())
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        if not work.done():
-            work.cancel()
-            raise ConnectionError("the process is gone")
-        return pickle.loads(pickle.dumps(work.result()))
-
-    async def submit(self, requests: Sequence[Asked]) -> Said:
-        found: Said = await self._call("submit", requests)
-        return found
-
-    async def poll(self) -> Said:
-        found: Said = await self._call("poll")
-        return found
-
-    async def cancel(self, ids: Sequence[int]) -> None:
-        await self._call("cancel", ids)
-
-    async def release(self, owner: Hashable) -> None:
-        await self._call("release", owner)
-
-    async def leave(self) -> None:
-        await self._call("leave")
-
-    def begin_anew(self) -> None:
-        self.client += "'"
-
-    def restart(self) -> None:
-        service, self.service = self.service, None
-        self.crashed.set()
-        if service:
-            self.closing = asyncio.ensure_future(service.close())
-
-
-async def attached(line: DirectLine) -> RemoteEngine:
-    return RemoteEngine(line, await line.hello())
 
 
 def ask(host: LocalHost, engine: Any, payloads: Sequence[Any], op: str = "embedding", **more: Any) -> list[Reply]:
@@ -304,7 +232,7 @@ def test_the_work_of_a_client_that_is_gone_ends() -> None:
         engine.gate = asyncio.Event()
         line = DirectLine(lambda: engine)
         await line.hello()
-        await line.submit([Asked("decoding", {}, (1,), ["x"], 1, "", 0, 0.0, math.inf, 0.0)])
+        await line.submit([Asked("decoding", {}, (1,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)])
         await asyncio.sleep(services.LEASE_S * 2)
         assert line.service is not None
         assert (line.service.open_items, len(engine.aborted)) == (0, 1)
@@ -385,7 +313,7 @@ def test_an_engine_with_a_policy_of_its_own_keeps_it() -> None:
 
 
 def one_of(item_id: int, op: str = "decoding") -> Asked:
-    return Asked(op, {}, (item_id,), ["x"], 1, "", 0, 0.0, math.inf, 0.0)
+    return Asked(op, {}, (item_id,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)
 
 
 async def in_time(replies: Sequence[Reply]) -> list[Any]:

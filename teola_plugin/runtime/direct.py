@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from teola_plugin.engines import Delta, EngineSpec, Failed, Outcome, Urgency
+from teola_plugin.engines import Delta, EngineSpec, Failed, Onward, Outcome, Place, Urgency
 from teola_plugin.errors import Cancelled, TeolaError
 from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.followers import HandedOn
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.virtual_time import VirtualLoop
@@ -35,7 +36,7 @@ async def run_query(
     """
     loop = asyncio.get_running_loop()
     urgencies = [prepared.plan.remaining[name] for name in streamed]
-    direct = _Direct(host, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
+    direct = _Direct(host, prepared, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
     is_virtual = isinstance(loop, VirtualLoop)
     functions = {name: direct.noting(function, is_virtual) for name, function in prepared.functions.items()}
     ahead = RunAhead(replace(prepared, functions=functions), inputs, direct, lambda ran: None, direct.over.set)
@@ -56,21 +57,24 @@ class _Direct:
     """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed."""
 
     host: LocalHost
+    prepared: Prepared
     query: Query
     over: asyncio.Event
     loop: asyncio.AbstractEventLoop
     streamed: Sequence[Urgency]
     tell: Callable[[str], None] | None
     replies: list[Reply] = field(default_factory=list)
+    expecting: list[HandedOn] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     cancelled: list[BaseException] = field(default_factory=list)
     callers_loop: asyncio.AbstractEventLoop | None = None
     is_retiring_busy: bool = False
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
-    ) -> list[Reply]:
-        replies = self._submit(spec, op, payloads, settings, urgency)
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
+        replies = self._submit(spec, op, payloads, settings, urgency, places)
         for reply in replies:
             reply.when_ended(lambda reply=reply: self._ended(reply))  # type: ignore[misc]
             if any(urgency is each for each in self.streamed):  # each primitive has an object of its own
@@ -104,15 +108,37 @@ class _Direct:
         """Nobody waits any more."""
         for reply in self.replies:
             reply.cancel_unless_ended()
+        for engine in self.expecting:  # the host knows only those that were asked
+            engine.release(self.query.owner)
         self.host.release(self.query.owner)
 
     def _submit(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
-    ) -> list[Reply]:
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
         replies = [Reply() for _ in payloads]
         self.replies += replies
-        self.host.submit(engine_for(spec), op, payloads, settings, replies, query=self.query, urgency=urgency)
+        engine = engine_for(spec)
+        onward = self._onward(places[0].name, places) if places and isinstance(engine, HandedOn) else ()
+        self.host.submit(
+            engine, op, payloads, settings, replies,
+            query=self.query, urgency=urgency, places=places, onward=onward,
+        )  # fmt: skip
         return replies
+
+    def _onward(self, name: str, places: Sequence[Place]) -> tuple[Onward, ...]:
+        """What engines of others are asked next, with the values at those places; they are to expect it."""
+        found = []
+        for p in self.prepared.followers.get(name, ()):
+            engine = engine_for(self.prepared.engines[p.engine])
+            if isinstance(engine, HandedOn):
+                there = [Place(p.name, place.tag) for place in places]
+                engine.expect(self.query.owner, there)
+                self.expecting.append(engine)
+                then = self._onward(p.name, there)
+                urgency = self.prepared.plan.remaining[p.name]
+                found.append(Onward(engine.address, p.name, p.kind, p.engine_settings, urgency, then))
+        return tuple(found)
 
     def _ended(self, reply: Reply) -> None:
         if isinstance(reply.outcome, Failed):

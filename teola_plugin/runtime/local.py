@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from teola_plugin import forks
-from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Urgency
+from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Onward, Place, Urgency
 from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.admission import Admission
@@ -128,15 +128,19 @@ class LocalHost:
 
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
-        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT,
+        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, places: Sequence[Place | None] = (),
+        onward: tuple[Onward, ...] = (),
     ) -> None:  # fmt: skip
-        """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it."""
+        """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
+
+        `places`, `onward`: see runtime/onward.py.
+        """
         owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
         begun_s = query.begun_s
         priority = PRIORITIES[self._policy_of(engine)](urgency, begun_s)
         items = [
-            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s)
-            for payload in payloads
+            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s, place, onward)
+            for payload, place in zip(payloads, places or [None] * len(payloads), strict=True)
         ]
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]

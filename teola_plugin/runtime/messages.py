@@ -13,17 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from teola_plugin.engines import Capabilities, Delta, Done, Failed, Outcome
+from teola_plugin.engines import Capabilities, Delta, Done, Failed, Onward, Outcome, Place, Urgency
 from teola_plugin.errors import EngineError
 from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.runtime.ancestry import Tag
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes when processes of two versions would misunderstand each other."""
+
+ItemId = int | tuple[Hashable, Place]
+"""The client's number of an item that it has asked for; query and place of one that was handed on for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the query."""
+    """One request. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the query.
+
+    `name`, `tags`: the items' places, where they have any; `onward`: what follows there. Whoever hands on gives no ids.
+    """
 
     op: str
     settings: Mapping[str, Any]
@@ -31,10 +38,12 @@ class Asked:
     payloads: Any
     owner: Hashable
     tenant: str
-    depth: int
-    remaining_s: float
+    urgency: Urgency
     left_s: float
     age_s: float
+    name: str = ""
+    tags: tuple[Tag, ...] = ()
+    onward: tuple[Onward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class Said:
 
     epoch: str
     number: int
-    ids: tuple[int, ...]
+    ids: tuple[ItemId, ...]
     kinds: str
     """For each: d(elta), D(one), F(ailed)."""
 
@@ -88,7 +97,7 @@ class Said:
             yield item_id, makers[kind](value)
 
 
-def said(epoch: str, number: int, outcomes: Sequence[tuple[int, Outcome]], *, is_saturated: bool = False) -> Said:
+def said(epoch: str, number: int, outcomes: Sequence[tuple[ItemId, Outcome]], *, is_saturated: bool = False) -> Said:
     """The message that tells these."""
     kinds: list[str] = []
     values: list[Any] = []

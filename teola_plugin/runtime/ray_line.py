@@ -25,6 +25,13 @@ _owned: dict[str, Any] = {}
 """The actors that this process started: they are to live as long as it does, and not only while somebody holds them."""
 
 
+async def hand_on(address: Any, requests: Sequence[Asked]) -> None:
+    """Take to an engine what one of its clients is about to ask. Raises: ValueError if there is no such engine."""
+    name, client = address
+    actor = await asyncio.to_thread(connect().get_actor, PREFIX + name, namespace=NAMESPACE)
+    await actor.given.remote(client, requests)
+
+
 def forget(name: str) -> None:
     """This process no longer keeps that engine alive."""
     _owned.pop(name, None)
@@ -53,6 +60,10 @@ class RayLine:
         self._client = uuid.uuid4().hex
         self._actor: Any = None
         self._made_here: Any = None
+
+    @property
+    def address(self) -> Hashable:
+        return self.name, self._client
 
     async def hello(self) -> Hello:
         if self._actor is None:

@@ -22,9 +22,10 @@ from typing import Any, Protocol
 
 from teola_plugin import forks
 from teola_plugin.chat import render_for
-from teola_plugin.engines import Batch, Delta, Emit, Item, Outcome
+from teola_plugin.engines import Batch, Delta, Emit, Item, Outcome, Place
 from teola_plugin.errors import EngineClosed, EngineCrashed, EngineError
-from teola_plugin.runtime.messages import Asked, Hello, Said, packed
+from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said, packed
+from teola_plugin.runtime.onward import Expected
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,11 @@ HANG_S = 30.0
 
 class Line(Protocol):
     """A way to one `EngineService`. Each method raises what the transport raises when the other side is gone."""
+
+    @property
+    def address(self) -> Hashable:
+        """For other engines: where it leads to, and as which client."""
+        ...
 
     async def hello(self) -> Hello:
         """Wait until the engine is there, and let it tell what it is. Looks for it, or makes it, anew each time."""
@@ -90,6 +96,7 @@ class RemoteEngine:
     def _begin(self) -> None:
         self._open: dict[int, _Open] = {}
         self._sending: set[asyncio.Task[None]] = set()
+        self._handed_on = Expected()
         self._was_used = False
         self.is_saturated = False
         self._begin_talk()
@@ -103,9 +110,20 @@ class RemoteEngine:
         self._early: dict[int, Said] = {}
         """Messages that came before the one `_expected`."""
 
+    @property
+    def address(self) -> Hashable:
+        """Where other engines hand on what this process is about to ask it."""
+        return self._line.address
+
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
         """The prompt of a conversation, as the engine's model wants it."""
         return render_for(self._local, messages, tools)
+
+    def expect(self, owner: Hashable, places: Sequence[Place]) -> None:
+        """Another engine is to hand on what the query will ask at these places: listen for the outcomes."""
+        self._handed_on.add(owner, places)
+        if not self._calls:
+            self._spawn(partial(self._call, self._line.poll))
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -113,11 +131,17 @@ class RemoteEngine:
         """See `teola_plugin.engines`. Raises: EngineCrashed."""
         loop = asyncio.get_running_loop()
         self._was_used = True
-        ids = tuple(item.id for item in batch.items)
-        call = _Open(emit, {item_id: position for position, item_id in enumerate(ids)}, loop.create_future())
+        told = self._handed_on.take(batch.items)
+        for position, outcome in told.items():
+            emit(position, outcome)
+        if len(told) == len(batch.items):
+            return
+        positions = {item.id: position for position, item in enumerate(batch.items) if position not in told}
+        call = _Open(emit, dict(positions), loop.create_future())
+        ids = tuple(positions)
         self._open.update(dict.fromkeys(ids, call))
         try:
-            for asked in _requests(batch, loop.time()):
+            for asked in _requests(batch, [item for item in batch.items if item.id in positions], loop.time()):
                 self._send(asked)
             await call.ended
         finally:
@@ -168,7 +192,7 @@ class RemoteEngine:
         for item_id in brought:
             if call := self._open.get(item_id):
                 call.was_taken = True
-        if self._open and not calls:
+        if (self._open or self._handed_on) and not calls:
             self._spawn(partial(self._call, self._line.poll))
 
     def _take(self, said: Said) -> None:
@@ -186,9 +210,9 @@ class RemoteEngine:
             for item_id, outcome in found:
                 self._hear(item_id, outcome)
 
-    def _hear(self, item_id: int, outcome: Outcome) -> None:
-        call = self._open.get(item_id)
-        if call is None:
+    def _hear(self, told: ItemId, outcome: Outcome) -> None:
+        item_id = told if isinstance(told, int) else self._handed_on.hear(*told, outcome)
+        if item_id is None or (call := self._open.get(item_id)) is None:
             return
         call.emit(call.positions[item_id], outcome)
         if not isinstance(outcome, Delta):
@@ -222,6 +246,7 @@ class RemoteEngine:
 
     def release(self, owner: Hashable) -> None:
         """See `teola_plugin.engines`. Only engines with a prefix cache keep anything for a query."""
+        self._handed_on.forget(owner)
         if self.capabilities.prefix and self._was_used:
             self._spawn(partial(self._line.release, owner))
 
@@ -258,18 +283,20 @@ class RemoteEngine:
             self._end_all(EngineClosed(f"engine {self.name!r} was let go"))
 
 
-def _requests(batch: Batch, now_s: float) -> list[Asked]:
-    """The items of a batch, one request for each query and urgency."""
+def _requests(batch: Batch, items: Sequence[Item], now_s: float) -> list[Asked]:
+    """These items of a batch, one request for each query, urgency and primitive."""
     groups: dict[tuple[Any, ...], list[Item]] = {}
-    for item in batch.items:
-        groups.setdefault((item.owner, item.tenant, item.deadline_s, item.urgency, item.begun_s), []).append(item)
+    for item in items:
+        name = item.place.name if item.place else ""
+        groups.setdefault((item.owner, item.tenant, item.deadline_s, item.urgency, item.begun_s, name), []).append(item)
     return [
         Asked(
-            batch.op, batch.settings, tuple(item.id for item in items), packed(item.payload for item in items),
-            owner, tenant, urgency.depth, urgency.remaining_s,
+            batch.op, batch.settings, tuple(item.id for item in of_one), packed(item.payload for item in of_one),
+            owner, tenant, urgency,
             math.inf if deadline_s == math.inf else deadline_s - now_s, max(0.0, now_s - begun_s),
+            name, tuple(item.place.tag for item in of_one if item.place), of_one[0].onward,
         )
-        for (owner, tenant, deadline_s, urgency, begun_s), items in groups.items()
+        for (owner, tenant, deadline_s, urgency, begun_s, name), of_one in groups.items()
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from teola_plugin import seams
-from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Urgency
+from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
@@ -28,6 +28,7 @@ from teola_plugin.plan import Plan
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.engines.worker import Worker
+from teola_plugin.runtime.followers import followers_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
@@ -52,9 +53,13 @@ class Ahead(Protocol):
     """What a run-ahead asks of its session."""
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
-    ) -> list[Reply]:
-        """One reply per payload, in its slot; work the framework's run began already is shared."""
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
+        """One reply per payload, in its slot; work the framework's run began already is shared.
+
+        `places` of the items in the graph, for whoever lets engines hand values on.
+        """
         ...
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
@@ -85,7 +90,7 @@ class Prepared:
     """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
 
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
-    `sights`: where its primitives find their arguments, worked out here.
+    `sights`: where its primitives find their arguments; `followers`: see followers.py. Both are worked out here.
     """
 
     plan: Plan
@@ -93,10 +98,12 @@ class Prepared:
     engines: Mapping[str, EngineSpec]
     streams_lists: bool = False
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
+    followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.sights:
             object.__setattr__(self, "sights", sights_of(self.plan))
+            object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
 
 
 class RunAhead:
@@ -285,7 +292,8 @@ class RunAhead:
         is_followed = p.kind == "partial_decoding"
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
-        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
+        places = [Place(p.name, tag) for tag in ready.tags]
+        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared

@@ -16,15 +16,16 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from teola_plugin.engines import Delta, Engine, Failed, Outcome, Urgency
+from teola_plugin.engines import Delta, Engine, Failed, Outcome, Place
 from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.debts import Counts
 from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.messages import Asked, Said, said, unpacked
+from teola_plugin.runtime.messages import Asked, ItemId, Said, said, unpacked
+from teola_plugin.runtime.onward import Begun, HandingOn, Send
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 
@@ -46,21 +47,25 @@ class _Client:
     seen_s: float
     replies: dict[int, Reply] = field(default_factory=dict)
     owners: set[Hashable] = field(default_factory=set)
-    outbox: list[tuple[int, Outcome]] = field(default_factory=list)
+    outbox: list[tuple[ItemId, Outcome]] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     epoch: str = field(default_factory=lambda: uuid.uuid4().hex)
     number: int = 0
     is_waiting: bool = False
+    begun: Begun = field(default_factory=Begun)
 
 
 class EngineService:
     """All methods are for the loop that made it."""
 
-    def __init__(self, engine: Engine, host: LocalHost) -> None:
+    def __init__(self, engine: Engine, host: LocalHost, hand_on: Send | None = None) -> None:
+        """`hand_on`: the way to other engines, for what their clients are about to ask them."""
         self.engine = engine
         self._host = host
+        self._handing_on = HandingOn(hand_on) if hand_on else None
         self._clients: dict[str, _Client] = {}
         self._is_draining = False
+        self._handed_on = 0
         self._loop = asyncio.get_running_loop()
         self._reaper = self._loop.create_task(self._reap())
 
@@ -70,24 +75,54 @@ class EngineService:
         """Queue the requests, and tell as `poll` does."""
         one = self._client(client)
         for asked in requests:
-            replies = [Reply() for _ in asked.ids]
-            for item_id, reply in zip(asked.ids, replies, strict=True):
-                one.replies[item_id] = reply
-                reply.listen(partial(self._say, one, item_id))
-            if self._is_draining:
-                for reply in replies:
-                    reply.put(Failed(Overloaded(f"engine {self.engine.name!r} is being stopped")))
-                continue
-            owner: Hashable = (client, asked.owner) if asked.owner != 0 else 0
-            if owner != 0 and self.engine.capabilities.prefix:
-                one.owners.add(owner)
-            now_s = self._loop.time()
-            query = Query(owner, Terms(asked.tenant, now_s + asked.left_s), now_s - asked.age_s)
-            self._host.submit(
-                self.engine, asked.op, unpacked(asked.payloads), asked.settings, replies,
-                query=query, urgency=Urgency(asked.depth, asked.remaining_s),
-            )  # fmt: skip
+            places: Sequence[Place | None] = _places(asked) or [None] * len(asked.ids)
+            fresh: list[int] = []
+            replies: list[Reply] = []
+            for at, (item_id, place) in enumerate(zip(asked.ids, places, strict=True)):
+                reply = one.begun.take(asked.owner, place, self._loop.time()) if place else None
+                if reply is None:
+                    fresh.append(at)
+                replies.append(reply or Reply())
+                one.replies[item_id] = replies[-1]
+                replies[-1].listen(partial(self._say, one, item_id))
+            if fresh:
+                self._begin(client, asked, fresh, [replies[at] for at in fresh])
         return await self._news(one)
+
+    def given(self, client: str, requests: Sequence[Asked]) -> None:
+        """Another engine hands on what this client is about to ask: begin it."""
+        if (one := self._clients.get(client)) is None:
+            return
+        for asked in requests:
+            fresh: list[int] = []
+            replies: list[Reply] = []
+            for at, place in enumerate(_places(asked)):
+                if reply := one.begun.give(asked.owner, place, self._loop.time()):
+                    self._handed_on += 1
+                    fresh.append(at)
+                    replies.append(reply)
+                    reply.listen(partial(self._say, one, (asked.owner, place)))
+            if fresh:
+                self._begin(client, asked, fresh, replies)
+
+    def _begin(self, client: str, asked: Asked, fresh: Sequence[int], replies: Sequence[Reply]) -> None:
+        """Queue those items of a request."""
+        if self._is_draining:
+            for reply in replies:
+                reply.put(Failed(Overloaded(f"engine {self.engine.name!r} is being stopped")))
+            return
+        owner: Hashable = (client, asked.owner) if asked.owner != 0 else 0
+        if owner != 0 and self.engine.capabilities.prefix:
+            self._clients[client].owners.add(owner)
+        now_s = self._loop.time()
+        query = Query(owner, Terms(asked.tenant, now_s + asked.left_s), now_s - asked.age_s)
+        payloads = unpacked(asked.payloads)
+        self._host.submit(
+            self.engine, asked.op, [payloads[at] for at in fresh], asked.settings, replies,
+            query=query, urgency=asked.urgency,
+        )  # fmt: skip
+        if asked.onward and self._handing_on:
+            self._handing_on.watch(replace(asked, tags=tuple(asked.tags[at] for at in fresh)), replies)
 
     async def poll(self, client: str) -> Said:
         """What is new for this client, waiting for it a while unless another call of its does."""
@@ -124,6 +159,7 @@ class EngineService:
         if one := self._clients.pop(client, None):
             for reply in list(one.replies.values()):
                 reply.cancel_unless_ended()
+            one.begun.forget()
             for owner in one.owners:
                 self._host.release(owner)
 
@@ -140,6 +176,7 @@ class EngineService:
         lane = self._host.load(self.engine)
         return {
             "clients": len(self._clients), "open": self.open_items, "queued": lane[0], "running": lane[1],
+            "handed_on": self._handed_on,
             **{name: getattr(counts, name) for name in Counts.__slots__},
         }  # fmt: skip
 
@@ -169,8 +206,8 @@ class EngineService:
         one.seen_s = self._loop.time()
         return one
 
-    def _say(self, one: _Client, item_id: int, outcome: Outcome) -> None:
-        if not isinstance(outcome, Delta):
+    def _say(self, one: _Client, item_id: ItemId, outcome: Outcome) -> None:
+        if isinstance(item_id, int) and not isinstance(outcome, Delta):
             one.replies.pop(item_id, None)
         one.outbox.append((item_id, outcome))
         one.news.set()
@@ -180,5 +217,11 @@ class EngineService:
         while True:
             await asyncio.sleep(LEASE_S / 3)
             for name, one in list(self._clients.items()):
+                one.begun.forget(self._loop.time() - LEASE_S / 3)
                 if self._loop.time() - one.seen_s > LEASE_S:
                     await self.leave(name)
+
+
+def _places(asked: Asked) -> list[Place]:
+    """Of its items, if they have any."""
+    return [Place(asked.name, tag) for tag in asked.tags]
