@@ -35,6 +35,8 @@ class DirectLine:
         self.crashed = asyncio.Event()
         self.restart_s = 2.0
 
+    is_far = True
+
     @property
     def address(self) -> Hashable:
         return id(self), self.client

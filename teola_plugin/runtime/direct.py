@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
-from teola_plugin.engines import Delta, EngineSpec, Failed, Onward, Outcome, Place, Urgency
+from teola_plugin.engines import Delta, Engine, EngineSpec, Failed, Onward, Outcome, Place, Urgency
 from teola_plugin.errors import Cancelled, TeolaError
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.followers import HandedOn
@@ -119,19 +119,22 @@ class _Direct:
         replies = [Reply() for _ in payloads]
         self.replies += replies
         engine = engine_for(spec)
-        onward = self._onward(places[0].name, places) if places and isinstance(engine, HandedOn) else ()
+        onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
             engine, op, payloads, settings, replies,
             query=self.query, urgency=urgency, places=places, onward=onward,
         )  # fmt: skip
         return replies
 
+    def _is_handed_on(self, engine: Engine) -> TypeGuard[HandedOn]:
+        return isinstance(engine, HandedOn) and engine.is_far and not self.host.is_saturated(engine)
+
     def _onward(self, name: str, places: Sequence[Place]) -> tuple[Onward, ...]:
         """What engines of others are asked next, with the values at those places; they are to expect it."""
         found = []
         for p in self.prepared.followers.get(name, ()):
             engine = engine_for(self.prepared.engines[p.engine])
-            if isinstance(engine, HandedOn):
+            if self._is_handed_on(engine):
                 there = [Place(p.name, place.tag) for place in places]
                 engine.expect(self.query.owner, there)
                 self.expecting.append(engine)

@@ -27,6 +27,11 @@ class HandedOn(Protocol):
         """Of the engine, and of this process as its client."""
         ...
 
+    @property
+    def is_far(self) -> bool:
+        """On another node: the way there takes longer than a message costs."""
+        ...
+
     def expect(self, owner: Hashable, places: Sequence[Place]) -> None:
         """What the query will ask at these places is to be handed on: listen for the outcomes."""
         ...

@@ -3,10 +3,11 @@
     client --embed, onward to search--> embedder --vectors--> store --found--> client, which expects it
     client <----------vectors---------- embedder
 
-Work is told apart by its *place*: the query, the primitive, the tag of the item. Once a client has the vectors it asks
-for the search itself, unless it knows the outcome by then. Whoever comes first with a place has it begun, the other
+Work is told apart by its *place*: the query, the primitive, the tag of the item. A client that has the vectors and
+hears nothing of the search for a while asks for it after all. Whoever comes first with a place has it begun, the other
 engine or the client's own request, and the second finds it there. So nothing depends on what is handed on: lost, late
-or twice, it only changes when work begins. Which primitives follow others so: followers.py.
+or twice, it only changes when work begins. It takes twice the messages of asking in turn, so it is for engines on other
+nodes, and rests while they are busy. Which primitives follow others so: followers.py.
 """
 
 from __future__ import annotations
@@ -124,17 +125,21 @@ class Expected:
 
     def __init__(self) -> None:
         self._of: dict[Hashable, dict[Place, Outcome | int | None]] = {}
+        self._untold: set[tuple[Hashable, Place]] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        """Something is still to be told."""
+        return bool(self._untold)
 
     def add(self, owner: Hashable, places: Iterable[Place]) -> None:
         """From now on, until `forget`."""
         self._of.setdefault(owner, {}).update(dict.fromkeys(places))
+        self._untold.update((owner, place) for place in self._of[owner])
 
-    def take(self, items: Sequence[Item]) -> dict[int, Outcome]:
-        """The outcomes that are known, by position; the other items wait for theirs."""
+    def take(self, items: Sequence[Item]) -> tuple[dict[int, Outcome], set[int]]:
+        """The outcomes that are known, by position, and the items that wait for theirs from now on."""
         known: dict[int, Outcome] = {}
+        waiting: set[int] = set()
         for position, item in enumerate(items):
             places = self._of.get(item.owner, {})
             if item.place is None or item.place not in places:
@@ -143,16 +148,18 @@ class Expected:
                 known[position] = found
             else:
                 places[item.place] = item.id
-        return known
+                waiting.add(item.id)
+        return known, waiting
 
     def hear(self, owner: Hashable, place: Place, outcome: Outcome) -> int | None:
         """The item that has waited for it; others will find it here."""
         places = self._of.get(owner, {})
         if place not in places:
             return None
+        self._untold.discard((owner, place))
         waiting, places[place] = places[place], outcome
         return waiting if isinstance(waiting, int) else None
 
     def forget(self, owner: Hashable) -> None:
         """The query is over."""
-        self._of.pop(owner, None)
+        self._untold.difference_update([(owner, place) for place in self._of.pop(owner, ())])

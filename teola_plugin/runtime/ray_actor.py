@@ -27,7 +27,7 @@ from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, Said
 from teola_plugin.runtime.pool import EnginePool
-from teola_plugin.runtime.ray_line import RayLine, hand_on
+from teola_plugin.runtime.ray_line import RayLine, RayWay
 from teola_plugin.runtime.remote import RemoteEngine
 from teola_plugin.runtime.service import EngineService
 
@@ -125,11 +125,11 @@ class EngineActor:
     async def _made(self) -> EngineService:
         host = LocalHost(self._config.policy or "critical_path", loop=asyncio.get_running_loop())  # type: ignore[arg-type]
         if self._config.instances > 1:
-            return EngineService(EnginePool(self._config.name, await self._new_children()), host, hand_on)
+            return EngineService(EnginePool(self._config.name, await self._new_children()), host, RayWay())
         engine = await asyncio.to_thread(build, _in_actor(self._config))
         if start := getattr(engine, "start", None):
             await start()
-        return EngineService(engine, host, hand_on)
+        return EngineService(engine, host, RayWay())
 
     async def _new_children(self) -> list[Engine]:
         children: list[Engine] = []

@@ -98,11 +98,10 @@ def _ours(error: Exception, name: str, what: str) -> TeolaError:
 
 def _check(hello: Hello, config: EngineConfig | None) -> None:
     """Raises: EngineError, which says what does not fit and what to do."""
-    ours = (PROTOCOL, VERSION)
-    if (hello.protocol, hello.version) != ours:
+    if (hello.protocol, hello.version) != (PROTOCOL, VERSION):
         raise EngineError(
-            f"engine {hello.name!r} runs teola-plugin {hello.version}, this process {ours[1]}: install one version"
-            f" everywhere, then `teola engines stop {hello.name}`"
+            f"engine {hello.name!r} runs teola-plugin {hello.version} with protocol {hello.protocol}, this process"
+            f" {VERSION} with {PROTOCOL}: install one version everywhere, then `teola engines stop {hello.name}`"
         )
     if config is None:
         return

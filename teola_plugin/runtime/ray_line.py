@@ -25,11 +25,22 @@ _owned: dict[str, Any] = {}
 """The actors that this process started: they are to live as long as it does, and not only while somebody holds them."""
 
 
-async def hand_on(address: Any, requests: Sequence[Asked]) -> None:
-    """Take to an engine what one of its clients is about to ask. Raises: ValueError if there is no such engine."""
-    name, client = address
-    actor = await asyncio.to_thread(connect().get_actor, PREFIX + name, namespace=NAMESPACE)
-    await actor.given.remote(client, requests)
+class RayWay:
+    """The way from an engine to others: `onward.Send`."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, Any] = {}
+
+    async def __call__(self, address: Any, requests: Sequence[Asked]) -> None:
+        """Raises: ValueError if there is no such engine."""
+        name, client = address
+        if name not in self._actors:
+            self._actors[name] = await asyncio.to_thread(connect().get_actor, PREFIX + name, namespace=NAMESPACE)
+        try:
+            await self._actors[name].given.remote(client, requests)
+        except Exception:
+            self._actors.pop(name, None)  # it may have been replaced by another of its name
+            raise
 
 
 def forget(name: str) -> None:
@@ -59,6 +70,7 @@ class RayLine:
         self._is_child = is_child
         self._client = uuid.uuid4().hex
         self._actor: Any = None
+        self.is_far = False
         self._made_here: Any = None
 
     @property
@@ -73,6 +85,7 @@ class RayLine:
         except Exception:
             self._actor = None  # look it up again next time: it may have been replaced by another of its name
             raise
+        self.is_far = hello.node != self._ray.get_runtime_context().get_node_id()
         return hello
 
     async def submit(self, requests: Sequence[Asked]) -> Said:

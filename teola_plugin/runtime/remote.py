@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -34,6 +34,9 @@ RECOVERY_S = 120.0
 
 LOOK_AGAIN_S = 0.2
 
+HANDED_ON_S = 0.5
+"""What another engine should have handed on is asked for after all if nothing was heard of it for so long."""
+
 HANG_S = 30.0
 """A process that does not answer a poll for so long, though each should come back after two seconds, is ended."""
 
@@ -44,6 +47,11 @@ class Line(Protocol):
     @property
     def address(self) -> Hashable:
         """For other engines: where it leads to, and as which client."""
+        ...
+
+    @property
+    def is_far(self) -> bool:
+        """It leads to another node."""
         ...
 
     async def hello(self) -> Hello:
@@ -115,6 +123,11 @@ class RemoteEngine:
         """Where other engines hand on what this process is about to ask it."""
         return self._line.address
 
+    @property
+    def is_far(self) -> bool:
+        """It is on another node."""
+        return self._line.is_far
+
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
         """The prompt of a conversation, as the engine's model wants it."""
         return render_for(self._local, messages, tools)
@@ -131,7 +144,7 @@ class RemoteEngine:
         """See `teola_plugin.engines`. Raises: EngineCrashed."""
         loop = asyncio.get_running_loop()
         self._was_used = True
-        told = self._handed_on.take(batch.items)
+        told, expected = self._handed_on.take(batch.items)
         for position, outcome in told.items():
             emit(position, outcome)
         if len(told) == len(batch.items):
@@ -140,18 +153,22 @@ class RemoteEngine:
         call = _Open(emit, dict(positions), loop.create_future())
         ids = tuple(positions)
         self._open.update(dict.fromkeys(ids, call))
+        later = loop.call_later(HANDED_ON_S, self._send, batch, expected) if expected else None
         try:
-            for asked in _requests(batch, [item for item in batch.items if item.id in positions], loop.time()):
-                self._send(asked)
+            self._send(batch, ids if not expected else [item_id for item_id in ids if item_id not in expected])
             await call.ended
         finally:
             for item_id in ids:
                 self._open.pop(item_id, None)
+            if later:
+                later.cancel()
 
-    def _send(self, asked: Asked) -> None:
-        self._outgoing.append(asked)
-        if len(self._outgoing) == 1:
+    def _send(self, batch: Batch, ids: Collection[int]) -> None:
+        """Ask for these, as far as they are open."""
+        wanted = [item for item in batch.items if item.id in ids and item.id in self._open]
+        if wanted and not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing += _requests(batch, wanted, asyncio.get_running_loop().time())
 
     def _flush(self) -> None:
         requests, self._outgoing = self._outgoing, []

@@ -91,8 +91,7 @@ class EngineService:
 
     def given(self, client: str, requests: Sequence[Asked]) -> None:
         """Another engine hands on what this client is about to ask: begin it."""
-        if (one := self._clients.get(client)) is None:
-            return
+        one = self._client(client)
         for asked in requests:
             fresh: list[int] = []
             replies: list[Reply] = []
