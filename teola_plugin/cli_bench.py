@@ -39,7 +39,8 @@ def run_figures(
     from teola_plugin.bench.catalog import chosen
     from teola_plugin.bench.figures import Setting
     from teola_plugin.bench.making import Made, make, processes
-    from teola_plugin.bench.report import head_of, lines, page
+    from teola_plugin.bench.page import page
+    from teola_plugin.bench.report import head_of, lines
     from teola_plugin.bench.report import markdown as text_of
 
     figures = chosen(names, simulated=simulated or (quick and not names))
@@ -53,7 +54,7 @@ def run_figures(
                 made.append(make(figure, Setting(quick, seed, spread)))
                 for line in lines(made[-1]):
                     _say(console, line)
-    head = head_of(_command(names, simulated, quick, seed), seed, time.perf_counter() - began_s)
+    head = head_of(_command(names, simulated, quick, seed), seed, time.perf_counter() - began_s, is_quick=quick)
     for label, text in head.rows:
         _say(console, f"{label}: {text}")
     for path, written in ((html, page), (markdown, text_of)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,14 +13,16 @@ from markupsafe import escape
 from typer.testing import CliRunner
 
 from teola_plugin.bench.catalog import FIGURES, chosen
-from teola_plugin.bench.critical_path import WAITING, spent_s
+from teola_plugin.bench.drawing import SHAPES, TICKS, draw, ticks
 from teola_plugin.bench.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
 from teola_plugin.bench.making import Made, make, processes
-from teola_plugin.bench.measure import Load, Place, measure, path_of
-from teola_plugin.bench.modes import BEST, MORE, PAPERS, WAYS, Way
-from teola_plugin.bench.report import draw, head_of, lines, markdown, page
-from teola_plugin.bench.teola_ablations import graph_ablation
-from teola_plugin.bench.teola_batches import FIGURE_7, ends, figure_4, figure_7
+from teola_plugin.bench.page import page
+from teola_plugin.bench.report import head_of, lines, markdown
+from teola_plugin.bench.teola.ablations import graph_ablation
+from teola_plugin.bench.teola.batches import FIGURE_7, ends, figure_4, figure_7
+from teola_plugin.bench.teola.critical_path import WAITING, spent_s
+from teola_plugin.bench.teola.measure import Load, Place, measure, path_of
+from teola_plugin.bench.teola.modes import BEST, MORE, PAPERS, WAYS, Way
 from teola_plugin.cli import app
 from teola_plugin.errors import TeolaError
 from teola_plugin.graph import parse
@@ -56,6 +60,16 @@ def test_each_part_of_the_passes_is_a_part_of_the_gain() -> None:
     parts = relative["parallelism only"], relative["pipelining only"]
     assert relative["full"] == 1 < min(parts)
     assert max(parts) < relative["none"]
+
+
+def test_what_serves_both_apps_is_beside_the_framework_alone() -> None:
+    (figure,) = chosen(["teola-together"])
+    for table in figure.make(QUICK).tables:
+        rows = {row.label: row for row in table.rows}
+        assert [label for label in rows if label.startswith("framework over")] == [
+            "framework over ours, topology", "framework over ours, critical path",
+        ]  # fmt: skip
+        assert {label.split("-")[0] for label, row in rows.items() if row.cells[0].published} == {"LlamaDistPC"}
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
@@ -168,9 +182,9 @@ def test_markdown() -> None:
 def test_text() -> None:
     assert [line.rstrip() for line in lines(MADE[0])][2:6] == [
         "  speed",
-        "    way                        A | B  note",
-        "    <ours>  2.00x (paper 1.20-1.55x)     -",
-        "    nothing & none",
+        "    way                         A | B  note",
+        "    <ours>  2.00x (paper 1.20-1.55x)     -*",
+        "    * nothing & none",
     ]
 
 
@@ -195,12 +209,71 @@ def test_the_page_escapes_and_closes_what_it_opens() -> None:
     assert "<ours>" not in html
 
 
+def test_the_page_needs_nothing_else() -> None:
+    html = page(MADE, HEAD)
+    assert "<script" not in html
+    assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|@import|//""", html)
+
+
+def test_every_figure_has_an_anchor_and_every_link_ends_at_one() -> None:
+    html = page([*MADE, replace(MADE[0], figure=replace(MADE[0].figure, name="paper-two", source="Other"))], HEAD)
+    ids = re.findall(r'id="([^"]+)"', html)
+    assert len(set(ids)) == len(ids)
+    assert {"paper-one", "paper-two"} <= set(ids)
+    assert set(re.findall(r'href="#([^"]+)"', html)) == {"paper-one", "paper-two"}
+
+
+def test_on_the_page_a_published_number_has_a_column_and_a_note_a_line() -> None:
+    html = page(MADE, HEAD)
+    assert TABLE.has_published == (True, False)
+    assert '<td>2.00x</td><td class="paper">1.20-1.55x</td>' in html
+    assert '<td>-<span class="mark">*</span></td>' in html
+    assert ">* nothing &amp; none</p>" in html
+
+
+def test_each_note_has_a_mark_of_its_own() -> None:
+    cells = (Cell(1, note="b"), Cell(2, note="a"), Cell(3, note="b"), Cell(4))
+    table = Table("t", ("1", "2", "3", "4"), (Row("one", cells),))
+    assert table.marks == {"b": "*", "a": "**"}
+    assert "| one | 1 \\* | 2 \\*\\* | 3 \\* | 4 |" in markdown([replace(MADE[0], result=Result((table,)))], HEAD)
+
+
+def test_what_was_made_quickly_says_so() -> None:
+    for shown in (page, markdown):
+        assert "no number is a result" not in shown(MADE, HEAD)
+        assert "no number is a result" in shown(MADE, replace(HEAD, is_quick=True))
+
+
 def test_a_plot_begins_at_zero_and_what_is_above_its_top_is_outside() -> None:
     drawing = draw(RESULT.plots[0])
-    assert [text for _, text in drawing.y_ticks] == ["0.00", "1.00", "2.00", "3.00", "4.00"]
-    (first, second) = (tuple(map(float, point.split(","))) for point in drawing.lines[0].points.split())
+    assert [text for _, text in drawing.y_ticks] == ["0", "1", "2", "3", "4"]
+    first, second = drawing.lines[0].places
     assert first == (drawing.width / 2, drawing.height / 2)
     assert second[1] < 0
+    assert drawing.is_cut
+
+
+def test_a_plot_is_no_higher_than_its_lines() -> None:
+    drawing = draw(replace(RESULT.plots[0], top=50.0))
+    assert [text for _, text in drawing.y_ticks] == ["0", "2", "4", "6", "8"]
+    assert not drawing.is_cut
+
+
+@pytest.mark.parametrize("largest", [0.0, 0.0123, 0.83, 1.0, 6.0, 43.0, 99_999.0])
+def test_ticks_are_few_and_enough(largest: float) -> None:
+    at = [place for place, _ in ticks(largest)]
+    assert at[0] == 0
+    assert at[-1] >= largest - 1e-9
+    assert at[-2] < (largest or 1.0)
+    assert 4 <= len(at) <= TICKS + 1
+    assert len({text for _, text in ticks(largest)}) == len(at), "no two read the same"
+
+
+def test_as_many_marks_as_colours_and_all_different() -> None:
+    html = page(MADE, HEAD)
+    assert len(set(SHAPES)) == len(SHAPES) == len(set(re.findall(r"\.line-(\d)", html)))
+    styles = [line.style for line in draw(replace(RESULT.plots[0], series=RESULT.plots[0].series * 9)).lines]
+    assert styles == [*range(len(SHAPES)), 0]
 
 
 def test_a_row_that_does_not_fit_is_refused() -> None:

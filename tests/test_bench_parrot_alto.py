@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from teola_plugin.bench import alto, parrot, parrot_sharing
-from teola_plugin.bench.parrot import Beside, Lone, Together, beside_s, chain_s, map_reduce_s, together_s
-from teola_plugin.bench.parrot_engines import (
+from teola_plugin.bench import alto
+from teola_plugin.bench.catalog import FIGURES
+from teola_plugin.bench.parrot import sharing, summaries
+from teola_plugin.bench.parrot.engines import (
     A100_7B,
     A100_13B,
     A6000_7B,
@@ -21,11 +22,12 @@ from teola_plugin.bench.parrot_engines import (
     vllm_then,
     vllm_today,
 )
-from teola_plugin.bench.parrot_graphs import Turn, chain, map_reduce, team
-from teola_plugin.bench.parrot_mixed import CHAT_SEQUENCES, Mixed, mixed
-from teola_plugin.bench.parrot_rows import rate_at
-from teola_plugin.bench.parrot_runs import at_once, latency_s, run
-from teola_plugin.bench.parrot_sharing import Batch, Project, agents, copilot_s
+from teola_plugin.bench.parrot.graphs import Turn, chain, map_reduce, team
+from teola_plugin.bench.parrot.mixed import CHAT_SEQUENCES, Mixed, mixed
+from teola_plugin.bench.parrot.rows import rate_at
+from teola_plugin.bench.parrot.runs import at_once, latency_s, run
+from teola_plugin.bench.parrot.sharing import Batch, Project, agents, copilot_s
+from teola_plugin.bench.parrot.summaries import Beside, Lone, Together, beside_s, chain_s, map_reduce_s, together_s
 from teola_plugin.graph import parse
 from teola_plugin.interpret import interpret
 from teola_plugin.passes import DEFAULT, OPTIONAL, optimize_graph
@@ -97,24 +99,24 @@ def test_a_step_of_the_7b_model_takes_what_the_artifact_measured(sequences: int,
 
 def test_a_chain_alone_loses_a_round_trip_in_each_call() -> None:
     calls = 12
-    theirs, mine = (chain_s(Lone(way, (calls,), 25)) for way in (parrot.THEN, parrot.OURS))
+    theirs, mine = (chain_s(Lone(way, (calls,), 25)) for way in (summaries.THEN, summaries.OURS))
     assert 0.218 * calls < theirs - mine + 0.244 < 0.3 * calls  # ours has one, for the whole
 
 
 def test_today_a_cache_finds_nothing_in_chunks_that_are_all_different() -> None:
-    then, today = (map_reduce_s(Lone(way, (12,), 25)) for way in (parrot.THEN, parrot.TODAY))
+    then, today = (map_reduce_s(Lone(way, (12,), 25)) for way in (summaries.THEN, summaries.TODAY))
     assert then == today
 
 
 def test_a_chain_stands_before_those_who_came_after_it() -> None:
-    first_come = replace(parrot.OURS, policy="to")
-    mine, in_turn = (beside_s(Beside(way, 20, 3.5, seed=1))[0] for way in (parrot.OURS, first_come))
+    first_come = replace(summaries.OURS, policy="to")
+    mine, in_turn = (beside_s(Beside(way, 20, 3.5, seed=1))[0] for way in (summaries.OURS, first_come))
     assert mine < 0.8 * in_turn
 
 
 def test_chains_that_begin_together_do_not_all_end_at_the_end() -> None:
-    first_come = replace(parrot.OURS, policy="to")
-    assert together_s(Together(parrot.OURS, 6)) < 0.95 * together_s(Together(first_come, 6))
+    first_come = replace(summaries.OURS, policy="to")
+    assert together_s(Together(summaries.OURS, 6)) < 0.95 * together_s(Together(first_come, 6))
 
 
 def test_all_notes_are_written_at_once_where_there_is_room() -> None:
@@ -123,8 +125,8 @@ def test_all_notes_are_written_at_once_where_there_is_room() -> None:
 
 
 def test_what_agents_read_in_common_is_prefilled_once_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parrot_sharing, "ROUNDS", 1)
-    files, turns = 8, (parrot_sharing.CODING, parrot_sharing.REVIEWING, parrot_sharing.REVISING)
+    monkeypatch.setattr(sharing, "ROUNDS", 1)
+    files, turns = 8, (sharing.CODING, sharing.REVIEWING, sharing.REVISING)
     alone, together = (agents(Project(way, files)) for way in (vllm_then(None), ours(None)))
     shared = sum(turn.shared_tokens for turn in turns)
     assert alone.cached_tokens == 0
@@ -217,11 +219,11 @@ ARTICLE = (63,)
 """Of the ten the one that is nearest to their mean."""
 
 MEASURED: Mapping[str, tuple[Callable[[], float], float, float]] = {
-    "chain, ours": (lambda: chain_s(Lone(parrot.OURS, ARTICLE, 50)), 76.2, 0.05),
-    "chain, vLLM": (lambda: chain_s(Lone(parrot.THEN, ARTICLE, 50)), 91.3, 0.05),
+    "chain, ours": (lambda: chain_s(Lone(summaries.OURS, ARTICLE, 50)), 76.2, 0.05),
+    "chain, vLLM": (lambda: chain_s(Lone(summaries.THEN, ARTICLE, 50)), 91.3, 0.05),
     "map-reduce, ours": (lambda: map_reduce_s(Lone(ours(45_000), ARTICLE, 50)), 9.9, 0.07),
-    "map-reduce, vLLM": (lambda: map_reduce_s(Lone(parrot.THEN, ARTICLE, 50)), 19.4, 0.05),
-    "chains, vLLM": (lambda: together_s(Together(parrot.THEN, 10)), 112.8, 0.06),
+    "map-reduce, vLLM": (lambda: map_reduce_s(Lone(summaries.THEN, ARTICLE, 50)), 19.4, 0.05),
+    "chains, vLLM": (lambda: together_s(Together(summaries.THEN, 10)), 112.8, 0.06),
     "system prompt, shared": (lambda: copilot_s(Batch(ours(None), 16)), 12.1, 0.05),
     "system prompt, not shared": (lambda: copilot_s(Batch(vllm_then(A100_7B.kv_tokens), 16)), 23.3, 0.1),
     "agents, ours": (lambda: agents(Project(ours(None), 8)).seconds, 201.4, 0.03),
@@ -237,9 +239,9 @@ def test_runs_take_about_what_was_measured(seconds: Callable[[], float], publish
 
 
 def test_names_of_figures_tell_whose_they_are() -> None:
-    names = [figure.name for figure in (*parrot.FIGURES, *alto.FIGURES)]
-    assert len(set(names)) == len(names) == 9
-    assert all(name.startswith(("parrot-", "alto-")) for name in names)
+    made_in = {figure.name: figure.make.__module__.split(".")[2] for figure in FIGURES if "teola" not in figure.name}
+    assert len(made_in) == 10
+    assert all(name.startswith(f"{system}-") for name, system in made_in.items())
 
 
 def test_the_graph_of_one_pool_is_the_same_but_for_its_engines() -> None:

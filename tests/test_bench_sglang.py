@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from teola_plugin.bench.figures import Setting
-from teola_plugin.bench.sglang import result, rows
-from teola_plugin.bench.sglang_programs import PROGRAMS
-from teola_plugin.bench.sglang_runs import WAYS, Load, Run, found, hit_rate, run
+from teola_plugin.bench.sglang.figure import result, rows
+from teola_plugin.bench.sglang.programs import PROGRAMS
+from teola_plugin.bench.sglang.runs import WAYS, Load, Run, found, hit_rate, run
 
 FEW = Load(users=2, queries=2, share=1 / 64)
 

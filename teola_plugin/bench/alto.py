@@ -27,10 +27,10 @@ from functools import cache
 from typing import Any
 
 from teola_plugin.bench.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
-from teola_plugin.bench.parrot_engines import A100_7B
-from teola_plugin.bench.parrot_engines import Context as Sequences
-from teola_plugin.bench.parrot_graphs import text
-from teola_plugin.bench.parrot_rows import rate_at
+from teola_plugin.bench.parrot.engines import A100_7B
+from teola_plugin.bench.parrot.engines import Context as Sequences
+from teola_plugin.bench.parrot.graphs import text
+from teola_plugin.bench.parrot.rows import rate_at
 from teola_plugin.graph import Graph, parse
 from teola_plugin.passes import DEFAULT, Context, Pass, optimize_graph
 from teola_plugin.passes.estimates import durations

@@ -5,11 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from teola_plugin.bench import alto, parrot, sglang, teola
+from teola_plugin.bench import alto
 from teola_plugin.bench.figures import Figure
+from teola_plugin.bench.parrot import mixed, sharing, summaries
+from teola_plugin.bench.sglang import figure as sglang
+from teola_plugin.bench.teola import catalog as teola
 from teola_plugin.errors import TeolaError
 
-FIGURES: tuple[Figure, ...] = (*teola.FIGURES, *parrot.FIGURES, *alto.FIGURES, *sglang.FIGURES)
+FIGURES: tuple[Figure, ...] = (
+    *teola.FIGURES,
+    *summaries.FIGURES,
+    *sharing.FIGURES,
+    *mixed.FIGURES,
+    *alto.FIGURES,
+    *sglang.FIGURES,
+)
 
 
 def chosen(names: Sequence[str], *, simulated: bool = False) -> list[Figure]:

@@ -11,15 +11,15 @@
 
     FIGURES = (Figure("parrot-chain", "Chain summary", "Parrot, section 8.2, figure 11", chain),)
 
-Each file of figures ends with its tuple `FIGURES`; catalog.py joins them, report.py shows them, `teola bench NAME`
-makes one. A figure takes its sizes from `Setting.quick` (all quick ones together in under a minute) and every seed
-from `Setting.seed`; it reads no clock, unless a clock is what it measures.
+Each file of figures ends with its tuple `FIGURES`; catalog.py joins them, report.py and page.py show them,
+`teola bench NAME` makes one. A figure takes its sizes from `Setting.quick` (all quick ones together in under a minute)
+and every seed from `Setting.seed`; it reads no clock, unless a clock is what it measures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -92,6 +92,10 @@ class Row:
     label: str
     cells: tuple[Cell, ...]
 
+    @property
+    def is_ours(self) -> bool:
+        return is_ours(self.label)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -108,6 +112,17 @@ class Table:
                 found = f"{len(row.cells)} cells for {len(self.columns)} columns"
                 raise ValueError(f"{self.title}: the row {row.label!r} has {found}")
 
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Asterisks for each note of its cells, in the order in which they come."""
+        notes = dict.fromkeys(cell.note for row in self.rows for cell in row.cells if cell.note)
+        return {note: "*" * (1 + at) for at, note in enumerate(notes)}
+
+    @property
+    def has_published(self) -> tuple[bool, ...]:
+        """Of each column: the paper has something for one of its cells."""
+        return tuple(any(row.cells[at].published is not None for row in self.rows) for at in range(len(self.columns)))
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -117,10 +132,14 @@ class Series:
     points: tuple[tuple[float, float], ...]
     is_dashed: bool = False
 
+    @property
+    def is_ours(self) -> bool:
+        return is_ours(self.label)
+
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines over one pair of axes, which begin at 0. `top`: where the y axis ends; None: at the largest value."""
+    """Lines over one pair of axes, which begin at 0. `top`: where the y axis ends at the latest."""
 
     title: str
     x: str
@@ -152,6 +171,15 @@ class Figure:
     is_real: bool = False
 
 
+def is_ours(label: str) -> bool:
+    """What stands there is of this plugin, and not of something that it is measured against.
+
+    >>> [is_ours(label) for label in ("ours", "ours, topology", "LlamaDist-PO over ours, topology")]
+    [True, True, False]
+    """
+    return label.split(",")[0] == "ours"
+
+
 def shown(value: float | str | None, unit: str = "") -> str:
     """A value with its unit; a text as it is, `-` for nothing."""
     if value is None:
@@ -161,17 +189,23 @@ def shown(value: float | str | None, unit: str = "") -> str:
     return number(value) + (unit if unit in ("x", "%", "/s", "") else f" {unit}")
 
 
+NOTHING = 1e-6
+"""Less is what rounding leaves where two equal numbers are subtracted."""
+
+
 def number(value: float) -> str:
     """Two decimals, more where it is small and fewer where it is large; a whole number as it is.
 
-    >>> [number(value) for value in (3, 1.7866, 12.345, 1234.5, 0.00321, 0.0, math.inf)]
-    ['3', '1.79', '12.3', '1234', '0.0032', '0.00', '-']
+    >>> [number(value) for value in (3, 1.7866, 12.345, 1234.5, 0.00321, 0.0, -2e-13, math.inf)]
+    ['3', '1.79', '12.3', '1234', '0.0032', '0.00', '0.00', '-']
     """
     if not math.isfinite(value):
         return "-"
     if isinstance(value, int):
         return str(value)
     size = abs(value)
-    if 0 < size < 0.1:
+    if size < NOTHING:
+        return "0.00"
+    if size < 0.1:
         return f"{value:.{1 - math.floor(math.log10(size))}f}"
     return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2}f}"

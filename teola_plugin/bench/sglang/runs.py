@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from teola_plugin import optimize, runtime
 from teola_plugin.api import optimized
-from teola_plugin.bench.sglang_programs import Form, Program, reply
+from teola_plugin.bench.sglang.programs import Form, Program, reply
 from teola_plugin.errors import TeolaError
 from teola_plugin.graph import DECODES, Graph
 from teola_plugin.models.langchain import EngineChatModel

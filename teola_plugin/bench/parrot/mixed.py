@@ -18,7 +18,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from teola_plugin.bench.figures import Cell, Figure, Result, Row, Setting, Table
-from teola_plugin.bench.parrot_engines import (
+from teola_plugin.bench.parrot.engines import (
     A6000_7B,
     LATENCY_TUNED_TOKENS,
     MAX_SEQUENCES,
@@ -27,8 +27,8 @@ from teola_plugin.bench.parrot_engines import (
     ours,
     vllm_then,
 )
-from teola_plugin.bench.parrot_graphs import App, background, map_reduce
-from teola_plugin.bench.parrot_runs import latency_s, run
+from teola_plugin.bench.parrot.graphs import App, background, map_reduce
+from teola_plugin.bench.parrot.runs import latency_s, run
 from teola_plugin.passes import DEFAULT, OPTIONAL
 from teola_plugin.runtime.simulate import Arrival
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from teola_plugin.bench.figures import Figure
-from teola_plugin.bench.teola_ablations import batching_ablation, figure_3, graph_ablation, split_prefill
-from teola_plugin.bench.teola_apps import app_result
-from teola_plugin.bench.teola_batches import figure_4, figure_7
-from teola_plugin.bench.teola_overhead import overhead
-from teola_plugin.bench.teola_real import real
-from teola_plugin.bench.teola_sizes import by_size, together
+from teola_plugin.bench.teola.ablations import batching_ablation, figure_3, graph_ablation, split_prefill
+from teola_plugin.bench.teola.batches import figure_4, figure_7
+from teola_plugin.bench.teola.latencies import app_result
+from teola_plugin.bench.teola.overhead import overhead
+from teola_plugin.bench.teola.real import real
+from teola_plugin.bench.teola.sizes import by_size, together
 
 
 def _app(app: str, title: str, source: str, published: float | None, *, has_embedder: bool) -> Figure:

@@ -1,7 +1,7 @@
 """SGLang's programs in plain LangChain: as they are written, by hand at their best, and optimized.
 
-    python -m teola_plugin.bench.sglang           some minutes
-    python -m teola_plugin.bench.sglang --quick   short answers and few users
+    teola bench sglang-programs           some minutes
+    teola bench sglang-programs --quick   short answers and few users
 
 SGLang has programs in a language of its own, whose `fork` says what may run side by side. Here they are LangChain code,
 and the branches are found in it. Two loads: one user, where branches side by side shorten the answer, and many, where
@@ -13,12 +13,8 @@ Source: SGLang (NeurIPS 2024), section 6: up to 6.4x the throughput of the syste
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-import typer
 
 from teola_plugin.bench.figures import Cell, Figure, Result, Row, Setting, Table
 from teola_plugin.errors import TeolaError
@@ -31,7 +27,7 @@ QUICK_SHARE = 1 / 16
 
 ALONE = ("in turn", "by hand", "optimized")
 MANY = ("by hand", "optimized", "ordered")
-"""Ways of sglang_runs.py; `ordered` is optimized, and prompts that begin alike go next to each other."""
+"""Ways of runs.py; `ordered` is optimized, and prompts that begin alike go next to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ def rows(setting: Setting, only: str = "") -> list[Shown]:
     Raises: TeolaError if LangChain is not installed.
     """
     try:
-        from teola_plugin.bench.sglang_programs import PROGRAMS
+        from teola_plugin.bench.sglang.programs import PROGRAMS
     except ImportError as e:
         raise TeolaError(f"SGLang's programs need the package {e.name}: pip install langchain") from e
     return setting.map(measure, [Part(name, setting.quick) for name in PROGRAMS if only in name])
@@ -77,8 +73,8 @@ def rows(setting: Setting, only: str = "") -> list[Shown]:
 
 def measure(part: Part) -> Shown:
     """One program, by every way. Where nothing stands in turn, that is the same code as by hand, and not run twice."""
-    from teola_plugin.bench.sglang_programs import PROGRAMS
-    from teola_plugin.bench.sglang_runs import WAYS, Load, found, hit_rate, run
+    from teola_plugin.bench.sglang.programs import PROGRAMS
+    from teola_plugin.bench.sglang.runs import WAYS, Load, found, hit_rate, run
 
     program, quick = PROGRAMS[part.program], part.is_quick
     share = QUICK_SHARE if quick else 1.0
@@ -185,22 +181,3 @@ FIGURES = (
         programs,
     ),
 )
-
-
-def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Short answers and few users.")] = False,
-    only: Annotated[str, typer.Option(help="Programs whose name contains this.")] = "",
-) -> None:
-    """Print the tables."""
-    from teola_plugin.bench.making import Made, processes
-    from teola_plugin.bench.report import lines
-
-    began_s = time.perf_counter()
-    with processes() as spread:
-        made = result(rows(Setting(quick, map=spread), only))
-    for line in lines(Made(FIGURES[0], made, time.perf_counter() - began_s)):
-        typer.echo(line)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from teola_plugin.bench.critical_path import WAITING, in_words
-from teola_plugin.bench.curves import MANY, Curves, Sizes, curves
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
-from teola_plugin.bench.measure import Load, Place, measure, path_of
-from teola_plugin.bench.modes import BEST, MORE, OURS, PAPERS, WAYS, Way
+from teola_plugin.bench.teola.critical_path import WAITING, in_words
+from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
+from teola_plugin.bench.teola.measure import Load, Place, measure, path_of
+from teola_plugin.bench.teola.modes import BEST, FRAMEWORK, MORE, OURS, PAPERS, WAYS, Way
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 QUERIES = {"D": 42}
@@ -156,15 +156,16 @@ def _path_table(paths: Mapping[Way, Mapping[str, float]]) -> Table:
     for way, path in paths.items():
         seconds = (*(path.get(name, 0.0) for name in engines), path[WAITING], sum(path.values()))
         rows.append(Row(way.name, tuple(Cell(each, unit="s") for each in seconds)))
-    return Table("One query alone: what its end waited for", (*engines, "queues and ways", "together"), tuple(rows))
+    columns = (*engines, "in queues and between engines", "together")
+    return Table("One query alone: what its end waited for", columns, tuple(rows))
 
 
 def _plot(app: str, found: Curves) -> Plot:
     """The top is well above ours, so that what saturates earlier leaves the picture."""
     places = range(len(found.rates))
     series = tuple(
-        Series(way.name, tuple((found.rates[at], found.mean_s(way, at)) for at in places), way == MORE[-1])
-        for way in (*PAPERS, MORE[-1], OURS[1], BEST)
+        Series(way.name, tuple((found.rates[at], found.mean_s(way, at)) for at in places), way == FRAMEWORK)
+        for way in (*PAPERS, FRAMEWORK, OURS[1], BEST)
     )
     top = 4 * max(found.mean_s(BEST, at) for at in places)
     return Plot(f"App {app}: mean latency", "queries a second", "seconds", series, top)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 
 from teola_plugin.bench.apps import APPS
-from teola_plugin.bench.curves import Sizes
 from teola_plugin.bench.figures import Cell, Result, Row, Setting, Table
-from teola_plugin.bench.measure import Load, Place, measure, plan_for
-from teola_plugin.bench.modes import BEST
-from teola_plugin.bench.testbed import HOP_S
+from teola_plugin.bench.teola.curves import Sizes
+from teola_plugin.bench.teola.measure import Load, Place, measure, plan_for
+from teola_plugin.bench.teola.modes import BEST
+from teola_plugin.bench.teola.testbed import HOP_S
 from teola_plugin.engines import Batch, Capabilities, Done, Emit, EngineSpec
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan

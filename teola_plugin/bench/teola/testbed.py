@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 
 from teola_plugin.bench.apps import APPS, passages
-from teola_plugin.bench.modes import Way
+from teola_plugin.bench.teola.modes import Way
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import TESTBED
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile

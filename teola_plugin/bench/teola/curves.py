@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from teola_plugin.bench.figures import Setting
-from teola_plugin.bench.measure import Load, Measured, Place, measure
-from teola_plugin.bench.modes import BEST, PAPERS, Way
-from teola_plugin.bench.testbed import LARGEST
+from teola_plugin.bench.teola.measure import Load, Measured, Place, measure
+from teola_plugin.bench.teola.modes import BEST, PAPERS, Way
+from teola_plugin.bench.teola.testbed import LARGEST
 
 Largest = Mapping[Way, tuple[int, int]]
 """The largest batches of (LLMs, other engines)."""

@@ -3,7 +3,7 @@
     a client elsewhere    call 1 . . . 244 ms . . . call 2 . . . 244 ms . . . call 3      each call queues as a new one
     graph at the engine   call 1 | call 2 | call 3                                        each goes on as an old one
 
-Both sides use the same engine (parrot_engines.py). vLLM as it was at the time has no automatic prefix cache; vLLM of
+Both sides use the same engine (engines.py). vLLM as it was at the time has no automatic prefix cache; vLLM of
 today has, so that beside it one sees what rests on the cache: here nothing, as no two prompts begin alike. Times are
 means over the artifact's articles.
 
@@ -18,9 +18,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from teola_plugin.bench import parrot_mixed, parrot_sharing
 from teola_plugin.bench.figures import Figure, Result, Setting, Table
-from teola_plugin.bench.parrot_engines import (
+from teola_plugin.bench.parrot.engines import (
     A100_13B,
     LATENCY_TUNED_TOKENS,
     Context,
@@ -29,9 +28,9 @@ from teola_plugin.bench.parrot_engines import (
     vllm_then,
     vllm_today,
 )
-from teola_plugin.bench.parrot_graphs import App, background, chain, map_reduce
-from teola_plugin.bench.parrot_rows import per_way, ratios, times
-from teola_plugin.bench.parrot_runs import at_once, latency_s, mean_latency_s, run
+from teola_plugin.bench.parrot.graphs import App, background, chain, map_reduce
+from teola_plugin.bench.parrot.rows import per_way, ratios, times
+from teola_plugin.bench.parrot.runs import at_once, latency_s, mean_latency_s, run
 from teola_plugin.runtime.simulate import Arrival, poisson
 
 ARTICLE_CHUNKS = (76, 47, 52, 46, 63, 59, 104, 100, 49, 63)
@@ -110,7 +109,7 @@ def figure_11(setting: Setting) -> Result:
         "that much longer on their side for reasons the artifact does not tell; the other runs are within 0.02 of the "
         "median.",
     )
-    return Result((Table("Chain summary: ours", tuple(map(str, OUTPUTS)), rows, "output tokens"),), says=says)
+    return Result((Table("Chain summary", tuple(map(str, OUTPUTS)), rows, "output tokens"),), says=says)
 
 
 # --- figure 12a ------------------------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def figure_12a(setting: Setting) -> Result:
         "engine. What Parrot's 104 s cost the others is not published.",
         "Published at 0 /s: 1.20 without one of ten runs.",
     )
-    return Result((Table("Chain summary beside others' calls: ours", columns, rows, "background"),), says=says)
+    return Result((Table("Chain summary beside others' calls", columns, rows, "background"),), says=says)
 
 
 # --- figure 12b ------------------------------------------------------------------------------------------------------
@@ -215,7 +214,7 @@ def figure_12b(setting: Setting) -> Result:
         times("ours, tuned for latency too", tuned, (81.7, 113.3, 143.7, 174.6)[: len(counts)]),
         times("ours", mine),
     )
-    return Result((Table("Chains at once: ours", tuple(map(str, counts)), rows, "chains"),))
+    return Result((Table("Chains at once", tuple(map(str, counts)), rows, "chains"),))
 
 
 # --- figure 13 -------------------------------------------------------------------------------------------------------
@@ -240,7 +239,7 @@ def figure_13(setting: Setting) -> Result:
         "With all its memory vLLM writes the notes as fast; what is left is the client's round trips. The artifact "
         "holds it to 4,096 tokens for the sake of who waits for single tokens: see the chats beside summaries.",
     )
-    return Result((Table("Map-reduce summary: ours", tuple(map(str, OUTPUTS)), rows, "output tokens"),), says=says)
+    return Result((Table("Map-reduce summary", tuple(map(str, OUTPUTS)), rows, "output tokens"),), says=says)
 
 
 FIGURES = (
@@ -248,6 +247,4 @@ FIGURES = (
     Figure("parrot-background", "Chain summary beside others' calls", "Parrot, figure 12a", figure_12a),
     Figure("parrot-chains", "Chains at once", "Parrot, figure 12b", figure_12b),
     Figure("parrot-map-reduce", "Map-reduce summary", "Parrot, figure 13", figure_13),
-    *parrot_sharing.FIGURES,
-    *parrot_mixed.FIGURES,
 )

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from teola_plugin.bench.apps import APPS
-from teola_plugin.bench.critical_path import spent_s
-from teola_plugin.bench.modes import Way
-from teola_plugin.bench.testbed import HOP_S, INSTANCES, context_of, servers_of
+from teola_plugin.bench.teola.critical_path import spent_s
+from teola_plugin.bench.teola.modes import Way
+from teola_plugin.bench.teola.testbed import HOP_S, INSTANCES, context_of, servers_of
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import Plan, make_plan

@@ -1,7 +1,7 @@
 """Parrot's applications as graphs.
 
 Texts are four characters a token, as the simulator counts them; what they say plays no part, but who has which piece in
-common does. Source: the workloads of Parrot's artifact, whose sizes are in parrot.py.
+common does. Source: the workloads of Parrot's artifact, whose sizes are in summaries.py and sharing.py.
 """
 
 from __future__ import annotations

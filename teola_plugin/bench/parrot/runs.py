@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from teola_plugin.bench.parrot_engines import MAX_SEQUENCES, ROUND_TRIP_S, Context, Model, Way, round_trip_s
-from teola_plugin.bench.parrot_graphs import App
+from teola_plugin.bench.parrot.engines import MAX_SEQUENCES, ROUND_TRIP_S, Context, Model, Way, round_trip_s
+from teola_plugin.bench.parrot.graphs import App
 from teola_plugin.passes import Context as Known
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import durations

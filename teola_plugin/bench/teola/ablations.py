@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from teola_plugin.bench.curves import MANY, Sizes, curves
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
-from teola_plugin.bench.measure import Load, Measured, Place, measure
-from teola_plugin.bench.modes import BEST, PAPERS, PARALLEL_ONLY, PIPELINED_ONLY, Way, with_passes
+from teola_plugin.bench.teola.curves import MANY, Sizes, curves
+from teola_plugin.bench.teola.measure import Load, Measured, Place, measure
+from teola_plugin.bench.teola.modes import BEST, PAPERS, PARALLEL_ONLY, PIPELINED_ONLY, Way, with_passes
 from teola_plugin.passes import DEFAULT
 from teola_plugin.profile import PAPER_LLM
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from teola_plugin.bench.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
-from teola_plugin.bench.parrot_engines import A100_7B, A100_13B, A6000_7B, Context, Way, ours, vllm_then, vllm_today
-from teola_plugin.bench.parrot_graphs import Turn, assistant, team
-from teola_plugin.bench.parrot_rows import per_way, rate_at, ratios, times
-from teola_plugin.bench.parrot_runs import at_once, latency_s, mean_latency_s, run
+from teola_plugin.bench.parrot.engines import A100_7B, A100_13B, A6000_7B, Context, Way, ours, vllm_then, vllm_today
+from teola_plugin.bench.parrot.graphs import Turn, assistant, team
+from teola_plugin.bench.parrot.rows import per_way, rate_at, ratios, times
+from teola_plugin.bench.parrot.runs import at_once, latency_s, mean_latency_s, run
 from teola_plugin.runtime.simulate import poisson
 
 # --- figure 14 -------------------------------------------------------------------------------------------------------
@@ -66,8 +66,11 @@ def figure_14(setting: Setting) -> Result:
     then, (today, mine) = seconds[: len(fitting)], per_way(seconds[len(fitting) :], 2)
     too_large = [Cell("out of memory")] * (len(BATCHES) - len(fitting))
     rows = (
-        _filled(ratios("over nothing shared", then, mine[: len(then)], (1.73, 1.93), "no kernel"), too_large),
-        ratios("over the prefix shared", today, mine, (1.02, 1.23, 1.38, 1.63), "the kernel alone"),
+        _filled(
+            ratios("over nothing shared", then, mine[: len(then)], (1.73, 1.93), "published: without their kernel"),
+            too_large,
+        ),
+        ratios("over the prefix shared", today, mine, (1.02, 1.23, 1.38, 1.63), "published: their kernel alone"),
         _filled(times("nothing shared", then, (13.6, 23.3)), too_large),
         times("the prefix shared", today, (7.88, 12.1, 18.4, 32.8)),
         times("ours", mine, (7.72, 9.82, 13.3, 20.1)),
@@ -78,7 +81,7 @@ def figure_14(setting: Setting) -> Result:
         "Unshared prompts of 6,167 tokens take 7 to 9 % longer in the artifact than here: a profile that is linear in "
         "tokens leaves out what attention takes more for longer ones.",
     )
-    return Result((Table("A system prompt of 5,107 tokens: ours", tuple(map(str, BATCHES)), rows, "batch"),), says=says)
+    return Result((Table("A system prompt of 5,107 tokens", tuple(map(str, BATCHES)), rows, "batch"),), says=says)
 
 
 def _filled(row: Row, cells: Sequence[Cell]) -> Row:
@@ -217,7 +220,7 @@ def figure_17(setting: Setting) -> Result:
     paged = (185.3, 201.4, 232.8, 248.7)
 
     def kernel(ratio: float) -> str:
-        return f"at {FILES[-1]} files {ratio} with their kernel"
+        return f"published with their kernel: {ratio}x at {FILES[-1]} files"
 
     rows = (
         ratios("over vLLM tuned for latency", latency, mine, at((2.93, 4.75, 6.40, 7.65)), kernel(8.9)),
@@ -231,7 +234,7 @@ def figure_17(setting: Setting) -> Result:
         _tokens("tokens of prompts that were cached: ours", [each.cached_tokens for each in written[-1]]),
     )
     says = ("Published here is Parrot without its kernel, whose prefixes are shared as ours are.",)
-    return Result((Table("Agents that write a program: ours", tuple(map(str, sizes)), rows, "files"),), says=says)
+    return Result((Table("Agents that write a program", tuple(map(str, sizes)), rows, "files"),), says=says)
 
 
 def _tokens(label: str, counts: Sequence[int]) -> Row:

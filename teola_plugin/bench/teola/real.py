@@ -19,7 +19,7 @@ from typing import Any
 from teola_plugin import runtime
 from teola_plugin.bench.apps import advanced_rag
 from teola_plugin.bench.figures import Cell, Result, Row, Setting, Table
-from teola_plugin.bench.modes import BEST, OURS, PAPERS, Way
+from teola_plugin.bench.teola.modes import BEST, OURS, PAPERS, Way
 
 PACKAGES = ("vllm", "sentence_transformers", "chromadb")
 WAYS = (*PAPERS, *(way for way in OURS if way.prefix_cache == "full"))

@@ -1,0 +1,1 @@
+"""The programs of SGLang in plain LangChain: programs.py has them, runs.py how they are run."""
