@@ -17,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ from teola_plugin.graph import DECODES, Graph
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import Record
 from teola_plugin.profile import PAPER_LLM
+from teola_plugin.runtime import asides
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.engines.prefix_cache import BLOCK_TOKENS, PrefixCache
 from teola_plugin.runtime.engines.simulated import ProfileLLM
@@ -104,12 +107,17 @@ class FrameworkLoop(VirtualLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as e:  # around the framework's own call: it is raised where that is awaited
-            future.set_exception(e)
-        return future
+        return asyncio.wrap_future(at_once(partial(func, *args)), loop=self)
+
+
+def at_once(work: Callable[[], Any]) -> Future[Any]:
+    """What an executor's `submit` gives, of work that is done by then."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(work())
+    except Exception as e:  # around the framework's or our own call: it is raised where that is waited for
+        future.set_exception(e)
+    return future
 
 
 @contextmanager
@@ -120,7 +128,11 @@ def simulated() -> Iterator[asyncio.Runner]:
         runtime.host.close()
         runtime.host._begin(loop)
         try:
-            with patch("time.monotonic", loop.time), patch("time.perf_counter", loop.time):
+            with (
+                patch("time.monotonic", loop.time),
+                patch("time.perf_counter", loop.time),
+                patch.object(asides._askers, "submit", at_once),  # as what the framework hands to threads
+            ):
                 yield runner
         finally:
             runtime.host._begin()
