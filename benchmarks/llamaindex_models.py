@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -20,6 +21,7 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.vector_stores.chroma import ChromaVectorStore
 
+from teola_plugin import runtime
 from teola_plugin.demo.corpus import passages
 from teola_plugin.demo.parts import chroma_without, llm_parts
 from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
@@ -90,7 +92,18 @@ def real_models() -> Iterator[Models]:
 
     embedding = HuggingFaceEmbedding(str(minilm_path()))
     reranker = SentenceTransformerRerank(model=str(tiny_cross_encoder()), top_n=3, device="cpu")
-    yield Models(llm, embedding, embedding, reranker)
+    yield Models(llm, embedding, embedding, reranker, partial(_forget_prefixes, parts.llm))
+
+
+def _forget_prefixes(engine: Any) -> None:
+    """Every question is a new one to vLLM, too."""
+
+    async def forget() -> None:
+        await engine.start()
+        while not await engine._core.llm.reset_prefix_cache():  # noqa: ASYNC110  not while a request holds a block
+            await asyncio.sleep(0.01)
+
+    asyncio.run_coroutine_threadsafe(forget(), runtime.host.loop).result()
 
 
 def written(prompt: str, settings: Mapping[str, Any]) -> str:

@@ -206,6 +206,8 @@ class Capabilities:
     prompts that come together each compute what they have in common. `abort`: it can end an item that it has begun.
     `remote`: items are requests to a service, and side by side do not slow one another down. `is_scheduled`: it has a
     scheduler of its own, where the requests of several processes meet; this process hands on everything at once.
+    `early_beside`: beside how many texts in work on an instance a prefix is still prefilled early. It holds up what
+    decodes, on a GPU a little, on a CPU by all that it takes.
     """
 
     max_items: int = 32
@@ -216,6 +218,7 @@ class Capabilities:
     remote: bool = False
     is_scheduled: bool = False
     prefix_at_end: bool = False
+    early_beside: int = 1
 
 
 @runtime_checkable
@@ -237,6 +240,7 @@ class Engine(Protocol):
     - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
     - `render_chat(messages[, tools])`: the prompt of a chat
     - `kv_tokens(op, payload, settings)`: see `Item.tokens`
+    - `length(payload)`: a batch takes as long as if all its items were as long as the longest
     - `policy`: by which its batches are made, in place of the host's
     - `instances`: engines that share its work; it runs none itself
     - `recovered()`: a coroutine that returns once it works again after an EngineCrashed

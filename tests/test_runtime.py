@@ -600,6 +600,38 @@ async def test_a_query_that_goes_on_comes_before_one_that_begins() -> None:
     await host.aclose()
 
 
+@pytest.mark.parametrize(
+    ("early_beside", "running", "is_saturated"), [(1, 1, False), (1, 2, True), (0, 0, False), (0, 1, True)]
+)
+def test_beside_how_many_texts_prefixes_are_still_prefilled(
+    host: LocalHost, early_beside: int, running: int, is_saturated: bool
+) -> None:
+    engine = FakeEngine(concurrent=True)
+    engine.capabilities = replace(engine.capabilities, early_beside=early_beside)
+    engine.gate = gated(host)
+    session = Session(host)
+    for n in range(running):
+        session.ask(engine.spec, "decoding", [f"text {n}"], {})
+    barrier(host)
+    session.prefill(engine.spec, "a prefix", {}, NEXT)
+    barrier(host)
+    assert ("a prefix" in engine.seen) is not is_saturated
+    host.soon(engine.gate.set)
+    session.close()
+
+
+def test_items_of_several_batches_share_them_with_those_of_their_length(host: LocalHost) -> None:
+    class ByLength(FakeEngine):
+        def length(self, text: str) -> int:
+            return len(text)
+
+    engine = ByLength(str.upper, max_items=2)
+    texts = ["a", "long text", "bc", "a longer text"]
+    replies = Session(host).ask(engine.spec, "embedding", texts, {})
+    assert [reply.result() for reply in replies] == [text.upper() for text in texts]
+    assert engine.seen == ["a longer text", "long text", "bc", "a"]
+
+
 async def test_what_hangs_on_the_query_is_not_shared_between_queries() -> None:
     host = LocalHost(loop=asyncio.get_running_loop())
     for is_per_query in (False, True):

@@ -41,10 +41,10 @@ from teola_plugin.seams import Reply
 
 Sink = Callable[[BatchRan], None]
 
-SATURATED, RELAXED = 1.0, 0.5
-"""Items that wait or run, for each instance: above the first, an engine is too busy for work that costs more than it
-must (an early prefill holds up whatever decodes); below the second it no longer is. In between it stays what it was.
-With half of all slots in place of one, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
+RELAXED = 0.5
+"""With more than `early_beside` items that wait or run for each instance, an engine is too busy for work that costs
+more than it must; with less than this share of them it no longer is. In between it stays what it was. With half of all
+slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
 
 FOLLOWING_TURNS = 3
 """Turns of the loop from the end of an item until what its query asks next is here: the reply, the graph scheduler, the
@@ -101,6 +101,8 @@ class Lane:
             if reply.outcome is None
         ]
         readers = [r for r in readers if not (self._ledger.refuse_late(r) or self._ledger.join(r))]
+        if len(readers) > self._capabilities.max_items and (length := getattr(engine, "length", None)):
+            readers.sort(key=lambda reader: -length(reader.item.payload))  # the long ones share batches
         request.items = [reader.item for reader in readers]
         try:
             self.scheduler.submit(request, self._time_s())
@@ -137,7 +139,8 @@ class Lane:
     def is_saturated(self) -> bool:
         """It has so much to do that rewrites which cost compute should rest."""
         load = self.scheduler.queued_items + self.scheduler.running_items
-        self._is_saturated = load > (RELAXED if self._is_saturated else SATURATED) * self.scheduler.instances.count_up
+        limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
+        self._is_saturated = load > limit * self.scheduler.instances.count_up
         return self._is_saturated
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, cast
 from teola_plugin.engines import Batch, Item, freeze
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engine_scheduler import Request as Queued
-from teola_plugin.runtime.lane import RELAXED, SATURATED
+from teola_plugin.runtime.lane import RELAXED
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
 from teola_plugin.simulator.batch_server import BatchInstance
 from teola_plugin.simulator.clock import Clock
@@ -70,7 +70,8 @@ class Lane:
         if not self._capabilities.prefix:
             return False
         load = self._scheduler.queued_items + self._scheduler.running_items
-        self._is_saturated = load > (RELAXED if self._is_saturated else SATURATED) * self._scheduler.instances.count_up
+        limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
+        self._is_saturated = load > limit * self._scheduler.instances.count_up
         return not self._is_saturated
 
     # --- in ----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ class EmbeddingEngine:
         config = getattr(getattr(transformer, "auto_model", None), "config", None)
         return str(getattr(config, "name_or_path", ""))
 
+    def length(self, text: str) -> int:
+        """In characters, as `encode` itself sorts."""
+        return len(str(text))
+
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""
         await run_batch(self._worker, batch, emit, "embedding", lambda texts: self._embed(texts, batch.settings))

@@ -32,6 +32,10 @@ class RerankingEngine:
         self._worker = Worker(name)
         self._model = held(model, keep)
 
+    def length(self, pair: tuple[str, str]) -> int:
+        """Of both, in characters, as `predict` itself sorts."""
+        return sum(len(str(text)) for text in pair)
+
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""
         await run_batch(self._worker, batch, emit, "reranking", lambda pairs: self._score(pairs, batch.settings))

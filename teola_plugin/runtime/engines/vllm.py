@@ -176,7 +176,9 @@ class VllmEngine:
         finally:
             self._starting = None
         core = Core(self.name, llm, self._args["max_num_seqs"])
-        self.capabilities = replace(self.capabilities, max_tokens=core.room.tokens or None)
+        self.capabilities = replace(
+            self.capabilities, max_tokens=core.room.tokens or None, early_beside=0 if vllm_core.is_on_cpu() else 1
+        )
         self._demand.block_tokens, self._demand.max_model_len = core.room.block_tokens, core.max_model_len
         self._core = core
         _started.add(self)

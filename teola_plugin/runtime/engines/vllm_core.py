@@ -134,14 +134,20 @@ def require(package: str, name: str, model: str) -> None:
         )
 
 
+def is_on_cpu() -> bool:
+    """The build of vLLM that is loaded runs models on the CPU."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
 def _load(model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
     args: dict[str, Any] = {"scheduling_policy": "priority", "use_tqdm_on_load": False, **engine_args}
     uniprocess = {}
-    if current_platform.is_cpu():
+    if is_on_cpu():
         args.setdefault("dtype", "float32")  # a CPU has no faster type, and near-ties of bfloat16 flip with the batch
         args.setdefault("enforce_eager", True)  # compiling takes longer than a small model runs
         if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:  # without either, vLLM takes nearly all of the memory
