@@ -8,7 +8,7 @@ call(x, *docs, *parts), mapped over parts (two lists deep): the instance (2, 5) 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -51,6 +51,18 @@ class Value:
         self.fragments.update(zip(tags, items, strict=True))
         return len(self.fragments) == expected and set(map(len, tags)) <= {self.depth}
 
+    def spread(self, tag: Tag, value: Any) -> None:
+        """All that is at or below `tag`, item by item."""
+        if len(tag) == self.depth:
+            self.put(tag, value)
+            return
+        self.close(tag, len(value))
+        if len(tag) + 1 == self.depth:
+            self.put_all([(*tag, i) for i in range(len(value))], value)
+            return
+        for i, item in enumerate(value):
+            self.spread((*tag, i), item)
+
     def close(self, tag: Tag, count: int) -> None:
         """The list at `tag` has so many items."""
         self.counts[tag] = count
@@ -80,8 +92,9 @@ class Value:
         if len(tag) == self.depth:
             return self.fragments[tag]
         if len(tag) + 1 == self.depth:
-            fragments = self.fragments
-            return [fragments[*tag, i] for i in range(self.counts[tag])]
+            fragments, places = self.fragments, range(self.counts[tag])
+            tags: Iterable[Tag] = [(*tag, i) for i in places] if tag else zip(places)
+            return [fragments[at] for at in tags]
         return [self.get((*tag, i)) for i in range(self.counts[tag])]
 
 

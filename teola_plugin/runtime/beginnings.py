@@ -35,14 +35,16 @@ class Beginnings:
         self._runs = 0
         self._prefills: dict[int, tuple[Hashable, str]] = {}  # query and text, by item
 
-    def ran(self, item: Item) -> None:
-        """It has begun."""
-        if (beginning := beginning_of(item)) is not None:
-            self._runs += 1
-            self._last_run[beginning] = self._runs
-            self._last_run.move_to_end(beginning)
-            while len(self._last_run) > WARM_BEGINNINGS:
-                self._last_run.popitem(last=False)
+    def ran(self, items: Iterable[Item]) -> None:
+        """They have begun, one after the other."""
+        last_run = self._last_run
+        for item in items:
+            if (beginning := beginning_of(item)) is not None:
+                self._runs += 1
+                last_run[beginning] = self._runs
+                last_run.move_to_end(beginning)
+        while len(last_run) > WARM_BEGINNINGS:
+            last_run.popitem(last=False)
 
     def warm(self, tolerance_s: float) -> Warm | None:
         """For a policy; None without a tolerance."""

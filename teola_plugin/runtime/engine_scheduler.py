@@ -167,8 +167,7 @@ class EngineScheduler:
         """The next batch if an instance has a free slot for one; its items count as running from now on."""
         if not self._queue:
             return None
-        suspects = [self._queue[place] for place in self._suspects]
-        due = [request for request in suspects if self._is_aged(request, now_s)]
+        due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
         room = self.instances.room(make_way=bool(due))
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
@@ -186,16 +185,14 @@ class EngineScheduler:
             return None
         if not self.running_items:
             self._pace.begin(now_s)
-        self._leave({item.id for item, _ in going})
-        self.instances.start(at, going, is_alone=first.is_alone)
-        for item, _ in going:
-            self._shares.serve(item)
-            if self.limits.prefix_tolerance_s:
-                self._beginnings.ran(item)
-        return Batch(first.op, first.settings, tuple([item for item, _ in going]), at)
-
-    def _is_aged(self, request: Request, now_s: float) -> bool:
-        return now_s - request.since_s >= self.limits.aging_s
+        for request, mine in going:
+            self._leave(self._place[mine[0].id], mine)
+            self.instances.start(at, mine, request.query, is_alone=first.is_alone)
+        items = tuple([item for _, mine in going for item in mine])
+        self._shares.serve(items)
+        if self.limits.prefix_tolerance_s:
+            self._beginnings.ran(items)
+        return Batch(first.op, first.settings, items, at)
 
     def _eligible(self, due: list[Request]) -> list[Request]:
         """The requests that the policy may pick from. `due`: suspects that waited for too long."""
@@ -249,7 +246,7 @@ class EngineScheduler:
 
     def _of_tenant(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
         """What the policy picks, unless something has waited for too long."""
-        aged = [i for i, request in enumerate(queue) if self._is_aged(request, now_s)]
+        aged = [i for i, request in enumerate(queue) if now_s - request.since_s >= self.limits.aging_s]
         if not aged:
             return self.policy(queue, free, self._beginnings.warm(self.limits.prefix_tolerance_s))
         oldest = min(aged, key=lambda i: queue[i].arrival)
@@ -258,7 +255,7 @@ class EngineScheduler:
 
     def _within_knee(self, queue: Sequence[Request], picks: Sequence[Pick]) -> Sequence[Pick]:
         """Of these, what the first query's items need not wait long for."""
-        if self.policy is not critical_path or not picks:
+        if self.policy is not critical_path or len(picks) < 2:
             return picks
         first = queue[picks[0].index]
         if (knee := self._knee_items(first.op)) is None:
@@ -271,36 +268,35 @@ class EngineScheduler:
                 kept.append(Pick(pick.index, count))
         return kept
 
-    def _leave(self, ids: Collection[int]) -> None:
-        """These items wait no more."""
-        for place in {self._place.pop(item_id, -1) for item_id in ids} - {-1}:
-            request = self._queue[place]
-            leaving = [item for item in request.items if item.id in ids]
-            self._shares.left(leaving)
-            is_over = len(leaving) == len(request.items)
-            request.items = [] if is_over else [item for item in request.items if item.id not in ids]
-            if is_over:
-                del self._queue[place]
-                self._suspects.discard(place)
+    def _leave(self, place: int, items: Sequence[Item]) -> None:
+        """These items of the request at that place of the queue wait no more."""
+        request = self._queue[place]
+        self._shares.left(items)
+        for item in items:
+            del self._place[item.id]
+        request.items = [item for item in request.items if item.id in self._place]
+        if not request.items:
+            del self._queue[place]
+            self._suspects.discard(place)
 
     def _instance_for(self, request: Request, room: Sequence[int]) -> int | None:
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
-        return self.instances.best(request.items[0], request.query, room, self.instances.loads())
+        return self.instances.best(request.items[0], request.query, room)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
-    ) -> list[tuple[Item, Hashable]]:
-        """Of the picked items those that go to the instance `at`, each with its query."""
+    ) -> list[tuple[Request, list[Item]]]:
+        """Of the picked items those that go to the instance `at`, by their requests."""
         one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
         if one_way and not self._capabilities.max_tokens:
-            requests = [(queue[pick.index], pick.count) for pick in picks]
-            return [(item, request.query) for request, count in requests for item in request.items[:count]]
-        going: list[tuple[Item, Hashable]] = []
+            return [(queue[pick.index], queue[pick.index].items[: pick.count]) for pick in picks]
+        going: list[tuple[Request, list[Item]]] = []
         room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
         for pick in picks:
             request = queue[pick.index]
+            mine: list[Item] = []
             for item in request.items[: pick.count]:
                 to = at if not going else self.instances.best(item, request.query, room, load)
                 if to is None:
@@ -312,7 +308,9 @@ class EngineScheduler:
                 if not self.instances.fits(item, tokens, bool(going)):
                     return going
                 tokens += item.tokens
-                going.append((item, request.query))
+                if not mine:
+                    going.append((request, mine))
+                mine.append(item)
         return going
 
     # --- instances ---------------------------------------------------------------------------------------------------
@@ -339,7 +337,8 @@ class EngineScheduler:
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
         """Take items out of the queue; those returned are with the engine and only it can stop them."""
-        self._leave(ids)
+        for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
+            self._leave(place, [item for item in self._queue[place].items if item.id in ids])
         self._beginnings.ended(item_id for item_id in ids if not self.instances.holds(item_id))
         return [item_id for item_id in ids if self.instances.holds(item_id)]
 

@@ -30,7 +30,7 @@ from itertools import islice
 from typing import Any
 
 from teola_plugin.errors import GraphError
-from teola_plugin.graph import PIPELINE, Primitive, Ref
+from teola_plugin.graph import PIPELINE, Primitive
 from teola_plugin.plan import Plan
 from teola_plugin.runtime.ancestry import LOST as LOST
 from teola_plugin.runtime.ancestry import Sight, Tag, Value, Where, contains_lost, sights_of
@@ -108,7 +108,7 @@ class GraphScheduler:
         changed = {name: self._plan.primitives[name] for name, sight in self._sights.items() if sight.is_free}
         for item in self._plan.graph.inputs:
             if item.name in self._inputs:
-                self._spread(item.name, (), self._inputs[item.name], item.depth)
+                self._values[item.name].spread((), self._inputs[item.name])
                 changed.update((c.name, c) for c in self._plan.consumers[item.name])
         return self._settle(changed)
 
@@ -151,24 +151,25 @@ class GraphScheduler:
     # --- taking note -------------------------------------------------------------------------------------------------
 
     def _record(self, event: Event) -> None:
-        value = self._values[event.name]
-        if event.name in self._folded:
-            self._folded[event.name] += len(event.tags) if isinstance(event, Fragments) else 1
+        name = event.name
+        value = self._values[name]
+        if name in self._folded:
+            self._folded[name] += len(event.tags) if isinstance(event, Fragments) else 1
             self._has_lost |= isinstance(event, Lost)
             value.has_lost |= isinstance(event, Lost)
             return
         match event:
-            case Fragment(name, tag, item):
-                if tag in value.fragments or len(tag) != value.depth:
-                    raise GraphError(f"{name}{list(tag)} arrived twice or does not exist")
-                value.put(tag, item)
-            case Fragments(name, tags, items):
-                if not value.put_all(tags, items):
-                    raise GraphError(f"{name}: of its items {list(tags)} some arrived twice or do not exist")
-            case Closed(_, tag, count):
-                value.close(tag, count)
-            case Lost(name, tag):
-                self._lose(self._plan.primitives[name], tag)
+            case Fragments():
+                if not value.put_all(event.tags, event.values):
+                    raise GraphError(f"{name}: of its items {list(event.tags)} some arrived twice or do not exist")
+            case Fragment():
+                if event.tag in value.fragments or len(event.tag) != value.depth:
+                    raise GraphError(f"{name}{list(event.tag)} arrived twice or does not exist")
+                value.put(event.tag, event.value)
+            case Closed():
+                value.close(event.tag, event.count)
+            case Lost():
+                self._lose(self._plan.primitives[name], event.tag)
 
     def _lose(self, p: Primitive, tag: Tag) -> None:
         self._has_lost = True
@@ -179,18 +180,6 @@ class GraphScheduler:
             arrived = sum(t[: len(tag)] == tag for t in value.fragments)
             value.put((*tag, arrived), LOST)
             value.close(tag, arrived + 1)
-
-    def _spread(self, name: str, tag: Tag, value: Any, depth: int) -> None:
-        """Enter a value `depth` lists deep, item by item."""
-        if len(tag) == depth:
-            self._values[name].put(tag, value)
-            return
-        self._values[name].close(tag, len(value))
-        if len(tag) + 1 == depth:
-            self._values[name].put_all([(*tag, i) for i in range(len(value))], value)
-            return
-        for i, item in enumerate(value):
-            self._spread(name, (*tag, i), item, depth)
 
     # --- looking for what is ready -----------------------------------------------------------------------------------
 
@@ -233,11 +222,13 @@ class GraphScheduler:
         return moved, self._requests(sight, tags) if tags else []
 
     def _requests(self, sight: Sight, tags: Sequence[Tag]) -> list[Ready]:
-        columns = [
-            self._column(where, what, tags)
-            for where, what in sight.args
-            if not (self._skipped and where is not Where.LITERAL and what in self._skipped)
-        ]
+        known = sight.args
+        if self._skipped:
+            known = tuple([arg for arg in known if arg[0] is Where.LITERAL or arg[1] not in self._skipped])
+        if len(tags) == 1:
+            only = tuple([self._argument(where, what, tags[0]) for where, what in known])
+            return [Ready(sight.primitive, tuple(tags), (only,))]
+        columns = [self._column(where, what, tags) for where, what in known]
         args = tuple(zip(*columns, strict=True)) if columns else ((),) * len(tags)
         if (size := sight.stage_items or len(tags)) >= len(tags):
             return [Ready(sight.primitive, tuple(tags), args)]
@@ -246,15 +237,18 @@ class GraphScheduler:
 
     def _column(self, where: Where, what: Any, tags: Sequence[Tag]) -> list[Any]:
         """An argument of each of the instances."""
-        if where is Where.LITERAL:
-            return [what] * len(tags)
-        value = self._values[what]
         if where is Where.ITEM:
-            fragments = value.fragments
+            fragments = self._values[what].fragments
             return [fragments[tag] for tag in tags]
-        if where is Where.WHOLE:
-            return [value.get(()) for _ in tags]
-        return [value.get(tag[: value.depth]) for tag in tags]
+        if where is Where.LITERAL or (where is Where.WHOLE and self._values[what].depth == 0):
+            return [self._argument(where, what, ())] * len(tags)
+        return [self._argument(where, what, tag) for tag in tags]
+
+    def _argument(self, where: Where, what: Any, tag: Tag) -> Any:
+        if where is Where.LITERAL:
+            return what
+        value = self._values[what]
+        return value.get(() if where is Where.WHOLE else tag[: value.depth])
 
     def _is_skipped(self, p: Primitive) -> bool:
         if p.when:
@@ -267,12 +261,17 @@ class GraphScheduler:
 
     def _are_whole(self, names: Sequence[str]) -> bool:
         """They are all there, but for those that are skipped."""
-        return not names or all(self._values[name].is_whole() or name in self._skipped for name in names)
+        for name in names:
+            if name in self._skipped:
+                continue
+            if not self._values[name].is_whole():
+                return False
+        return True
 
     def _free_tags(self, name: str, sight: Sight) -> list[Tag]:
         """Places of instances not yet started whose arguments are all there, in ancestry order. They start now."""
         if sight.map_depth == 0:
-            if name in self._started or not self._are_whole(sight.whole):
+            if name in self._started or (sight.whole and not self._are_whole(sight.whole)):
                 return []
             self._started[name] = {()}
             return [()]
@@ -292,7 +291,7 @@ class GraphScheduler:
         return free
 
     def _free_of(self, known: list[Tag], sight: Sight) -> list[Tag]:
-        if not self._are_whole(sight.whole):
+        if sight.whole and not self._are_whole(sight.whole):
             return []
         for name, digits in sight.beside:
             value = self._values[name]
@@ -313,25 +312,24 @@ class GraphScheduler:
         started.update(free)
         return free
 
-    def _argument(self, ref: Ref, tag: Tag) -> Any:
-        value = self._values[ref.name]
-        return value.get(tag[: value.depth] if ref.star else ())
-
     def _lost_among(self, p: Primitive, tags: Sequence[Tag]) -> set[Tag]:
         """Those that cannot run because an argument, or the condition, is lost."""
         if p.when is not None and self._values[p.when.condition].has_lost:
             return set(tags)
-        refs = [r for r in self._plan.refs[p.name] if self._values[r.name].has_lost and r.name not in self._skipped]
+        refs = [(at, name) for at, name in self._sights[p.name].args if at is not Where.LITERAL]
+        lost = [(at, name) for at, name in refs if self._values[name].has_lost and name not in self._skipped]
         depths = self._plan.depths
-        return {tag for tag in tags for ref in refs if contains_lost(self._argument(ref, tag), depths[ref.name])}
+        return {tag for tag in tags for at, name in lost if contains_lost(self._argument(at, name, tag), depths[name])}
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def _pass_on_counts(self, sight: Sight) -> bool:
         """Close the lists of a value that are as long as the ones its primitive maps over."""
-        p, depth, value = sight.primitive, sight.map_depth, self._values[sight.primitive.name]
         known = self._values[sight.driver].counts
-        if sight.is_fold or (depth == 1 and () in value.counts):
+        if sight.is_fold or not known:
+            return False
+        p, depth, value = sight.primitive, sight.map_depth, self._values[sight.primitive.name]
+        if depth == 1 and () in value.counts:
             return False
         drivers, moved = [self._values[name] for name in sight.drivers], False
         for tag in [t for t in known if len(t) < depth and t not in value.counts]:

@@ -11,8 +11,8 @@ instance free for others while several queries are at work.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
 
 from teola_plugin.engines import Capabilities, Item
 from teola_plugin.runtime.beginnings import beginning_of
@@ -28,17 +28,17 @@ BUSIER = 0.25
 
 @dataclass(slots=True)
 class _Instance:
-    """What one holds: tokens by item, and calls, which may last longer than their items.
+    """What one holds: items, with their tokens, and calls, which may last longer than their items.
 
     It takes work if it `is_up` and not `is_leaving`.
     """
 
-    running: dict[int, int] = field(default_factory=dict)
+    items: int = 0
+    tokens: int = 0
     calls: int = 0
     is_up: bool = True
     is_leaving: bool = False
     is_alone: bool = False
-    tokens: int = 0
 
     @property
     def takes_work(self) -> bool:
@@ -46,7 +46,7 @@ class _Instance:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.running or self.calls)
+        return not (self.items or self.calls)
 
 
 class Instances:
@@ -55,15 +55,14 @@ class Instances:
     def __init__(self, capabilities: Capabilities, count: int) -> None:
         self.capabilities = capabilities
         self._each = [_Instance() for _ in range(count)]
-        self._at: dict[int, int] = {}  # where an item runs
+        self._running: dict[int, tuple[int, int, Hashable]] = {}  # of an item: instance, tokens, query
         self._turn = 0
         self._prefixes: OrderedDict[Hashable, int] = OrderedDict()
-        self._queries: dict[int, Hashable] = {}  # of the items that run
 
     @property
     def running_items(self) -> int:
         """Items that are with an instance."""
-        return len(self._at)
+        return len(self._running)
 
     @property
     def count_up(self) -> int:
@@ -76,7 +75,7 @@ class Instances:
 
     def holds(self, item_id: int) -> bool:
         """The item is with an instance."""
-        return item_id in self._at
+        return item_id in self._running
 
     @property
     def count(self) -> int:
@@ -116,7 +115,7 @@ class Instances:
         if not each.takes_work or each.is_alone:
             return 0
         if self.capabilities.concurrent:
-            return limit - len(each.running)
+            return limit - each.items
         return limit if each.is_idle else 0
 
     def idle(self) -> list[int]:
@@ -127,12 +126,13 @@ class Instances:
         """Another batch is to be placed."""
         self._turn += 1
 
-    def best(self, item: Item, query: Hashable, room: Sequence[int], load: Sequence[float]) -> int | None:
-        """The instance for an item, of those with room."""
+    def best(self, item: Item, query: Hashable, room: Sequence[int], load: Sequence[float] | None = None) -> int | None:
+        """The instance for an item, of those with room. `load`: what each would have, if not what it has."""
         if item.urgency.objective == "throughput" and self.capabilities.concurrent and self.capabilities.max_items > 1:
-            room = self._less_kept(room, load, query)
+            room = self._less_kept(room, self.loads() if load is None else load, query)
         if len(room) == 1:
             return 0 if room[0] > 0 else None
+        load = self.loads() if load is None else load
         fitting = [at for at, free in enumerate(room) if free > 0 and self.fits(item, self._each[at].tokens, False)]
         if not fitting:
             return None
@@ -150,7 +150,7 @@ class Instances:
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
         """The room for a throughput group: less what is kept for other queries, if any are at work here."""
         up = [at for at, each in enumerate(self._each) if each.takes_work]
-        if not up or all(other == query for other in self._queries.values()):
+        if not up or all(other == query for _, _, other in self._running.values()):
             return room
         kept, at_least = max(1, int(KEPT_SHARE * self.capabilities.max_items)), min(up, key=lambda at: load[at])
         return [free - kept if at == at_least else free for at, free in enumerate(room)]
@@ -170,7 +170,7 @@ class Instances:
 
     def _load(self, at: int) -> float:
         each = self._each[at]
-        return float(each.tokens if self.capabilities.max_tokens else len(each.running))
+        return float(each.tokens if self.capabilities.max_tokens else each.items)
 
     def weight(self, item: Item) -> int:
         """What an item adds to the load."""
@@ -183,24 +183,25 @@ class Instances:
 
     # --- items come and go -------------------------------------------------------------------------------------------
 
-    def start(self, at: int, items: Iterable[tuple[Item, Hashable]], *, is_alone: bool) -> None:
-        """These items, each with its query, are with that instance from now on."""
+    def start(self, at: int, items: Sequence[Item], query: Hashable, *, is_alone: bool) -> None:
+        """These items of a query are with that instance from now on."""
         each = self._each[at]
         each.is_alone = is_alone
-        for item, query in items:
-            each.running[item.id] = item.tokens
-            each.tokens += item.tokens
-            self._at[item.id] = at
-            self._queries[item.id] = query
-            self._remember(item, query, at)
+        has_choice = len(self._each) > 1
+        each.items += len(items)
+        for item in items:
+            tokens = item.tokens
+            each.tokens += tokens
+            self._running[item.id] = (at, tokens, query)
+            if has_choice:
+                self._remember(item, query, at)
 
     def _remember(self, item: Item, query: Hashable, at: int) -> None:
-        if len(self._each) > 1:
-            for key in self._prefix_keys(item, query):
-                self._prefixes[key] = at
-                self._prefixes.move_to_end(key)
-            while len(self._prefixes) > REMEMBERED_PREFIXES:
-                self._prefixes.popitem(last=False)
+        for key in self._prefix_keys(item, query):
+            self._prefixes[key] = at
+            self._prefixes.move_to_end(key)
+        while len(self._prefixes) > REMEMBERED_PREFIXES:
+            self._prefixes.popitem(last=False)
 
     def begin_call(self, at: int) -> None:
         """A batch is being run there: one that runs no two at once takes nothing before the call is over."""
@@ -215,11 +216,12 @@ class Instances:
         """These items ended; how many of them were with an instance."""
         ended = 0
         for item_id in ids:
-            if (at := self._at.pop(item_id, None)) is not None:
+            if (held := self._running.pop(item_id, None)) is not None:
+                at, tokens, _ = held
                 each = self._each[at]
-                each.tokens -= each.running.pop(item_id)
-                del self._queries[item_id]
-                each.is_alone &= bool(each.running)
+                each.items -= 1
+                each.tokens -= tokens
+                each.is_alone &= each.items > 0
                 ended += 1
         self._trim()
         return ended

@@ -100,7 +100,7 @@ def po(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pi
 
 def to(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
     """First come first served, filled to `free` slots."""
-    return fill(queue, in_order(len(queue), lambda i: queue[i].arrival), free)
+    return fill(queue, in_order([request.arrival for request in queue]), free)
 
 
 def topology(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
@@ -110,17 +110,16 @@ def topology(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> l
         depths.setdefault(request.query, set()).add(request.depth)
     rounds = {query: sorted(found, reverse=True) for query, found in depths.items()}
     earliest = _earliest(queue)
-
-    def rank(i: int) -> tuple[int, float, int, int]:
-        request = queue[i]
-        in_round = rounds[request.query].index(request.depth)
-        return (in_round, request.begun_s, earliest[request.query], request.arrival)
+    ranks = [
+        (rounds[request.query].index(request.depth), request.begun_s, earliest[request.query], request.arrival)
+        for request in queue
+    ]
 
     def is_near(first: int, other: int, tolerance_s: float) -> bool:
-        (first_round, first_s, *_), (other_round, other_s, *_) = rank(first), rank(other)
+        (first_round, first_s, *_), (other_round, other_s, *_) = ranks[first], ranks[other]
         return first_round == other_round and other_s <= first_s + tolerance_s
 
-    return fill(queue, _warm_first(queue, in_order(len(queue), rank), is_near, warm), free)
+    return fill(queue, _warm_first(queue, in_order(ranks), is_near, warm), free)
 
 
 def critical_path(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
@@ -131,17 +130,19 @@ def critical_path(queue: Sequence[Waiting], free: int, warm: Warm | None = None)
     """
     longest_s: dict[Hashable, float] = {}
     for request in queue:
-        longest_s[request.query] = max(request.remaining_s, longest_s.get(request.query, 0.0))
+        if request.remaining_s > longest_s.setdefault(request.query, 0.0):
+            longest_s[request.query] = request.remaining_s
 
-    def rank(i: int) -> tuple[float, int]:
-        request = queue[i]
-        can_wait_s = longest_s[request.query] - request.remaining_s
-        return (_due_s(request.begun_s, longest_s[request.query] + can_wait_s), request.arrival)
+    ranks: list[tuple[float, int]] = []
+    for request in queue:
+        longest = longest_s[request.query]
+        can_wait_s = longest - request.remaining_s
+        ranks.append((_due_s(request.begun_s, longest + can_wait_s), request.arrival))
 
     def is_near(first: int, other: int, tolerance_s: float) -> bool:
-        return rank(other)[0] <= rank(first)[0] + tolerance_s
+        return ranks[other][0] <= ranks[first][0] + tolerance_s
 
-    return fill(queue, _warm_first(queue, in_order(len(queue), rank), is_near, warm), free)
+    return fill(queue, _warm_first(queue, in_order(ranks), is_near, warm), free)
 
 
 def _due_s(begun_s: float, remaining_s: float) -> float:
@@ -179,12 +180,12 @@ PRIORITIES: dict[str, Callable[[Urgency, float], int]] = {
 """What an engine that orders its own queue is told (`Item.priority`) of a request whose query began at `begun_s`."""
 
 
-def in_order(count: int, rank: Callable[[int], Any]) -> Iterator[int]:
-    """0 to `count`, by rank. Of a long queue no more is sorted than is asked for, which is a few free slots."""
-    ranks = [(rank(i), i) for i in range(count)]
-    heapq.heapify(ranks)
-    while ranks:
-        yield heapq.heappop(ranks)[1]
+def in_order(ranks: Iterable[Any]) -> Iterator[int]:
+    """Their places, by rank. Of a long queue no more is sorted than is asked for, which is a few free slots."""
+    places = [(rank, place) for place, rank in enumerate(ranks)]
+    heapq.heapify(places)
+    while places:
+        yield heapq.heappop(places)[1]
 
 
 def _warm_first(
@@ -197,18 +198,24 @@ def _warm_first(
 def _changed(
     queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: Warm
 ) -> Iterator[int]:
-    last_run = dict(warm.last_run)
+    tolerance_s, last_run = warm.tolerance_s, warm.last_run
     newest = max(last_run.values(), default=0)
+    runs_now: dict[Hashable, int] = {}
     near: list[int] = []
     following = next(order, None)
     while near or following is not None:
-        while following is not None and (not near or is_near(near[0], following, warm.tolerance_s)):
+        while following is not None and (not near or is_near(near[0], following, tolerance_s)):
             near.append(following)
             following = next(order, None)
-        at = max(range(len(near)), key=lambda at: last_run.get(queue[near[at]].beginning, -1))  # of equals the first
+        at, latest = 0, -1  # of equals the first
+        for place, index in enumerate(near):
+            beginning = queue[index].beginning
+            run = runs_now.get(beginning, last_run.get(beginning, -1))
+            if run > latest:
+                at, latest = place, run
         index = near.pop(at)
         if (beginning := queue[index].beginning) is not None:
-            last_run[beginning] = newest = newest + 1
+            runs_now[beginning] = newest = newest + 1
         yield index
 
 

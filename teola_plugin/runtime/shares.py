@@ -48,25 +48,32 @@ class Shares:
                     retry_after_s,
                 )
 
-    def came(self, items: Iterable[Item]) -> None:
+    def came(self, items: Collection[Item]) -> None:
         """They wait from now on."""
+        held = self._held
         for item in items:
-            if item.tenant not in self._held:
-                self._catch_up(item.tenant)
-            self._held[item.tenant] = self._held.get(item.tenant, 0) + 1
-            self.waiting += 1
+            tenant = item.tenant
+            if tenant not in held:
+                self._catch_up(tenant)
+            held[tenant] = held.get(tenant, 0) + 1
+        self.waiting += len(items)
 
-    def left(self, items: Iterable[Item]) -> None:
+    def left(self, items: Collection[Item]) -> None:
         """They wait no more."""
+        held = self._held
         for item in items:
-            self.waiting -= 1
-            self._held[item.tenant] -= 1
-            if not self._held[item.tenant]:
-                del self._held[item.tenant]
+            tenant = item.tenant
+            held[tenant] -= 1
+            if not held[tenant]:
+                del held[tenant]
+        self.waiting -= len(items)
 
-    def serve(self, item: Item) -> None:
-        """Its slot is the tenant's."""
-        self._served[item.tenant] = self._served.get(item.tenant, 0.0) + (item.tokens or 1)
+    def serve(self, items: Iterable[Item]) -> None:
+        """Their slots are their tenants'."""
+        served = self._served
+        for item in items:
+            tenant = item.tenant
+            served[tenant] = served.get(tenant, 0.0) + (item.tokens or 1)
 
     def in_turn(self, tenants: Mapping[str, object]) -> list[str]:
         """Who was served least comes first."""

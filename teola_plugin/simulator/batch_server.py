@@ -38,14 +38,13 @@ class BatchInstance:
         self._tell = tell
         self._begun = begun
         self._answer = server.answers or partial(answer, texts=server.texts)
+        self._by_items_s: dict[tuple[str, int], float] = {}  # what batches take where tokens do not count
 
     def begin(self, works: Sequence[Work]) -> None:
         """Run a batch; all have the same operation and settings."""
         if self._begun:
             self._begun(works)
-        op = works[0].step.op
-        tokens = self._tokens(op, works)
-        seconds = self._server.profiles[op].predict_s(len(works), tokens)
+        seconds = self._seconds(works)
         self._use.batches += 1
         self._use.items += len(works)
         self._use.busy_s += seconds
@@ -69,11 +68,18 @@ class BatchInstance:
         except Exception as e:  # around what stands for an engine: it is this item's
             return Lost(e)
 
+    def _seconds(self, works: Sequence[Work]) -> float:
+        op, items = works[0].step.op, len(works)
+        profile = self._server.profiles[op]
+        if profile.token_s or profile.measured_tokens is not None:
+            return profile.predict_s(items, self._tokens(op, works))
+        seconds = self._by_items_s.get((op, items))
+        if seconds is None:
+            seconds = self._by_items_s[op, items] = profile.predict_s(items, 0)
+        return seconds
+
     def _tokens(self, op: str, works: Sequence[Work]) -> int | None:
         """Of all items together; None for those of the usual length, where nobody would count them."""
-        profile = self._server.profiles[op]
-        if not profile.token_s and profile.measured_tokens is None:
-            return 0
         if op == "embedding":
             prefix = self._count(str(works[0].step.settings.get("prompt") or ""))
             return sum(self._count(str(work.payload)) + prefix for work in works)

@@ -28,7 +28,7 @@ class Clock:
 
     def at(self, due_s: float, act: Callable[..., None], *args: Any) -> None:
         """Call it at that second, or now if that is past."""
-        heapq.heappush(self._due, (max(due_s, self.now_s), next(self._numbers), act, args))
+        heapq.heappush(self._due, (due_s if due_s > self.now_s else self.now_s, next(self._numbers), act, args))
 
     def soon(self, act: Callable[..., None], *args: Any) -> None:
         """Call it at this instant, after what was asked for before."""

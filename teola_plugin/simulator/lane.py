@@ -90,19 +90,19 @@ class Lane:
         joinable = self._joinable.setdefault((step.group, step.grammar), {}) if step.is_repeatable else None
         priority = self._priority(urgency, request.began_s) if self._capabilities.abort else 0  # for LLMs
         tokens = self._kv_tokens(request) if self._capabilities.max_tokens is not None else None
+        ids = self._ids
         for position, payload in enumerate(request.payloads):
-            key = None
-            if joinable is not None:
-                key = payload if type(payload) is str else _key(payload)
-                if known := joinable.get(key):
-                    self._join(known, request, position)
-                    continue
             kv_tokens = tokens[position] if tokens else 0
-            work = Work(next(self._ids), request, position, payload, queued, kv_tokens, priority)
+            if joinable is None:
+                fresh.append(Work(next(ids), request, position, payload, queued, kv_tokens, priority))
+                continue
+            key = payload if type(payload) is str else _key(payload)
+            if known := joinable.get(key):
+                self._join(known, request, position)
+                continue
+            work = joinable[key] = Work(next(ids), request, position, payload, queued, kv_tokens, priority)
+            work.joinable, work.key = joinable, key
             fresh.append(work)
-            if joinable is not None:
-                joinable[key] = work
-                work.joinable, work.key = joinable, key
         request.works += fresh
         self._scheduler.submit(queued, now_s)
         self._pump_soon()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from teola_plugin.engines import freeze, is_repeatable
@@ -120,10 +119,10 @@ class Query:
 
     # --- the loop of the run-ahead -----------------------------------------------------------------------------------
 
-    def _go(self, step: Callable[[], list[Ready]]) -> None:
+    def _go(self, step: Callable[..., list[Ready]], *args: Any) -> None:
         if not self._is_over:
             try:
-                self._run(step())
+                self._run(step(*args))
             except Exception as e:  # values that do not fit the graph: it is this query's
                 self._end_by(e)
         if self._on_its_way == 0 and not self._has_ended:
@@ -211,7 +210,7 @@ class Query:
 
     def _take(self, request: Request) -> None:
         self._on_its_way -= 1
-        self._go(partial(self._apply, request))
+        self._go(self._apply, request)
 
     def _apply(self, request: Request) -> list[Ready]:
         return self._scheduler.apply(self._events(request))
@@ -249,7 +248,7 @@ class Query:
         events: list[Event] = [Fragment(name, (*tag, begin + n), item) for n, item in enumerate(items)]
         if is_last:
             events.append(Closed(name, tag, end))
-        self._go(lambda: self._scheduler.apply(events))
+        self._go(self._scheduler.apply, events)
 
 
 def _first(*args: Any) -> Any:
