@@ -13,7 +13,6 @@ Exit status: 0 all well, 1 something differs or is missing, 2 wrong usage, 130 C
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -299,22 +298,11 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 
 def _load(target: str) -> Any:
     """The object that `module:object` names; the current folder is on the path, as for `python -m`."""
-    module_name, _, path = target.partition(":")
-    if not all(name.isidentifier() for name in [*module_name.split("."), *path.split(".")]):
-        raise TeolaError(f"{target!r} is not MODULE:OBJECT, such as app:chain")
+    from teola_plugin.registry import object_named
+
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as e:
-        if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
-            raise TeolaError(f"there is no module {module_name!r} here ({os.getcwd()}) or installed") from e
-        raise
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise TeolaError(f"{module_name!r} has no {path!r}")
-        found = getattr(found, name)
-    return found
+    return object_named(target)
 
 
 def _value(text: str) -> Any:

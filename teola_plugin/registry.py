@@ -9,15 +9,18 @@
     instances = 2
     profile = "profiles.json"          # written by `teola profile`
 
-Nothing is loaded here. A declaration is plain data, so that it can travel to another process as JSON (`to_json`), where
-`runtime/engines/build.py` makes an engine of it. Source: arXiv 2407.00326, section 3.2, engine registration.
+No engine is loaded here. A declaration is plain data, so that it can travel to another process as JSON (`to_json`),
+where `runtime/engines/build.py` makes an engine of it. Source: arXiv 2407.00326, section 3.2, engine registration.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
 import math
+import os
+import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from teola_plugin.errors import EngineError, ProfileError
+from teola_plugin.errors import EngineError, ProfileError, TeolaError
 from teola_plugin.profile import LlmProfile, Profile, load, parse
 
 KINDS = {
@@ -158,8 +161,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_executable(value: object) -> bool:
-    module, colon, path = value.partition(":") if isinstance(value, str) else ("", "", ".")
-    return value == "" or (colon == ":" and all(n.isidentifier() for n in [*module.split("."), *path.split(".")]))
+    return value == "" or (isinstance(value, str) and _names_object(value))
 
 
 def _is_json(value: object) -> bool:
@@ -212,6 +214,32 @@ def _hint(got: object, known: Iterable[str]) -> str:
 
 def _choice(name: str) -> str:
     return f"; expected {_FIELDS[name][1]}"
+
+
+# --- objects by name ----------------------------------------------------------------------------------------
+
+
+def object_named(text: str) -> Any:
+    """What "package.module:object" names; the module is imported. Raises: TeolaError if there is no such object."""
+    if not _names_object(text):
+        raise TeolaError(f"{text!r} is not MODULE:OBJECT, such as app:chain")
+    module, _, path = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        if not e.name or not f"{module}.".startswith(f"{e.name}."):  # one that the module imports
+            raise
+        raise TeolaError(f"there is no module {module!r}, installed or in {sys.path[0] or os.getcwd()}") from e
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise TeolaError(f"{module!r} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def _names_object(text: str) -> bool:
+    module, _, path = text.partition(":")
+    return all(name.isidentifier() for name in [*module.split("."), *path.split(".")])
 
 
 # --- files --------------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from teola_plugin.engines import Engine
-from teola_plugin.errors import EngineError, EngineUnavailable, ModelMismatch
+from teola_plugin.errors import EngineError, EngineUnavailable, ModelMismatch, TeolaError
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.registry import EngineConfig
+from teola_plugin.registry import EngineConfig, object_named
 from teola_plugin.runtime.pool import EnginePool
 
 DIM = 384
@@ -230,17 +230,10 @@ def _profile_engine(config: EngineConfig, profile: _Profile) -> Engine:
 
 
 def _custom(config: EngineConfig, profile: _Profile) -> Engine:
-    module_name, _, path = config.executable.partition(":")
     try:
-        make: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as e:
-        if e.name and f"{module_name}.".startswith(f"{e.name}."):
-            raise EngineUnavailable(f"engine {config.name!r}: executable: there is no module {module_name!r}") from e
-        raise
-    for name in path.split("."):
-        if not hasattr(make, name):
-            raise EngineError(f"engine {config.name!r}: executable: {module_name!r} has no {path!r}")
-        make = getattr(make, name)
+        make = object_named(config.executable)
+    except TeolaError as e:
+        raise EngineUnavailable(f"engine {config.name!r}: executable: {e}") from e
     _check_call(config, make)
     engine = make(**config.config)
     if not isinstance(engine, Engine):
