@@ -104,7 +104,7 @@ class Instance:
         self._record = record
         self._rng = rng
         self._item_s = 0.1
-        self._calls: set[asyncio.Future[None]] = set()
+        self._calls: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._stopped: set[int] = set()
         self._is_up = True
         self._begun = 0
@@ -137,7 +137,7 @@ class Instance:
         for at, item in enumerate(batch.items):
             self.holding[call, at] = item
             self._record.began_s.setdefault((str(item.payload), item.tenant), loop.time())
-        self._calls.add(end)
+        self._calls[end] = None
         late: list[tuple[int, Outcome]] = []
         work = asyncio.ensure_future(self._work(batch, tell, late))
         try:
@@ -147,7 +147,7 @@ class Instance:
             await work
         finally:
             work.cancel()
-            self._calls.discard(end)
+            self._calls.pop(end, None)
             if not end.done():
                 end.cancel()
             for at in range(len(batch.items)):

@@ -5,6 +5,7 @@ The first ten are those of the prototype of the paper's authors, or of its like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 from teola_plugin.engines import Delta, Done, Failed
-from teola_plugin.errors import EngineCrashed
+from teola_plugin.errors import EngineCrashed, Overloaded
 from teola_plugin.runtime import debts, lane, retries
 from teola_plugin.runtime.deadlines import Deadlines
 from teola_plugin.runtime.debts import Debt
-from teola_plugin.runtime.engine_scheduler import EngineScheduler
+from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.instances import Instances
 from teola_plugin.runtime.lane import Lane
 from teola_plugin.runtime.ledger import Ledger
@@ -151,12 +152,24 @@ def crashed_work_fails(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def no_aging(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EngineScheduler, "_is_aged", lambda *_: False)
+    patch.setattr(Limits, "aging_s", property(lambda self: math.inf, lambda self, seconds: None))
 
 
 @fault
 def aging_before_fairness(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shares, "tenants", 1)
+
+
+@fault
+def tenants_have_no_shares(patch: pytest.MonkeyPatch) -> None:
+    """Neither of the slots nor of the room to wait: who comes first has them."""
+
+    def check_room(self: Shares, items: Any, limit: int, retry_after_s: float) -> None:
+        if self.waiting + len(items) > limit:
+            raise Overloaded("all places are taken", retry_after_s)
+
+    patch.setattr(Shares, "check_room", check_room)
+    patch.setattr(Shares, "tenants", 1)  # `in_turn` is asked only where there are several
 
 
 @fault
@@ -275,6 +288,13 @@ def who_joins_a_text_misses_its_beginning(patch: pytest.MonkeyPatch) -> None:
 def test_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FAULTS[name](monkeypatch)
     assert any(_problems()), "nothing noticed it"
+
+
+def test_only_shares_keep_a_polite_tenant_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = SCENARIOS["a polite tenant keeps its service"]
+    assert play(scene) == []
+    FAULTS["tenants have no shares"](monkeypatch)
+    assert play(scene), "nothing noticed it"
 
 
 def _problems() -> Iterator[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,14 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.registry import EngineConfig
+from teola_plugin.runtime import ray_engines as rays
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.remote import RemoteEngine
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from teola_plugin.trace import Function
 
@@ -76,6 +80,36 @@ async def answer(graph: Prepared, question: str, deadline_s: float) -> str:
     terms = Terms("", asyncio.get_running_loop().time() + deadline_s)
     outputs = await run_query(runtime.host, graph, {"question": question}, terms=terms)
     return str(outputs["answer"])
+
+
+def ask(engine: RemoteEngine, payloads: list[Any], op: str = "embedding", **settings: Any) -> list[Reply]:
+    replies = [Reply() for _ in payloads]
+    runtime.host.submit(engine, op, payloads, settings, replies)
+    return replies
+
+
+def wait_for(replies: list[Reply], timeout_s: float) -> None:
+    until_s = time.monotonic() + timeout_s
+    while any(r.outcome is None for r in replies) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert all(r.outcome is not None for r in replies), "some item never ended"
+
+
+def stats(ray: Any, name: str) -> dict[str, Any]:
+    actor = ray.get_actor(rays.PREFIX + name, namespace="teola")
+    found: dict[str, Any] = ray.get(actor.stats.remote(), timeout=60)
+    return found
+
+
+def idle(ray: Any, name: str) -> bool:
+    """Nothing waits or runs there, after a while at most."""
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        found = stats(ray, name)
+        if found["open"] == found["queued"] == found["running"] == 0:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 class Fragile:

@@ -67,7 +67,9 @@ Serving = Callable[[str], AbstractContextManager[Server]]
 def serving() -> Serving:
     """Servers are forked off a process that has imported all they need, which takes its time."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.chaos.serving"])
+    context.set_forkserver_preload(
+        ["tests.chaos.serving", "teola_plugin.adapters.langchain", "teola_plugin.adapters.chroma"]
+    )
 
     @contextlib.contextmanager
     def serving(form: str) -> Iterator[Server]:

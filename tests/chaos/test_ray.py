@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -20,60 +19,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from teola_plugin import runtime
+from teola_plugin.cli import app
 from teola_plugin.engines import Failed
-from teola_plugin.errors import EngineError, Poisoned, TeolaError
+from teola_plugin.errors import DeadlineExceeded, EngineError, Poisoned, TeolaError
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime import ray_engines as rays
-from teola_plugin.runtime.ray_actor import EngineActor
+from teola_plugin.runtime.local import Query
 from teola_plugin.runtime.ray_cluster import connect
-from teola_plugin.runtime.ray_line import RayLine
 from teola_plugin.runtime.remote import RemoteEngine
 from teola_plugin.seams import Reply
-from tests.chaos.ray_world import CONFIGS, answer, expected, prepared
+from teola_plugin.tenancy import Terms
+from tests.chaos.apps import IS_FULL
+from tests.chaos.ray_nodes import alive, far_node, lose
+from tests.chaos.ray_world import CONFIGS, answer, ask, expected, idle, prepared, stats, wait_for
+from tests.chaos.reaper import Reaper
 
-IS_FULL = os.environ.get("TEOLA_CHAOS") == "full"
 QUERIES_A_SECOND = 20 if IS_FULL else 10
-SECONDS = 60 if IS_FULL else 12
-KILL_EVERY_S = 5 if IS_FULL else 4
-FREEZES = 3 if IS_FULL else 1
-FREEZE_S = 3
+SECONDS = 60 if IS_FULL else 8
 DEADLINE_S = 30.0
 CANCELS = 500 if IS_FULL else 100
+LATE_S = 8 if IS_FULL else 3
+
+CPUS = 2
+"""Of the cluster, which starts a process for each beforehand. An engine here takes a tenth of one."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    ray = connect(num_cpus=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_health_check_period_ms", "500")  # it is asked five times whether a node is lost
+        ray = connect(num_cpus=CPUS)
     yield ray
     runtime.host.close()
     ray.shutdown()
     os.environ.pop("RAY_ADDRESS", None)
-
-
-def ask(engine: RemoteEngine, payloads: list[Any], op: str = "embedding", **settings: Any) -> list[Reply]:
-    replies = [Reply() for _ in payloads]
-    runtime.host.submit(engine, op, payloads, settings, replies)
-    return replies
-
-
-def stats(ray: Any, name: str) -> dict[str, Any]:
-    actor = ray.get_actor(rays.PREFIX + name, namespace="teola")
-    found: dict[str, Any] = ray.get(actor.stats.remote(), timeout=60)
-    return found
-
-
-def idle(ray: Any, name: str) -> bool:
-    """Nothing waits or runs there, after a while at most."""
-    until_s = time.monotonic() + 10
-    while time.monotonic() < until_s:
-        found = stats(ray, name)
-        if found["open"] == found["queued"] == found["running"] == 0:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 DRIVER = """
@@ -140,16 +123,18 @@ def test_an_engine_that_cannot_be_built_says_why(cluster: Any) -> None:
     assert "broken" not in [each.name for each in rays.engines() if each.hello]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
-def test_a_dead_address_is_told_from_a_missing_one(address: str) -> None:
+def test_a_dead_address_is_told_from_a_missing_one() -> None:
+    addresses = ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"]
     code = (
         "from teola_plugin.runtime.ray_cluster import connect\n"
         "from teola_plugin.errors import EngineError\n"
-        f"try:\n    connect({address!r})\nexcept EngineError as e:\n    print(e)"
+        f"for address in {addresses}:\n"
+        "    try:\n        connect(address)\n    except EngineError as e:\n        print(e)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert address in done.stdout
-    assert "Ray" in done.stdout
+    said = done.stdout.splitlines()
+    assert len(said) == len(addresses)
+    assert all(repr(address) in line and "Ray" in line for address, line in zip(addresses, said, strict=True))
 
 
 def test_instances_are_added_and_taken_away_under_load(cluster: Any) -> None:
@@ -178,13 +163,6 @@ def test_a_poisoned_item_fails_alone_wherever_it_crashes_its_process(cluster: An
     assert ask(engine, ["after"])[0].result() == "after"
 
 
-def wait_for(replies: list[Reply], timeout_s: float) -> None:
-    until_s = time.monotonic() + timeout_s
-    while any(r.outcome is None for r in replies) and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert all(r.outcome is not None for r in replies), "some item never ended"
-
-
 def test_cancels_at_random_moments_leave_the_engine_idle(cluster: Any) -> None:
     engine = rays.start(replace(CONFIGS["llm"], name="cancelled"))
     drawn = random.Random(5)
@@ -199,37 +177,30 @@ def test_cancels_at_random_moments_leave_the_engine_idle(cluster: Any) -> None:
     assert runtime.host.load(engine) == (0, 0)
 
 
-class Reaper(threading.Thread):
-    """Kills, and now and then freezes, a random engine's process."""
-
-    def __init__(self, engines: dict[str, RemoteEngine]) -> None:
-        super().__init__(daemon=True)
-        self.over = threading.Event()
-        self.did: Counter[str] = Counter()
-        self._engines = engines
-        self._drawn = random.Random(7)
-
-    def run(self) -> None:
-        turn = 0
-        while not self.over.wait(KILL_EVERY_S):
-            name = self._drawn.choice([*self._engines])
-            try:
-                pid = asyncio.run_coroutine_threadsafe(_pid(name), runtime.host.loop).result(20)
-            except Exception:  # it is being restarted: it has been killed enough
-                continue
-            if turn % 4 == 2 and self.did["freeze"] < FREEZES:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(FREEZE_S)
-                os.kill(pid, signal.SIGCONT)
-                self.did["freeze"] += 1
-            else:
-                os.kill(pid, signal.SIGKILL)
-                self.did["kill"] += 1
-            turn += 1
-
-
-async def _pid(name: str) -> int:
-    return (await RayLine(EngineActor, None, name=name).hello()).pid
+def test_a_node_that_is_lost_takes_nobody_down_with_it(cluster: Any) -> None:
+    (head,) = alive(cluster)
+    embedder = replace(CONFIGS["embedder"], profile=Profile.affine(0.01))
+    with far_node(cluster) as node:
+        near = rays.start(replace(embedder, name="near", resources={"node:__internal_head__": 0.1}))
+        far = rays.start(replace(embedder, name="far", resources={"far": 1}, instances=2))
+        assert far.hello.instances == 2
+        assert rays.nodes_of("near") == [head]
+        assert {*rays.nodes_of("far")} == {*alive(cluster)} - {head}
+        texts = [f"text {i}" for i in range(20)]
+        vectors = [[reply.result().tobytes() for reply in ask(engine, texts)] for engine in (near, far)]
+        assert vectors[0] == vectors[1]
+        with pytest.raises(EngineError, match="do not fit"):
+            rays.start(replace(embedder, name="nowhere", resources={"far": 3}, instances=2))
+        lose(node)
+    while len(alive(cluster)) > 1:
+        time.sleep(0.05)
+    now_s = time.monotonic()
+    late = Reply()
+    runtime.host.submit(far, "embedding", ["late"], {}, [late], query=Query(1, Terms("", now_s + LATE_S), now_s))
+    with pytest.raises(DeadlineExceeded):
+        late.result()
+    assert ask(near, ["again"])[0].result().shape == (16,)
+    cluster.kill(cluster.get_actor(rays.PREFIX + "far", namespace="teola"))  # it waits for its node
 
 
 def test_nothing_is_lost_doubled_or_wrong_while_engines_are_killed(cluster: Any) -> None:
@@ -295,11 +266,18 @@ profile = { points = [[0, 0.001], [1, 0.001]] }
 
 
 def teola(*arguments: str) -> str:
+    """In a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "teola_plugin.cli", "engines", *arguments],
-        capture_output=True, text=True, timeout=180, check=False, env={**os.environ, "COLUMNS": "200"},
+        capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     return f"{done.returncode} {done.stdout}{done.stderr}"
+
+
+def teola_here(*arguments: str) -> str:
+    """In this process, which is connected already."""
+    done = CliRunner().invoke(app, ["engines", *arguments], env={"COLUMNS": "200"})
+    return f"{done.exit_code} {done.output}"
 
 
 def test_the_command_starts_lists_scales_and_stops(cluster: Any, tmp_path: Path) -> None:
@@ -308,12 +286,12 @@ def test_the_command_starts_lists_scales_and_stops(cluster: Any, tmp_path: Path)
     assert teola("start", str(path)).startswith("0 declared: profile_embedding")
     engine = rays.attach("declared")
     assert ask(engine, ["still there, although its starter has gone"])[0].result().shape == (8,)
-    assert teola("scale", "declared", "3") == "0 declared: 3 instances\n"
-    listed = next(line for line in teola("list").splitlines() if "declared" in line)
+    assert teola_here("scale", "declared", "3") == "0 declared: 3 instances\n"
+    listed = next(line for line in teola_here("list").splitlines() if "declared" in line)
     assert [cell.strip() for cell in listed.split("│")[2:5]] == ["profile_embedding", "", "3"]
     assert teola("stop", "declared") == "0 declared: stopped\n"
-    assert "no engine 'declared'" in teola("stop", "declared")
-    assert teola("start", str(path), "--engine", "another").startswith("1 teola: ")
+    assert "no engine 'declared'" in teola_here("stop", "declared")
+    assert teola_here("start", str(path), "--engine", "another").startswith("1 teola: ")
 
 
 def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any) -> None:

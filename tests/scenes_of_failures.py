@@ -1,0 +1,149 @@
+"""Scenes of one engine: who pays for what fails or crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from teola_plugin.engines import WRITES, Delta, Done
+from teola_plugin.errors import EngineCrashed, Poisoned
+from teola_plugin.runtime.engine_scheduler import Limits
+from teola_plugin.runtime.lane import Rules
+from tests.faulty_engines import BatchError, Instance, ItemError
+from tests.scene import LLM, Scene, error_of
+from tests.simulated_requests import GREEDY
+
+
+async def readers_of_a_failure_have_their_own_try() -> list[str]:
+    """Also when nothing else is owed meanwhile."""
+    scene = Scene()
+    for _ in range(3):
+        scene.ask("fails:1")
+    await scene.until_all_ended()
+    errors = [error_of(reply) for reply in scene.replies]
+    scene.expect(all(isinstance(error, ItemError) for error in errors), f"{errors}")
+    scene.expect(len({id(error) for error in errors}) == 3, "readers share an error")
+    return scene.problems
+
+
+async def a_crasher_has_no_more_tries_for_more_readers() -> list[str]:
+    scene = Scene()
+    for _ in range(5):
+        scene.ask("crasher:1")
+    await scene.until_all_ended()
+    scene.expect(all(isinstance(error_of(reply), Poisoned) for reply in scene.replies), "not all heard of it")
+    scene.expect(scene.lane.counts.crashes == 3, f"{scene.lane.counts.crashes} crashes")
+    return scene.problems
+
+
+async def crashed_work_is_tried_again() -> list[str]:
+    scene = Scene()
+    scene.ask("crasher:1", "ok:1", "ok:2")
+    await scene.until_all_ended()
+    scene.expect(isinstance(error_of(scene.replies[0]), Poisoned), "the crasher is not blamed")
+    scene.expect(all(isinstance(reply.outcome, Done) for reply in scene.replies[1:]), "its mates failed")
+    return scene.problems
+
+
+async def poison_fails_alone() -> list[str]:
+    """Also if nobody waits for the poisoned one any more when its batch fails."""
+    scene = Scene()
+    cancelled, *mates = scene.ask("poison:1", "ok:1")
+    poison, *others = scene.ask("poison:2", "ok:2", "ok:3", op="searching", owner=2)
+    await asyncio.sleep(0.01)
+    cancelled.cancel_unless_ended()
+    await scene.until_all_ended()
+    scene.expect(isinstance(error_of(poison), BatchError), f"the poisoned one: {poison.outcome}")
+    scene.expect(all(isinstance(reply.outcome, Done) for reply in mates + others), "a mate failed")
+    return scene.problems
+
+
+async def a_text_told_in_part_fails_alone() -> list[str]:
+    """Of a batch that fails, what may not be repeated takes nobody with it."""
+    scene = Scene(LLM)
+    write = next(iter(WRITES))
+    scene.ask("poison:1", "ok:1", op=write)
+    await scene.until_all_ended()
+    scene.expect(all(isinstance(error_of(reply), BatchError) for reply in scene.replies), "a write was tried again")
+    scene.expect(len(scene.record.batches) == 1, f"{scene.record.batches}")
+    return scene.problems
+
+
+async def suspects_run_under_load() -> list[str]:
+    """An instance that is never idle makes way for who has to be alone."""
+    scene = Scene(LLM, rules=Rules(Limits(aging_s=5.0)))
+    suspect, *_ = scene.ask("crasher:1", "ok:1", op="partial_prefilling")
+    for n in range(600):
+        scene.ask(f"ok:{n + 10}", owner=n + 2, op="partial_prefilling", depth=9)
+        scene.ask(f"ok:{n + 10000}", owner=n + 2, op="partial_prefilling", depth=9)
+        await asyncio.sleep(0.06)
+    scene.expect(suspect.ended_s < 25, f"the suspect ended at {suspect.ended_s}")
+    await scene.until_all_ended()
+    return scene.problems
+
+
+async def a_suspect_stays_one_when_its_answer_is_lost() -> list[str]:
+    """In company it would be blamed for what that does."""
+    inside: list[str] = []
+    seen: list[list[str]] = []
+
+    class Unlucky(Instance):
+        async def run(self, batch: Any, emit: Any) -> None:
+            mine = [item.payload for item in batch.items]
+            inside.extend(mine)
+            seen.append(list(inside))
+            await asyncio.sleep(1)
+            for payload in mine:
+                inside.remove(payload)
+            if "ok:1" in mine and len(seen) <= 2:
+                raise EngineCrashed("for no reason")
+            for at, payload in enumerate(mine):
+                if payload != "ok:1" or len(seen) > 3:  # the third time its answer is lost
+                    emit(at, Done(payload))
+
+    scene = Scene(LLM, kind=Unlucky)
+    scene.ask("ok:1")
+    while len(seen) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    for n in range(8):
+        scene.ask(f"ok:{n + 10}", owner=2)
+    await scene.until_all_ended()
+    scene.expect([those for those in seen if "ok:1" in those] == [["ok:1"]] * 4, f"{seen}")
+    return scene.problems
+
+
+async def another_text_the_second_time_is_stopped() -> list[str]:
+    """Nobody is told two texts in one, and what writes it does not go on."""
+
+    class Fickle(Instance):
+        async def run(self, batch: Any, emit: Any) -> None:
+            first = not self._record.batches
+            self._record.batches.append([item.payload for item in batch.items])
+            for piece in ("one ", "text ") if first else ("an", "other ", "text "):
+                emit(0, Delta(piece))
+                await asyncio.sleep(1)
+            if first:
+                raise EngineCrashed("in the middle")
+            emit(0, Done("another text "))
+
+    scene = Scene(LLM, kind=Fickle)
+    reply, *_ = scene.ask("ok:1", op="decoding", settings=GREEDY)
+    await scene.until_all_ended()
+    scene.expect(reply.text == "one text ", f"told {reply.text!r}")
+    scene.expect(isinstance(error_of(reply), EngineCrashed), f"{reply.outcome}")
+    scene.expect(len(scene.record.aborted) == 1, "it writes on")
+    await asyncio.sleep(5)
+    scene.expect(scene.lane.is_clear, "something is left")
+    return scene.problems
+
+
+SCENES = (
+    readers_of_a_failure_have_their_own_try,
+    a_crasher_has_no_more_tries_for_more_readers,
+    crashed_work_is_tried_again,
+    poison_fails_alone,
+    a_text_told_in_part_fails_alone,
+    suspects_run_under_load,
+    a_suspect_stays_one_when_its_answer_is_lost,
+    another_text_the_second_time_is_stopped,
+)
