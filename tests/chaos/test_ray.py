@@ -23,14 +23,18 @@ from typer.testing import CliRunner
 
 from teola_plugin import runtime
 from teola_plugin.cli import app
-from teola_plugin.engines import Failed
+from teola_plugin.engines import EngineSpec, Failed
 from teola_plugin.errors import DeadlineExceeded, EngineError, Poisoned, TeolaError
+from teola_plugin.graph import parse
+from teola_plugin.plan import make_plan
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime import ray_engines as rays
+from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.local import Query
 from teola_plugin.runtime.ray_cluster import connect
 from teola_plugin.runtime.remote import RemoteEngine
+from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.chaos.apps import IS_FULL
@@ -59,6 +63,13 @@ def cluster() -> Iterator[Any]:
     os.environ.pop("RAY_ADDRESS", None)
 
 
+CHAIN = """
+inputs(question)
+kv = prefilling(question) @ llm
+text = decoding(kv, max_tokens=8, temperature=0) @ llm
+vector = embedding(text) @ embedder
+outputs(text, vector)
+"""
 DRIVER = """
 import json, sys
 from teola_plugin import runtime
@@ -191,6 +202,7 @@ def test_a_node_that_is_lost_takes_nobody_down_with_it(cluster: Any) -> None:
         assert vectors[0] == vectors[1]
         with pytest.raises(EngineError, match="do not fit"):
             rays.start(replace(embedder, name="nowhere", resources={"far": 3}, instances=2))
+        _hands_on(cluster, near)
         lose(node)
     while len(alive(cluster)) > 1:
         time.sleep(0.05)
@@ -201,6 +213,20 @@ def test_a_node_that_is_lost_takes_nobody_down_with_it(cluster: Any) -> None:
         late.result()
     assert ask(near, ["again"])[0].result().shape == (16,)
     cluster.kill(cluster.get_actor(rays.PREFIX + "far", namespace="teola"))  # it waits for its node
+
+
+def _hands_on(cluster: Any, near: RemoteEngine) -> None:
+    """The LLM there takes its text to the embedder there, which this process has not asked for anything yet."""
+    there = {"resources": {"far": 1}}
+    engines = {name: rays.start(replace(CONFIGS[name], name=f"far {name}", **there)) for name in ("llm", "embedder")}
+    specs = {name: EngineSpec("engine", engine, name) for name, engine in engines.items()}
+    graph = Prepared(make_plan(parse(CHAIN)), {}, specs)
+    asked = run_query(runtime.host, graph, {"question": "Who?"})
+    outputs = asyncio.run_coroutine_threadsafe(asked, runtime.host.loop).result()
+    assert ask(near, [str(outputs["text"])])[0].result().tobytes() == outputs["vector"].tobytes()
+    assert stats(cluster, "far embedder")["handed_on"] == 1
+    for engine in engines.values():
+        rays.stop(engine.name)
 
 
 def test_nothing_is_lost_doubled_or_wrong_while_engines_are_killed(cluster: Any) -> None:
