@@ -76,6 +76,11 @@ def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any
     return ray
 
 
+def is_far(ray: Any, node: str) -> bool:
+    """A node is not the one that this process is on. Of a client by `ray://` nobody can tell where it is."""
+    return bool(ray.util.client.ray.is_connected()) or node != ray.get_runtime_context().get_node_id()
+
+
 def _ask_for_token() -> None:
     """Ray reads this when it is imported. Where it was before, releases from 2.60 on ask for a token by themselves."""
     if "ray" not in sys.modules and not any(name.startswith("RAY_AUTH_") for name in os.environ):

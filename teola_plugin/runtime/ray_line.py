@@ -11,7 +11,7 @@ from typing import Any, Literal
 from teola_plugin.errors import EngineClosed, EngineError
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.messages import Asked, Hello, Said
-from teola_plugin.runtime.ray_cluster import NAMESPACE, check_room, connect
+from teola_plugin.runtime.ray_cluster import NAMESPACE, check_room, connect, is_far
 
 PREFIX = "engine:"
 """Of the actors' names, in Ray's namespace `teola`."""
@@ -85,7 +85,7 @@ class RayLine:
         except Exception:
             self._actor = None  # look it up again next time: it may have been replaced by another of its name
             raise
-        self.is_far = hello.node != self._ray.get_runtime_context().get_node_id()
+        self.is_far = is_far(self._ray, hello.node)
         return hello
 
     async def submit(self, requests: Sequence[Asked]) -> Said:
