@@ -49,15 +49,16 @@ async def one_call_at_a_time() -> list[str]:
     class Tidy(Instance):
         async def run(self, batch: Any, emit: Any) -> None:
             await super().run(batch, emit)
-            self._calls.add(tidying := asyncio.get_running_loop().create_future())
+            self._calls[tidying := asyncio.get_running_loop().create_future()] = None
             await asyncio.sleep(0.5)
-            self._calls.discard(tidying)
+            del self._calls[tidying]
 
     scene = Scene(kind=Tidy)
     for n in range(20):
         scene.ask(f"ok:{n}", owner=n)
         await asyncio.sleep(0.05)
     await scene.until_all_ended()
+    scene.expect(all(isinstance(reply.outcome, Done) for reply in scene.replies), "an item failed")
     return scene.problems
 
 
