@@ -248,7 +248,11 @@ class Engine(Protocol):
     """
 
     name: str
-    capabilities: Capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the scheduler may rely on. Another object once they change."""
+        ...
 
     async def run(self, batch: Batch, emit: Emit) -> None: ...
 

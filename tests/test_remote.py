@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,31 @@ def test_a_batch_reaches_one_of_several_instances_as_one_call() -> None:
             f"{o}{i}" for o in range(1, 5) for i in range(4)
         ]
         assert [[len(b.items) for b in fake.batches] for fake in fakes] == [[8], [8]]
+
+    run(work)
+
+
+def test_no_instance_gets_more_than_its_kv_cache_holds() -> None:
+    """A prompt of 80 characters is taken for 40 tokens and 16 of answer; afterwards for what it was."""
+
+    async def work() -> None:
+        fakes = [FakeEngine(lambda _: says("a b"), name=f"llm/{i}", concurrent=True) for i in range(2)]
+        for fake in fakes:
+            fake.capabilities = replace(fake.capabilities, max_tokens=128)
+            fake.gate = asyncio.Event()
+        children = [await attached(DirectLine(lambda fake=fake: fake, client="head")) for fake in fakes]
+        remote, host = (
+            await attached(DirectLine(lambda: EnginePool("llm", children))),
+            LocalHost(loop=asyncio.get_running_loop()),
+        )
+        replies = ask(host, remote, ["x" * 80] * 5, "decoding", settings={"temperature": 1})
+        await asyncio.sleep(1)
+        assert [len(fake.seen) for fake in fakes] == [2, 2]
+        before = children[0].kv_tokens("decoding", "x" * 80, {})
+        for fake in fakes:
+            fake.gate.set()
+        assert await results(replies) == ["a b"] * 5
+        assert children[0].kv_tokens("decoding", "x" * 80, {}) < before == 57
 
     run(work)
 

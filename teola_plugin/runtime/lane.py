@@ -177,8 +177,8 @@ class Lane:
         instances = _instances(self.held)
         if len(instances) != self.scheduler.instances.count:
             self.scheduler.resize(len(instances))
-        if instances and instances[0].capabilities is not self._told_of:
-            self._learn(instances[0].capabilities)
+        if self.held.capabilities is not self._told_of:
+            self._learn(self.held.capabilities)
         while batch := self.scheduler.next_batch(self._time_s()):
             self._start(instances[batch.instance], batch)
 

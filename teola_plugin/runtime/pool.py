@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from teola_plugin.chat import render_for
-from teola_plugin.engines import Batch, Emit, Engine
+from teola_plugin.engines import Batch, Capabilities, Emit, Engine
 from teola_plugin.errors import EngineError
 
 
@@ -20,8 +20,19 @@ class EnginePool:
             raise EngineError(f"engine {name!r}: a pool needs at least one instance")
         self.name = name
         self.instances: Sequence[Engine] = list(instances)
-        # Instances in other processes have schedulers of their own, but the one in front of the pool makes the batches.
-        self.capabilities = replace(instances[0].capabilities, is_scheduled=False)
+        self._told: Capabilities | None = None
+        self._capabilities = Capabilities()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of each; some are known only once they run.
+
+        Instances in other processes have schedulers of their own, but the one in front of the pool makes the batches.
+        """
+        told = self.instances[0].capabilities if self.instances else self._told
+        if told is not None and told is not self._told:
+            self._told, self._capabilities = told, replace(told, is_scheduled=False)
+        return self._capabilities
 
     @property
     def profile(self) -> Any:

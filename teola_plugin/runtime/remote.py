@@ -15,15 +15,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from teola_plugin import forks
 from teola_plugin.chat import render_for
-from teola_plugin.engines import Batch, Delta, Emit, Item, Outcome, Place
+from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Item, Outcome, Place
 from teola_plugin.errors import EngineClosed, EngineCrashed, EngineError
+from teola_plugin.runtime.engines.kv_demand import KvDemand
+from teola_plugin.runtime.engines.sampling import MAX_TOKENS
 from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said, packed
 from teola_plugin.runtime.onward import Expected
 
@@ -81,6 +83,7 @@ class Line(Protocol):
 class _Open:
     """One batch under way. `was_taken`: the other side has answered the call that brought it."""
 
+    batch: Batch
     emit: Emit
     positions: dict[int, int]
     ended: asyncio.Future[None]
@@ -98,6 +101,7 @@ class RemoteEngine:
         self.capabilities = replace(hello.capabilities, is_scheduled=True, abort=True)
         self._line = line
         self._local = local
+        self._demand = KvDemand()
         self._begin()
         forks.in_child(self._begin)
 
@@ -132,6 +136,10 @@ class RemoteEngine:
         """The prompt of a conversation, as the engine's model wants it."""
         return render_for(self._local, messages, tools)
 
+    def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
+        """About how much KV cache the item will need: for a scheduler that stands before several of these."""
+        return self._demand.of_item(op, payload, settings)
+
     def expect(self, owner: Hashable, places: Sequence[Place]) -> None:
         """Another engine is to hand on what the query will ask at these places: listen for the outcomes."""
         self._handed_on.add(owner, places)
@@ -150,7 +158,7 @@ class RemoteEngine:
         if len(told) == len(batch.items):
             return
         positions = {item.id: position for position, item in enumerate(batch.items) if position not in told}
-        call = _Open(emit, dict(positions), loop.create_future())
+        call = _Open(batch, emit, dict(positions), loop.create_future())
         ids = tuple(positions)
         self._open.update(dict.fromkeys(ids, call))
         later = loop.call_later(HANDED_ON_S, self._send, batch, expected) if expected else None
@@ -231,11 +239,18 @@ class RemoteEngine:
         item_id = told if isinstance(told, int) else self._handed_on.hear(*told, outcome)
         if item_id is None or (call := self._open.get(item_id)) is None:
             return
+        self._learn(call.batch, call.positions[item_id], outcome)
         call.emit(call.positions[item_id], outcome)
         if not isinstance(outcome, Delta):
             del self._open[item_id], call.positions[item_id]
             if not call.positions and not call.ended.done():
                 call.ended.set_result(None)
+
+    def _learn(self, batch: Batch, position: int, outcome: Outcome) -> None:
+        """What requests really come to, for `kv_tokens`."""
+        if isinstance(outcome, Done) and isinstance(outcome.value, Completion):
+            self._demand.prompt_was(batch.items[position].payload, outcome.value.prompt_tokens)
+            self._demand.answer_was(outcome.value.output_tokens, batch.settings.get("max_tokens") or MAX_TOKENS)
 
     def _break(self, error: Exception) -> None:
         broken = error if isinstance(error, EngineCrashed) else EngineCrashed(f"engine {self.name!r}: {_said(error)}")

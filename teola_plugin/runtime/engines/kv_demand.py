@@ -12,6 +12,11 @@ request that runs and begins it again later.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from teola_plugin.runtime.engines.sampling import MAX_TOKENS
+
 MARGIN = 1.25
 
 FIRST_TOKENS_PER_CHAR = 0.4
@@ -37,6 +42,11 @@ class KvDemand:
         tokens = MARGIN * self._tokens_per_char * len(text) + min(answer, MARGIN * self._written * answer)
         whole = int(tokens if longest is None else min(tokens, longest)) + 1
         return -(-whole // self.block_tokens) * self.block_tokens
+
+    def of_item(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
+        """The guess for an item of an LLM; 0 for what is no text."""
+        max_tokens = settings.get("max_tokens", MAX_TOKENS) if op == "decoding" else 1
+        return self.guess(payload, max_tokens) if isinstance(payload, str) else 0
 
     def prompt_was(self, text: str, tokens: int) -> None:
         """A prompt had so many tokens."""

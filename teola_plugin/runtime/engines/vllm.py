@@ -37,7 +37,7 @@ from teola_plugin.runtime.engines import vllm_core
 from teola_plugin.runtime.engines.kv_demand import KvDemand
 from teola_plugin.runtime.engines.open_prefills import HELD_BACK_TOKENS
 from teola_plugin.runtime.engines.pieces import Pieces
-from teola_plugin.runtime.engines.sampling import MAX_TOKENS, held_back_chars, is_continuable, sampling_params
+from teola_plugin.runtime.engines.sampling import held_back_chars, is_continuable, sampling_params
 from teola_plugin.runtime.engines.vllm_requests import Core
 from teola_plugin.runtime.engines.worker import Worker
 
@@ -110,8 +110,7 @@ class VllmEngine:
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
         """About how much KV cache the item will need; see kv_demand.py."""
-        max_tokens = settings.get("max_tokens", MAX_TOKENS) if op == "decoding" else 1
-        return self._demand.guess(payload, max_tokens) if isinstance(payload, str) else 0
+        return self._demand.of_item(op, payload, settings)
 
     # --- start and end --------------------------------------------------------------------------------------
 
