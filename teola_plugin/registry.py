@@ -20,7 +20,6 @@ import importlib
 import json
 import math
 import os
-import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -229,7 +228,7 @@ def object_named(text: str) -> Any:
     except ModuleNotFoundError as e:
         if not e.name or not f"{module}.".startswith(f"{e.name}."):  # one that the module imports
             raise
-        raise TeolaError(f"there is no module {module!r}, installed or in {sys.path[0] or os.getcwd()}") from e
+        raise TeolaError(f"there is no module {module!r}, installed or in {os.getcwd()}") from e
     for name in path.split("."):
         if not hasattr(found, name):
             raise TeolaError(f"{module!r} has no {path!r}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from teola_plugin.engines import NOT_URGENT, Batch, Emit
+from teola_plugin.engines import NOT_URGENT, Batch, Done, Emit, Item, Place
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime import service as services
@@ -18,6 +18,7 @@ from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.followers import followers_of
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.messages import Asked
+from teola_plugin.runtime.onward import Expected
 from teola_plugin.runtime.remote import HANDED_ON_S, RemoteEngine
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.tenancy import Terms
@@ -48,11 +49,12 @@ class Slow(FakeEngine):
 
     def __init__(self, answer: Callable[[Any], Any] = str, **more: Any) -> None:
         super().__init__(answer, **more)
+        self.work_s = WORK_S
         self.began_s: list[float] = []
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.began_s.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(WORK_S)
+        await asyncio.sleep(self.work_s)
         await super().run(batch, emit)
 
 
@@ -189,6 +191,46 @@ def test_an_error_of_the_next_engine_is_the_querys() -> None:
         assert len(world.engines["store"].seen) == 1
 
     run(work)
+
+
+def test_the_first_of_many_may_wait_long_for_the_last() -> None:
+    """It is let go of meanwhile, and asked for again: nobody hears of that."""
+
+    async def work() -> None:
+        world = await made()
+        world.engines["embedder"].capabilities = replace(world.engines["embedder"].capabilities, max_items=1)
+        world.engines["store"].work_s = 12.0
+        outputs, _ = await world.ask(MANY, {"texts": ["a", "b", "c"]})
+        assert outputs == {"hits": [["near <a>"], ["near <b>"], ["near <c>"]]}
+
+    run(work)
+
+
+def test_what_is_expected_and_no_longer_wanted_is_stopped() -> None:
+    async def work() -> None:
+        world = await made()
+        asking = asyncio.ensure_future(world.ask(MANY, {"texts": ["a"]}))
+        await asyncio.sleep(WORK_S + 2.5 * HOP_S)  # the vector is here, and the search has begun
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.sleep(2 * HOP_S)
+        assert world.engines["store"].aborted
+        await asyncio.sleep(2 * HANDED_ON_S)
+        assert "submit" not in world.lines["store"].calls
+        assert not world.remotes["store"]._unsent
+
+    run(work)
+
+
+def test_who_expects_twice_forgets_nothing() -> None:
+    expected, place = Expected(), Place("hits", (0,))
+    expected.add(1, [place])
+    assert expected.hear(1, place, Done("found")) is None
+    expected.add(1, [place, Place("hits", (1,))])
+    assert expected.take([Item("v", owner=1, id=5, place=place)]) == ({0: Done("found")}, set())
+    assert expected.hear(1, Place("hits", (1,)), Done("too")) is None
+    assert not expected
 
 
 def test_nothing_is_kept_once_the_query_is_over() -> None:

@@ -102,7 +102,8 @@ def test_no_instance_gets_more_than_its_kv_cache_holds() -> None:
     """A prompt of 80 characters is taken for 40 tokens and 16 of answer; afterwards for what it was."""
 
     async def work() -> None:
-        fakes = [FakeEngine(lambda _: says("a b"), name=f"llm/{i}", concurrent=True) for i in range(2)]
+        text = Completion("a b", pieces=("a ", "b"), prompt_tokens=20)
+        fakes = [FakeEngine(lambda _: text, name=f"llm/{i}", concurrent=True) for i in range(2)]
         for fake in fakes:
             fake.capabilities = replace(fake.capabilities, max_tokens=128)
             fake.gate = asyncio.Event()

@@ -187,14 +187,14 @@ def _late_lines(m: Measured) -> Iterator[str]:
 
 def _timeline(m: Measured) -> Iterator[str]:
     on_path = {id(link.step) for link in m.path}
-    yield f"    {'primitive':22} {'engine':12} {'items':>5} {'from ms':>9} {'wait':>8} {'engine':>8}  (. waits, # runs)"
+    heads = f"{'primitive':22} {'engine':12} {'items':>5} {'from ms':>9} {'wait':>8} {'engine':>8}"
+    yield f"    {heads}  (. waits, # runs, x failed)"
     for step in m.steps:
         mark = "*" if id(step) in on_path else " "
-        failed = " failed" if step.failed else ""
         yield (
             f"  {mark} {_cut(step.primitive, 22):22} {_cut(step.engine, 12):12} {step.items:5} "
             f"{step.asked_s * 1000:9.1f} {step.wait_s * 1000:8.1f} {step.engine_s * 1000:8.1f}  "
-            f"|{_bar(step, m.seconds)}|{failed}"
+            f"|{_bar(step, m.seconds)}|"
         )
 
 
@@ -203,7 +203,8 @@ def _bar(step: Step, total_s: float) -> str:
         return min(BAR_COLUMNS - 1, int(at_s / total_s * BAR_COLUMNS)) if total_s else 0
 
     asked, began, ended = column(step.asked_s), column(step.began_s), column(step.ended_s)
-    return (" " * asked + "." * (began - asked) + "#" * (ended - began + 1)).ljust(BAR_COLUMNS)
+    runs = ("x" if step.failed else "#") * (ended - began + 1)
+    return (" " * asked + "." * (began - asked) + runs).ljust(BAR_COLUMNS)
 
 
 def _path_lines(m: Measured) -> Iterator[str]:

@@ -137,7 +137,8 @@ class _Direct:
             if self._is_handed_on(engine):
                 there = [Place(p.name, place.tag) for place in places]
                 engine.expect(self.query.owner, there)
-                self.expecting.append(engine)
+                if engine not in self.expecting:
+                    self.expecting.append(engine)
                 then = self._onward(p.name, there)
                 urgency = self.prepared.plan.remaining[p.name]
                 found.append(Onward(engine.address, p.name, p.kind, p.engine_settings, urgency, then))

@@ -74,7 +74,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Outcomes by the client's ids, in the order they were told.
+    """Outcomes by the client's ids (or places, of what was handed on), in the order they were told.
 
     `number`: messages with outcomes count from 0 for each `epoch`, the time since the other side first heard of the
     client. They may arrive in another order.

@@ -111,8 +111,13 @@ class Begun:
         self._at[owner, place] = None, now_s
         return found
 
+    @property
+    def open(self) -> list[Reply]:
+        """What goes on and nobody has asked for yet."""
+        return [reply for reply, _ in self._at.values() if reply is not None and reply.outcome is None]
+
     def forget(self, before_s: float = math.inf) -> None:
-        """What was begun before that; nobody will ask for what has not been taken by now."""
+        """What was begun before that. Whoever still asks for what nobody took has it begun anew."""
         for key, (reply, since_s) in list(self._at.items()):
             if since_s < before_s:
                 del self._at[key]
@@ -133,8 +138,11 @@ class Expected:
 
     def add(self, owner: Hashable, places: Iterable[Place]) -> None:
         """From now on, until `forget`."""
-        self._of.setdefault(owner, {}).update(dict.fromkeys(places))
-        self._untold.update((owner, place) for place in self._of[owner])
+        known = self._of.setdefault(owner, {})
+        for place in places:
+            if place not in known:
+                known[place] = None
+                self._untold.add((owner, place))
 
     def take(self, items: Sequence[Item]) -> tuple[dict[int, Outcome], set[int]]:
         """The outcomes that are known, by position, and the items that wait for theirs from now on."""

@@ -25,7 +25,7 @@ from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, Said
+from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, ItemId, Said
 from teola_plugin.runtime.pool import EnginePool
 from teola_plugin.runtime.ray_line import RayLine, RayWay
 from teola_plugin.runtime.remote import RemoteEngine
@@ -59,7 +59,7 @@ class EngineActor:
     async def poll(self, client: str) -> Said:
         return await self._there.poll(client)
 
-    async def cancel(self, client: str, ids: Sequence[int]) -> None:
+    async def cancel(self, client: str, ids: Sequence[ItemId]) -> None:
         await self._there.cancel(client, ids)
 
     async def release(self, client: str, owner: Hashable) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from teola_plugin.errors import EngineClosed, EngineError
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime.messages import Asked, Hello, Said
+from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said
 from teola_plugin.runtime.ray_cluster import NAMESPACE, check_room, connect, is_far
 
 PREFIX = "engine:"
@@ -96,7 +96,7 @@ class RayLine:
         said: Said = await self._there.poll.remote(self._client)
         return said
 
-    async def cancel(self, ids: Sequence[int]) -> None:
+    async def cancel(self, ids: Sequence[ItemId]) -> None:
         await self._there.cancel.remote(self._client, ids)
 
     async def release(self, owner: Hashable) -> None:

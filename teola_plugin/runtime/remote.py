@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from teola_plugin import forks
 from teola_plugin.chat import render_for
-from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Item, Outcome, Place
-from teola_plugin.errors import EngineClosed, EngineCrashed, EngineError
+from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Failed, Item, Outcome, Place
+from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, EngineError
 from teola_plugin.runtime.engines.kv_demand import KvDemand
 from teola_plugin.runtime.engines.sampling import MAX_TOKENS
 from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said, packed
@@ -64,7 +64,7 @@ class Line(Protocol):
 
     async def poll(self) -> Said: ...
 
-    async def cancel(self, ids: Sequence[int]) -> None: ...
+    async def cancel(self, ids: Sequence[ItemId]) -> None: ...
 
     async def release(self, owner: Hashable) -> None: ...
 
@@ -102,6 +102,7 @@ class RemoteEngine:
         self._line = line
         self._local = local
         self._demand = KvDemand()
+        self._demand.max_model_len = hello.config.get("config", {}).get("max_model_len")
         self._begin()
         forks.in_child(self._begin)
 
@@ -109,6 +110,9 @@ class RemoteEngine:
         self._open: dict[int, _Open] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._handed_on = Expected()
+        self._unsent: dict[int, Item] = {}
+        """Items of open calls that wait for what another engine hands on."""
+        self._will_listen = False
         self._was_used = False
         self.is_saturated = False
         self._begin_talk()
@@ -143,7 +147,13 @@ class RemoteEngine:
     def expect(self, owner: Hashable, places: Sequence[Place]) -> None:
         """Another engine is to hand on what the query will ask at these places: listen for the outcomes."""
         self._handed_on.add(owner, places)
-        if not self._calls:
+        if not self._will_listen:
+            self._will_listen = True
+            asyncio.get_running_loop().call_soon(self._listen)
+
+    def _listen(self) -> None:
+        self._will_listen = False
+        if not self._calls and not self._outgoing:
             self._spawn(partial(self._call, self._line.poll))
 
     # --- work --------------------------------------------------------------------------------------------------------
@@ -159,21 +169,24 @@ class RemoteEngine:
             return
         positions = {item.id: position for position, item in enumerate(batch.items) if position not in told}
         call = _Open(batch, emit, dict(positions), loop.create_future())
-        ids = tuple(positions)
-        self._open.update(dict.fromkeys(ids, call))
+        self._open.update(dict.fromkeys(positions, call))
+        self._unsent.update((item.id, item) for item in batch.items if item.id in expected)
         later = loop.call_later(HANDED_ON_S, self._send, batch, expected) if expected else None
         try:
-            self._send(batch, ids if not expected else [item_id for item_id in ids if item_id not in expected])
+            self._send(batch, positions.keys() - expected)
             await call.ended
         finally:
-            for item_id in ids:
+            for item_id in positions:
                 self._open.pop(item_id, None)
+                self._unsent.pop(item_id, None)
             if later:
                 later.cancel()
 
     def _send(self, batch: Batch, ids: Collection[int]) -> None:
         """Ask for these, as far as they are open."""
         wanted = [item for item in batch.items if item.id in ids and item.id in self._open]
+        for item in wanted:
+            self._unsent.pop(item.id, None)
         if wanted and not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outgoing += _requests(batch, wanted, asyncio.get_running_loop().time())
@@ -248,8 +261,10 @@ class RemoteEngine:
 
     def _learn(self, batch: Batch, position: int, outcome: Outcome) -> None:
         """What requests really come to, for `kv_tokens`."""
-        if isinstance(outcome, Done) and isinstance(outcome.value, Completion):
-            self._demand.prompt_was(batch.items[position].payload, outcome.value.prompt_tokens)
+        payload = batch.items[position].payload
+        if isinstance(outcome, Done) and isinstance(outcome.value, Completion) and isinstance(payload, str):
+            if outcome.value.prompt_tokens:
+                self._demand.prompt_was(payload, outcome.value.prompt_tokens)
             self._demand.answer_was(outcome.value.output_tokens, batch.settings.get("max_tokens") or MAX_TOKENS)
 
     def _break(self, error: Exception) -> None:
@@ -272,7 +287,14 @@ class RemoteEngine:
 
     def abort(self, ids: Sequence[int]) -> None:
         """The other side stops them; their outcomes are not waited for."""
-        wanted = [item_id for item_id in ids if item_id in self._open]
+        wanted: list[ItemId] = []
+        for item_id in ids:
+            if (item := self._unsent.pop(item_id, None)) and item.place:
+                wanted.append((item.owner, item.place))
+                cancelled = Failed(Cancelled("it was not asked for yet"))
+                asyncio.get_running_loop().call_soon(self._hear, item_id, cancelled)
+            elif item_id in self._open:
+                wanted.append(item_id)
         if wanted:
             self._spawn(partial(self._line.cancel, wanted))
 

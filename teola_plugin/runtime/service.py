@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from teola_plugin.engines import Delta, Engine, Failed, Outcome, Place
+from teola_plugin.engines import Delta, Done, Engine, Failed, Outcome, Place
 from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.debts import Counts
 from teola_plugin.runtime.local import LocalHost, Query
@@ -141,11 +141,12 @@ class EngineService:
         one.number += bool(told)
         return said(one.epoch, number, told, is_saturated=self._host.is_saturated(self.engine))
 
-    async def cancel(self, client: str, ids: Sequence[int]) -> None:
+    async def cancel(self, client: str, ids: Sequence[ItemId]) -> None:
         """The client does not want these any more."""
-        one = self._client(client)
+        one, now_s = self._client(client), self._loop.time()
         for item_id in ids:
-            if reply := one.replies.get(item_id):
+            reply = one.replies.get(item_id) if isinstance(item_id, int) else one.begun.take(*item_id, now_s)
+            if reply is not None:
                 reply.cancel_unless_ended()
 
     async def release(self, client: str, owner: Hashable) -> None:
@@ -167,7 +168,7 @@ class EngineService:
     @property
     def open_items(self) -> int:
         """Items that clients wait for."""
-        return sum(len(one.replies) for one in self._clients.values())
+        return len(self._waiting())
 
     def stats(self) -> dict[str, Any]:
         """How it does: counts of all items, what waits and runs now, clients."""
@@ -186,8 +187,7 @@ class EngineService:
     async def drain(self, timeout_s: float) -> int:
         """Take nothing more in and wait for what is there. How many items had not ended in time."""
         self._is_draining = True
-        waiting = [reply for one in self._clients.values() for reply in one.replies.values()]
-        done = asyncio.gather(*(reply.aresult() for reply in waiting), return_exceptions=True)
+        done = asyncio.gather(*(reply.aresult() for reply in self._waiting()), return_exceptions=True)
         await asyncio.wait({done}, timeout=timeout_s)
         return self.open_items
 
@@ -205,9 +205,16 @@ class EngineService:
         one.seen_s = self._loop.time()
         return one
 
+    def _waiting(self) -> list[Reply]:
+        """What clients wait for, or are about to."""
+        return [reply for one in self._clients.values() for reply in (*one.replies.values(), *one.begun.open)]
+
     def _say(self, one: _Client, item_id: ItemId, outcome: Outcome) -> None:
-        if isinstance(item_id, int) and not isinstance(outcome, Delta):
-            one.replies.pop(item_id, None)
+        if isinstance(item_id, int):
+            if not isinstance(outcome, Delta):
+                one.replies.pop(item_id, None)
+        elif not isinstance(outcome, Done):
+            return  # the client will hear of it when it asks
         one.outbox.append((item_id, outcome))
         one.news.set()
 

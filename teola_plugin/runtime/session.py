@@ -502,7 +502,7 @@ class _Asking:
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         theirs = self._session.submit_ahead(spec, op, payloads, settings, self._urgency)
         mine = [Reply() for _ in theirs]
-        _follow(self._session, mine, theirs)
+        _pass_on(self._session, theirs, mine)
         return mine
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
@@ -574,10 +574,10 @@ class _Inner(Session):
         spec: EngineSpec,
     ) -> None:  # fmt: skip
         theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
-        _follow(self._outer, [reply for _, reply in work], theirs)
+        _pass_on(self._outer, theirs, [reply for _, reply in work])
 
 
-def _follow(session: Session, mine: Sequence[Reply], theirs: Sequence[Reply]) -> None:
+def _pass_on(session: Session, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
     """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
     for reply, source in zip(mine, theirs, strict=True):
         reply.cancel = partial(session.give_up, source)
