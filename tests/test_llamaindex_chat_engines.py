@@ -243,10 +243,33 @@ def test_a_chat_that_is_cancelled(name: str) -> None:
     assert outcome == "CancelledError"
 
 
+class Both:
+    """A gate that opens once two prompts are here: no talk is over before the other has begun."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    async def wait(self) -> None:
+        while len(self._engine.seen) < 2:  # noqa: ASYNC110  both are on the loop of the host
+            await asyncio.sleep(0.001)
+
+
+class InOrder(ChatMemoryBuffer):
+    """The stock one has threads, and so chance, decide which of two talks at once is noted first."""
+
+    async def aput(self, message: ChatMessage) -> None:
+        self.put(message)
+
+    async def aget(self, input: str | None = None, **more: Any) -> list[ChatMessage]:
+        return self.get(input, **more)
+
+
 def test_two_talks_at_once_do_not_mix() -> None:
     def make(stage: Stage) -> Any:
         stage.engines.llm.answer = lambda prompt: says("bees" if "bees" in prompt else "hives")
-        return simple(stage)
+        stage.engines.llm.gate = Both(stage.engines.llm)
+        buffer = InOrder.from_defaults(token_limit=3000)
+        return SimpleChatEngine.from_defaults(llm=stage.engines.model, memory=buffer, system_prompt="Be brief.")
 
     async def both(engine: Any) -> list[str]:
         return [str(response) for response in await asyncio.gather(*map(engine.achat, TURNS))]
