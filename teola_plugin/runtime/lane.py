@@ -41,11 +41,6 @@ from teola_plugin.seams import Reply
 
 Sink = Callable[[BatchRan], None]
 
-RELAXED = 0.5
-"""With more than `early_beside` items that wait or run for each instance, an engine is too busy for work that costs
-more than it must; with less than this share of them it no longer is. In between it stays what it was. With half of all
-slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
-
 FOLLOWING_TURNS = 3
 """Turns of the loop from the end of an item until what its query asks next is here: the reply, the graph scheduler, the
 queue. Only then are the slots given away: a query that goes on comes before one that begins."""
@@ -80,7 +75,6 @@ class Lane:
         self._capabilities = _handing_on(engine.capabilities)
         self._sinks = sinks
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_saturated = False
         self._is_closed = False
         self._will_pump = False
 
@@ -138,10 +132,7 @@ class Lane:
     @property
     def is_saturated(self) -> bool:
         """It has so much to do that rewrites which cost compute should rest."""
-        load = self.scheduler.queued_items + self.scheduler.running_items
-        limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
-        self._is_saturated = load > limit * self.scheduler.instances.count_up
-        return self._is_saturated
+        return self.scheduler.is_saturated
 
     @property
     def owes(self) -> bool:

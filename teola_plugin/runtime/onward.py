@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from teola_plugin.engines import Done, Failed, Item, Onward, Outcome, Place
+from teola_plugin.engines import Done, Item, Onward, Outcome, Place
 from teola_plugin.runtime.ancestry import Tag
 from teola_plugin.runtime.messages import Asked, packed
 from teola_plugin.seams import Reply
@@ -126,10 +126,10 @@ class Begun:
 
 
 class Expected:
-    """What a client expects: by place nothing yet, the outcome, or the number of its own item that waits for it."""
+    """What a client expects: by place nothing yet, the value, or the number of its own item that waits for it."""
 
     def __init__(self) -> None:
-        self._of: dict[Hashable, dict[Place, Outcome | int | None]] = {}
+        self._of: dict[Hashable, dict[Place, Done | int | None]] = {}
         self._untold: set[tuple[Hashable, Place]] = set()
 
     def __bool__(self) -> bool:
@@ -144,22 +144,22 @@ class Expected:
                 known[place] = None
                 self._untold.add((owner, place))
 
-    def take(self, items: Sequence[Item]) -> tuple[dict[int, Outcome], set[int]]:
-        """The outcomes that are known, by position, and the items that wait for theirs from now on."""
-        known: dict[int, Outcome] = {}
+    def take(self, items: Sequence[Item]) -> tuple[dict[int, Done], set[int]]:
+        """The values that are known, by position, and the items that wait for theirs from now on."""
+        known: dict[int, Done] = {}
         waiting: set[int] = set()
         for position, item in enumerate(items):
             places = self._of.get(item.owner, {})
             if item.place is None or item.place not in places:
                 continue
-            if isinstance(found := places[item.place], (Done, Failed)):
+            if isinstance(found := places[item.place], Done):
                 known[position] = found
             else:
                 places[item.place] = item.id
                 waiting.add(item.id)
         return known, waiting
 
-    def hear(self, owner: Hashable, place: Place, outcome: Outcome) -> int | None:
+    def hear(self, owner: Hashable, place: Place, outcome: Done) -> int | None:
         """The item that has waited for it; others will find it here."""
         places = self._of.get(owner, {})
         if place not in places:

@@ -249,7 +249,9 @@ class RemoteEngine:
                 self._hear(item_id, outcome)
 
     def _hear(self, told: ItemId, outcome: Outcome) -> None:
-        item_id = told if isinstance(told, int) else self._handed_on.hear(*told, outcome)
+        item_id = told if isinstance(told, int) else None
+        if not isinstance(told, int) and isinstance(outcome, Done):  # of places only values are told
+            item_id = self._handed_on.hear(*told, outcome)
         if item_id is None or (call := self._open.get(item_id)) is None:
             return
         self._learn(call.batch, call.positions[item_id], outcome)

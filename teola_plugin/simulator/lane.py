@@ -16,7 +16,6 @@ from typing import Any, cast
 from teola_plugin.engines import Batch, Item, freeze
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engine_scheduler import Request as Queued
-from teola_plugin.runtime.lane import RELAXED
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
 from teola_plugin.simulator.batch_server import BatchInstance
 from teola_plugin.simulator.clock import Clock
@@ -53,7 +52,6 @@ class Lane:
         self._priority = PRIORITIES[system.policy]
         self._instances = [self._instance(trace) for _ in range(server.instances)]
         self._joinable: dict[Any, dict[Any, Work]] = {}
-        self._is_saturated = False
         self._will_pump = False
 
     def _instance(self, trace: bool) -> BatchInstance | LlmInstance:
@@ -69,10 +67,7 @@ class Lane:
         """A prefix that is prefilled early pays, and there is room for it."""
         if not self._capabilities.prefix:
             return False
-        load = self._scheduler.queued_items + self._scheduler.running_items
-        limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
-        self._is_saturated = load > limit * self._scheduler.instances.count_up
-        return not self._is_saturated
+        return not self._scheduler.is_saturated
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
