@@ -151,6 +151,7 @@ def served(service: Service) -> Iterator[Service]:
     """The service, answering at `service.url`."""
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
+        door.listen()  # who comes before the server runs is served, not refused
         service.url = f"http://127.0.0.1:{door.getsockname()[1]}/v1"
         config = uvicorn.Config(service.app(), log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
