@@ -207,7 +207,8 @@ class Capabilities:
     `remote`: items are requests to a service, and side by side do not slow one another down. `is_scheduled`: it has a
     scheduler of its own, where the requests of several processes meet; this process hands on everything at once.
     `early_beside`: beside how many texts in work on an instance a prefix is still prefilled early. It holds up what
-    decodes, on a GPU a little, on a CPU by all that it takes.
+    decodes, on a GPU a little, on a CPU by all that it takes. `pads`: a batch takes as long as if all its items were as
+    long as the longest.
     """
 
     max_items: int = 32
@@ -219,6 +220,7 @@ class Capabilities:
     is_scheduled: bool = False
     prefix_at_end: bool = False
     early_beside: int = 1
+    pads: bool = False
 
 
 @runtime_checkable
@@ -240,7 +242,6 @@ class Engine(Protocol):
     - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
     - `render_chat(messages[, tools])`: the prompt of a chat
     - `kv_tokens(op, payload, settings)`: see `Item.tokens`
-    - `length(payload)`: a batch takes as long as if all its items were as long as the longest
     - `policy`: by which its batches are made, in place of the host's
     - `instances`: engines that share its work; it runs none itself
     - `recovered()`: a coroutine that returns once it works again after an EngineCrashed

@@ -17,10 +17,10 @@ class FakeEngine:
 
     def __init__(
         self, answer: Callable[[Any], Any] = str, *, name: str = "fake", max_items: int = 8, concurrent: bool = False,
-        abort: bool = True,
+        abort: bool = True, pads: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
-        self.capabilities = Capabilities(max_items=max_items, concurrent=concurrent, abort=abort, prefix=True)
+        self.capabilities = Capabilities(max_items=max_items, concurrent=concurrent, abort=abort, prefix=True, pads=pads)
         self.answer = answer
         self.gate: asyncio.Event | None = None
         self.batches: list[Batch] = []

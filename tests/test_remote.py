@@ -98,6 +98,21 @@ def test_a_batch_reaches_one_of_several_instances_as_one_call() -> None:
     run(work)
 
 
+def test_instances_share_what_was_asked_at_once_by_its_length() -> None:
+    async def work() -> None:
+        fakes = [FakeEngine(name=f"e/{i}", max_items=2, pads=True) for i in range(2)]
+        children = [await attached(DirectLine(lambda fake=fake: fake, client="head")) for fake in fakes]
+        remote, host = (
+            await attached(DirectLine(lambda: EnginePool("e", children))),
+            LocalHost(loop=asyncio.get_running_loop()),
+        )
+        texts = ["a", "long text", "bc", "a longer text"]
+        assert await results(ask(host, remote, texts)) == texts
+        assert sorted(fake.seen for fake in fakes) == [["a longer text", "long text"], ["bc", "a"]]
+
+    run(work)
+
+
 def test_no_instance_gets_more_than_its_kv_cache_holds() -> None:
     """A prompt of 80 characters is taken for 40 tokens and 16 of answer; afterwards for what it was."""
 

@@ -621,11 +621,7 @@ def test_beside_how_many_texts_prefixes_are_still_prefilled(
 
 
 def test_items_of_several_batches_share_them_with_those_of_their_length(host: LocalHost) -> None:
-    class ByLength(FakeEngine):
-        def length(self, text: str) -> int:
-            return len(text)
-
-    engine = ByLength(str.upper, max_items=2)
+    engine = FakeEngine(str.upper, max_items=2, pads=True)
     texts = ["a", "long text", "bc", "a longer text"]
     replies = Session(host).ask(engine.spec, "embedding", texts, {})
     assert [reply.result() for reply in replies] == [text.upper() for text in texts]

@@ -95,8 +95,8 @@ class Lane:
             if reply.outcome is None
         ]
         readers = [r for r in readers if not (self._ledger.refuse_late(r) or self._ledger.join(r))]
-        if len(readers) > self._capabilities.max_items and (length := getattr(engine, "length", None)):
-            readers.sort(key=lambda reader: -length(reader.item.payload))  # the long ones share batches
+        if self._capabilities.pads and len(readers) > self._capabilities.max_items:
+            readers.sort(key=lambda reader: -_length(reader.item.payload))  # the long ones share batches
         request.items = [reader.item for reader in readers]
         try:
             self.scheduler.submit(request, self._time_s())
@@ -299,3 +299,8 @@ def _sized(engine: Engine, request: Request, item: Item) -> Item:
     if kv_tokens is None:
         return item
     return replace(item, tokens=kv_tokens(request.op, item.payload, request.settings))
+
+
+def _length(payload: Any) -> int:
+    """Of a text, or of several that are read as one, in characters, as sentence-transformers sorts them."""
+    return sum(map(len, map(str, payload))) if isinstance(payload, tuple) else len(str(payload))

@@ -44,11 +44,6 @@ class EnginePool:
         """What they serve."""
         return str(getattr(self.instances[0], "model", ""))
 
-    @property
-    def length(self) -> Any:
-        """As each instance measures items, if it does."""
-        return getattr(self.instances[0], "length", None)
-
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
         """As each instance tells, if it does."""
         kv_tokens = getattr(self.instances[0], "kv_tokens", None)

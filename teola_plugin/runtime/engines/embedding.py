@@ -28,7 +28,7 @@ class EmbeddingEngine:
     ) -> None:  # fmt: skip
         self.name = name
         self.profile = profile
-        self.capabilities = Capabilities(max_items=max_items)
+        self.capabilities = Capabilities(max_items=max_items, pads=True)
         self._worker = Worker(name)
         self._model = held(model, keep)
 
@@ -38,10 +38,6 @@ class EmbeddingEngine:
         transformer = next(iter(getattr(self._model(), "children", tuple)()), None)
         config = getattr(getattr(transformer, "auto_model", None), "config", None)
         return str(getattr(config, "name_or_path", ""))
-
-    def length(self, text: str) -> int:
-        """In characters, as `encode` itself sorts."""
-        return len(str(text))
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""

@@ -28,13 +28,9 @@ class RerankingEngine:
     ) -> None:  # fmt: skip
         self.name = name
         self.profile = profile
-        self.capabilities = Capabilities(max_items=max_items)
+        self.capabilities = Capabilities(max_items=max_items, pads=True)
         self._worker = Worker(name)
         self._model = held(model, keep)
-
-    def length(self, pair: tuple[str, str]) -> int:
-        """Of both, in characters, as `predict` itself sorts."""
-        return sum(len(str(text)) for text in pair)
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""
