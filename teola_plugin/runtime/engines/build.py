@@ -94,10 +94,10 @@ def _embedding(config: EngineConfig, profile: _Profile) -> Engine:
     _check_folder(config)
     from sentence_transformers import SentenceTransformer
 
-    from teola_plugin.runtime.engines.embedding import MAX_ITEMS, EmbeddingEngine
+    from teola_plugin.runtime.engines.embedding import EmbeddingEngine
 
     model = _loaded(config, SentenceTransformer)
-    return EmbeddingEngine(model, name=config.name, max_items=config.max_items or MAX_ITEMS, profile=profile)
+    return EmbeddingEngine(model, name=config.name, max_items=config.max_items, profile=profile)
 
 
 def _reranking(config: EngineConfig, profile: _Profile) -> Engine:
@@ -105,10 +105,10 @@ def _reranking(config: EngineConfig, profile: _Profile) -> Engine:
     _check_folder(config)
     from sentence_transformers import CrossEncoder
 
-    from teola_plugin.runtime.engines.reranking import MAX_ITEMS, RerankingEngine
+    from teola_plugin.runtime.engines.reranking import RerankingEngine
 
     model = _loaded(config, CrossEncoder)
-    return RerankingEngine(model, name=config.name, max_items=config.max_items or MAX_ITEMS, profile=profile)
+    return RerankingEngine(model, name=config.name, max_items=config.max_items, profile=profile)
 
 
 def _loaded(config: EngineConfig, load: Callable[..., Any]) -> Any:

@@ -12,23 +12,20 @@ from typing import Any
 from teola_plugin.engines import Batch, Capabilities, Emit
 from teola_plugin.profile import Profile
 from teola_plugin.resources import held, lock_for
-from teola_plugin.runtime.engines.embedding import prompted
+from teola_plugin.runtime.engines.encoders import prompted, usual_items
 from teola_plugin.runtime.engines.worker import Worker, run_batch
-
-MAX_ITEMS = 32
-"""The batch size of `predict` itself."""
 
 
 class RerankingEngine:
     """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
 
     def __init__(
-        self, model: Any, *, name: str = "reranker", max_items: int = MAX_ITEMS, keep: bool = True,
+        self, model: Any, *, name: str = "reranker", max_items: int | None = None, keep: bool = True,
         profile: Profile | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.profile = profile
-        self.capabilities = Capabilities(max_items=max_items, pads=True)
+        self.capabilities = Capabilities(max_items=max_items or usual_items(model), pads=True)
         self._worker = Worker(name)
         self._model = held(model, keep)
 
