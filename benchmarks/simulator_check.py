@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,7 +46,7 @@ from teola_plugin.engines import Engine
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileStore
-from teola_plugin.runtime.engines.simulated_text import complete, embed, score, tokenize
+from teola_plugin.runtime.engines.simulated_text import answer, tokenize
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
@@ -151,7 +150,8 @@ def profile_world(mix: Mapping[str, float], kind: Engines, instances: int) -> It
     step_s, system = PAPER_LLM["7b"].step_s(32), paper_system(instances)
     if kind == Engines.virtual:
         run = partial(run_virtually, mix, instances)
-        yield World(mix, run, workloads, system, step_s, paper_system(instances, said), SAME_TEXTS)
+        same = paper_system(instances, partial(answer, dim=16, texts=texts()))
+        yield World(mix, run, workloads, system, step_s, same, SAME_TEXTS)
         return
     late_s = waited_s(step_s) - step_s
     run = partial(run_really, mix, make_engines(instances))
@@ -184,22 +184,6 @@ def paper_system(instances: int, answers: Callable[..., Any] | None = None) -> S
         "store": BatchServer(store, texts=texts(), **more),
         "llm": LlmServer(PAPER_LLM["7b"], max_prefill_tokens=PREFILL_TOKENS, **more),
     })  # fmt: skip
-
-
-def said(op: str, payload: Any, settings: Mapping[str, Any]) -> Any:
-    """What the profile engines say."""
-    match op:
-        case "embedding":
-            return embed(payload, 16)
-        case "reranking":
-            return score(*payload)
-        case "ingestion":
-            return None
-        case "searching":
-            at = zlib.crc32(payload.tobytes())
-            return {"documents": [texts()[(at + n) % len(texts())] for n in range(settings["top_k"])]}
-        case _:
-            return complete(payload, settings)
 
 
 def workloads_of(apps: Mapping[str, Prepared]) -> dict[str, Workload]:

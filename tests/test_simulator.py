@@ -8,9 +8,9 @@ import math
 import random
 import statistics
 import textwrap
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from teola_plugin.plan import make_plan
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
-from teola_plugin.runtime.engines.simulated_text import complete, embed, score, tokenize
+from teola_plugin.runtime.engines.simulated_text import answer, tokenize
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
@@ -128,22 +128,6 @@ def latencies(simulation: Simulation) -> list[float]:
 # --- the real host in virtual time ------------------------------------------------------------------------------------
 
 
-def says(op: str, payload: Any, settings: Mapping[str, Any]) -> Any:
-    """What the profile engines say."""
-    match op:
-        case "embedding":
-            return embed(payload, 8)
-        case "reranking":
-            return score(*payload)
-        case "ingestion":
-            return None
-        case "searching":
-            at = zlib.crc32(payload.tobytes())
-            return {"documents": [TEXTS[(at + n) % len(TEXTS)] for n in range(settings["top_k"])]}
-        case _:
-            return complete(payload, settings)
-
-
 class Several:
     """An engine of instances."""
 
@@ -191,6 +175,7 @@ def test_latencies_are_those_of_the_real_host(policy: PolicyName, rate: float, i
     """With the same texts, query by query; the first of them come at once."""
     arrivals = poisson(rate, {"rag": 1, "chat": 2}, count=40, seed=7)
     arrivals = [replace(a, at_s=0.0) if a.number < 5 else a for a in arrivals]
+    says = partial(answer, dim=8, texts=TEXTS)
     servers = {name: replace(each, instances=instances, answers=says) for name, each in SERVERS.items()}
     simulated = simulate(arrivals, APPS, system(policy, servers), count=lambda text: len(tokenize(text)))
     assert latencies(simulated) == pytest.approx([ended.latency_s for ended in really(arrivals, policy, instances)])

@@ -22,7 +22,6 @@ batch. `sleep` may be replaced by a coroutine that passes virtual time.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +31,7 @@ from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, E
 from teola_plugin.errors import Cancelled, EngineClosed, EngineError
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
-from teola_plugin.runtime.engines.simulated_text import Vector, Writer, complete, embed, score, tokenize
+from teola_plugin.runtime.engines.simulated_text import Vector, Writer, complete, embed, find, score, tokenize
 
 FailOn = Callable[[Any], BaseException | None]
 Sleep = Callable[[float], Awaitable[Any]]
@@ -313,8 +312,7 @@ class ProfileStore:
         """Nothing to close."""
 
     def _found(self, vector: Vector, settings: Mapping[str, Any]) -> dict[str, Any]:
-        at = zlib.crc32(vector.tobytes())
-        return {"documents": [self._texts[(at + n) % len(self._texts)] for n in range(settings["top_k"])]}
+        return find(vector, settings["top_k"], self._texts)
 
 
 class _Calls:

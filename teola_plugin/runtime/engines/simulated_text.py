@@ -12,7 +12,8 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,27 @@ def score(query: str, passage: str) -> float:
     asked, said = set(_words(query)), set(_words(passage))
     share = len(asked & said) / max(1, len(asked))
     return float(np.float32(share + _number(f"{query}\0{passage}") % 10_000 / 1e7))
+
+
+def find(vector: Vector, top_k: int, texts: Sequence[str]) -> dict[str, list[str]]:
+    """What a store of these texts finds: `top_k` that stand beside each other."""
+    at = zlib.crc32(vector.tobytes())
+    return {"documents": [texts[(at + n) % len(texts)] for n in range(top_k)]}
+
+
+def answer(op: str, payload: Any, settings: Mapping[str, Any], *, dim: int, texts: Sequence[str]) -> Any:
+    """What the profile engine for this operation says. `dim`: of embeddings; `texts`: in the store."""
+    match op:
+        case "embedding":
+            return embed(payload, dim)
+        case "reranking":
+            return score(*payload)
+        case "ingestion":
+            return None
+        case "searching":
+            return find(payload, settings["top_k"], texts)
+        case _:
+            return complete(payload, settings)
 
 
 def _words(text: str) -> list[str]:
