@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, TypedDict
 
@@ -164,3 +165,13 @@ def test_a_decorator_without_names(decorator: Any) -> None:
 def test_what_cannot_carry_a_mark() -> None:
     with pytest.raises(TypeError, match=r"append.*wrap it"):
         pure([].append)
+
+
+def test_a_stream_that_is_dropped_after_its_loop_was_closed_makes_room() -> None:
+    loop = asyncio.new_event_loop()
+    stream = optimize(chain()).astream({"x": "y"})
+    loop.run_until_complete(anext(stream))
+    assert runtime.host.admission.inside == 1
+    loop.close()
+    del stream
+    assert runtime.host.admission.inside == 0
