@@ -30,8 +30,9 @@ from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.placement import Runtime, place
 from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Begun, Listener, Report, Session
+from teola_plugin.runtime.session import Begun, Session
 from teola_plugin.seams import current
 from teola_plugin.tenancy import Terms, current_terms
 from teola_plugin.trace import Asides, Break, Follower, Traced

@@ -20,7 +20,9 @@ class FakeEngine:
         abort: bool = True, pads: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
-        self.capabilities = Capabilities(max_items=max_items, concurrent=concurrent, abort=abort, prefix=True, pads=pads)
+        self.capabilities = Capabilities(
+            max_items=max_items, concurrent=concurrent, abort=abort, prefix=True, pads=pads
+        )
         self.answer = answer
         self.gate: asyncio.Event | None = None
         self.batches: list[Batch] = []

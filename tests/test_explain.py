@@ -25,7 +25,7 @@ from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.session import Report
+from teola_plugin.runtime.report import Report
 from teola_plugin.trace import Break, Traced
 
 GRAPH = parse("""

@@ -25,7 +25,7 @@ from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime import session
 from teola_plugin.runtime.engines.python import PythonEngine
-from teola_plugin.runtime.session import Report
+from teola_plugin.runtime.report import Report
 from tests.langchain_world import Engines, Recorder, ask, digest
 
 

@@ -20,8 +20,9 @@ from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.engines.simulated_text import tokenize
 from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.report import Report
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Report, Session
+from teola_plugin.runtime.session import Session
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, says

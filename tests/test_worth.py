@@ -11,7 +11,7 @@ from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.session import Report
+from teola_plugin.runtime.report import Report
 from teola_plugin.worth import PATIENCE_CALLS, REST_CALLS, Worth
 
 USELESS = Report(hits=3, lead_s=0.02, asking_s=1.0)

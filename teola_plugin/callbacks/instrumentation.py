@@ -16,7 +16,7 @@ from pydantic import Field
 
 from teola_plugin import api
 from teola_plugin.callbacks.run_report import RunReport
-from teola_plugin.runtime.session import Report
+from teola_plugin.runtime.report import Report
 
 dispatcher = get_dispatcher("teola_plugin")
 dispatcher.propagate = False

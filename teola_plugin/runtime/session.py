@@ -28,13 +28,15 @@ from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
 from teola_plugin.runtime import asides
+from teola_plugin.runtime.asking import AskedAhead, pass_on
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
-from teola_plugin.trace import Asides, Items, Traced
+from teola_plugin.trace import Asides, Items
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
@@ -50,37 +52,6 @@ HEAD_START_S = 0.02
 """How long a call waits at most for its run-ahead to begin, where that is to ask for a list as a stream: if the
 framework's run came first, it would ask for the whole. Beginning takes some 0.1 ms; more, where the process is busy."""
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one call came to. `hits` + `shared` + `misses` + `stale` = items the framework's run asked for.
-
-    `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
-    result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
-    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
-    why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
-    hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
-    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
-    """
-
-    hits: int = 0
-    shared: int = 0
-    misses: int = 0
-    stale: int = 0
-    wasted: int = 0
-    prefills: int = 0
-    started_s: float = 0.0
-    ended_s: float = 0.0
-    fallbacks: tuple[str, ...] = ()
-    events: tuple[Event, ...] = ()
-    lead_s: float = 0.0
-    asking_s: float = 0.0
-    rested: bool = False
-    graphs: tuple[Graph, ...] = ()
-
-
-Listener = Callable[[Report, Traced], None]
-"""Is told what a call came to, and how its pipeline was read."""
 
 Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
 """What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
@@ -247,9 +218,9 @@ class Session:
             self._prefills.append(Reply())
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
-    def asking(self, urgency: Urgency) -> _Asking | _Inner:
+    def asking(self, urgency: Urgency) -> AskedAhead | _Inner:
         """See `run_ahead.Ahead`."""
-        return _Inner(self, urgency) if self._is_beside else _Asking(self, urgency)
+        return _Inner(self, urgency) if self._is_beside else AskedAhead(self, urgency)
 
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """See `trace.Asides`."""
@@ -485,39 +456,6 @@ class Session:
             )  # fmt: skip
 
 
-class _Asking:
-    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
-
-    is_unheard = True
-
-    def __init__(self, session: Session, urgency: Urgency) -> None:
-        self.assumed = session.assumed
-        self._session = session
-        self._urgency = urgency
-
-    @property
-    def is_closed(self) -> bool:
-        return False  # even a closed session must not let the function go on to the models themselves
-
-    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-        theirs = self._session.submit_ahead(spec, op, payloads, settings, self._urgency)
-        mine = [Reply() for _ in theirs]
-        _pass_on(self._session, theirs, mine)
-        return mine
-
-    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        return self._session.claim_ahead(spec, op, payload, settings)
-
-    def observe(self, component: object, value: Any) -> None:
-        """What runs ahead tells nobody."""
-
-    def enter(self, component: object, value: Any) -> None:
-        """Nor where it is."""
-
-    def close(self) -> None:
-        """Nothing is its own."""
-
-
 class _Inner(Session):
     """A function that runs ahead as if it were a call: its parts run ahead of it.
 
@@ -535,7 +473,7 @@ class _Inner(Session):
 
     @property
     def is_closed(self) -> bool:
-        return False  # as with `_Asking`
+        return False  # as with `AskedAhead`
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:
@@ -574,14 +512,7 @@ class _Inner(Session):
         spec: EngineSpec,
     ) -> None:  # fmt: skip
         theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
-        _pass_on(self._outer, theirs, [reply for _, reply in work])
-
-
-def _pass_on(session: Session, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
-    """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
-    for reply, source in zip(mine, theirs, strict=True):
-        reply.cancel = partial(session.give_up, source)
-        source.listen(reply.put)
+        pass_on(self._outer, theirs, [reply for _, reply in work])
 
 
 def _ended_reply() -> Reply:

@@ -1,0 +1,67 @@
+"""What a function that runs ahead asks of models and stores lands in the slots of the call that it runs ahead of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from teola_plugin.effects import Assumed
+from teola_plugin.engines import EngineSpec, Urgency
+from teola_plugin.seams import Reply
+
+
+class Call(Protocol):
+    """What is asked of the call, which is a `session.Session`."""
+
+    assumed: Assumed
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
+    ) -> list[Reply]: ...
+
+    def claim_ahead(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]
+    ) -> tuple[Reply, bool]: ...
+
+    def give_up(self, reply: Reply) -> None: ...
+
+
+class AskedAhead:
+    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
+
+    is_unheard = True
+
+    def __init__(self, call: Call, urgency: Urgency) -> None:
+        self.assumed = call.assumed
+        self._call = call
+        self._urgency = urgency
+
+    @property
+    def is_closed(self) -> bool:
+        return False  # even a closed session must not let the function go on to the models themselves
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        theirs = self._call.submit_ahead(spec, op, payloads, settings, self._urgency)
+        mine = [Reply() for _ in theirs]
+        pass_on(self._call, theirs, mine)
+        return mine
+
+    def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        return self._call.claim_ahead(spec, op, payload, settings)
+
+    def observe(self, component: object, value: Any) -> None:
+        """What runs ahead tells nobody."""
+
+    def enter(self, component: object, value: Any) -> None:
+        """Nor where it is."""
+
+    def close(self) -> None:
+        """Nothing is its own."""
+
+
+def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
+    """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
+    for reply, source in zip(mine, theirs, strict=True):
+        reply.cancel = partial(call.give_up, source)
+        source.listen(reply.put)

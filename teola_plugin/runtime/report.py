@@ -1,0 +1,42 @@
+"""What one call of an optimized pipeline came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from teola_plugin.events import Event
+from teola_plugin.graph import Graph
+from teola_plugin.trace import Traced
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one call came to. `hits` + `shared` + `misses` + `stale` = items the framework's run asked for.
+
+    `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
+    result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
+    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
+    why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
+    hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
+    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
+    """
+
+    hits: int = 0
+    shared: int = 0
+    misses: int = 0
+    stale: int = 0
+    wasted: int = 0
+    prefills: int = 0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    fallbacks: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    lead_s: float = 0.0
+    asking_s: float = 0.0
+    rested: bool = False
+    graphs: tuple[Graph, ...] = ()
+
+
+Listener = Callable[[Report, Traced], None]
+"""Is told what a call came to, and how its pipeline was read."""
