@@ -1,6 +1,6 @@
 """Latency against the rate: every way, from light load to the saturation of LlamaDist.
 
-    1  the largest batches of each `to` baseline: of 1, 2, 4, ... those with the lowest mean at 0.7 of its capacity
+    1  the largest batches of each tuned way: of 1, 2, 4, ... those with the lowest mean at 0.9 of its capacity
     2  the capacity of each way: what its busiest engine could serve, by the batches of a burst
     3  every way at rates that are shares of LlamaDist's capacity, the same queries at the same moments
 
@@ -24,7 +24,7 @@ Largest = Mapping[Way, tuple[int, int]]
 """The largest batches of (LLMs, other engines)."""
 
 DOUBLED = (1, 2, 4, 8, 16, 32, 64)
-TUNED_AT = 0.7
+TUNED_AT = 0.9
 """The share of its capacity at which the largest batches of a way are tried."""
 
 STEADY = 0.95
@@ -142,7 +142,7 @@ def tuned(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes) -> 
     doubled = DOUBLED[3::3] if setting.quick else DOUBLED
     for at in (1, 0):  # first the other engines, then the LLMs
         loads = [
-            Load(place, way, rates[way], sizes.burst, setting.seed, _with(found[way], at, each))
+            Load(place, way, rates[way], sizes.queries, setting.seed, _with(found[way], at, each))
             for way in tuning
             for each in reversed(doubled)
             if each <= LARGEST[at]
