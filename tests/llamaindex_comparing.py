@@ -106,7 +106,7 @@ def same(
         with _settings_restored():
             stage = Stage(is_chat_model=is_chat_model, context_window=context_window)
             seen[way] = _see(stage, build, act, way, look, change)
-        if by_chance:
+        if by_chance is not None:
             seen[way].said = [each for each in seen[way].said if not re.search(by_chance, each)]
             noise = seen[way].noise
             seen[way].noise = Counter({each: noise[each] for each in noise if not re.search(by_chance, each)})

@@ -42,6 +42,10 @@ from tests.llamaindex_world import QUESTION
 IN_THREADS = ("sub_question_async",)
 """Their sync methods use event loops of their own: what is said has no order."""
 
+ANYTHING = ""
+"""As a pattern. Beside a query that failed LlamaIndex leaves others behind in a loop at rest: what they still say is
+chance, in two runs of the original too (often in 0.14.0)."""
+
 DECIDING = ("router", "multi_router", "sub_question", "multi_step", "retry", "flare", "fusion_rag", "nested")
 """They go on as a model decides."""
 
@@ -229,7 +233,8 @@ def test_a_model_that_fails(name: str, which: str, form: str) -> None:
     exact = form == "query" and name not in IN_THREADS
     error = RuntimeError("the model broke") if form == "query" else ValueError("too long")  # which some swallow
     build = built(ENGINES[name], "streaming" in form, answer=failing(which, error))
-    same(build, asking(form, QUESTION), exact=exact, ways=["patient"])
+    by_chance = ANYTHING if name in IN_THREADS and form == "query" else None
+    same(build, asking(form, QUESTION), exact=exact, ways=["patient"], by_chance=by_chance)
 
 
 @pytest.mark.parametrize("which", ["embedder", "reranker"])
