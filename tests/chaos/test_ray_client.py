@@ -21,6 +21,9 @@ from tests.chaos.ray_world import expected
 
 PORT, CLIENTS_PORT = 26379, 20001
 
+NO_SERVER = "Starting Ray client server failed"
+"""Ray starts a server for each client; in a new cluster it sometimes does not come within 30 s."""
+
 pytestmark = pytest.mark.skipif(not IS_FULL, reason="a cluster more; see make chaos")
 
 DRIVER = """
@@ -71,9 +74,12 @@ def test_a_client_from_outside_starts_engines_and_asks_them(address: str, tmp_pa
     script = tmp_path / "driver.py"
     script.write_text(textwrap.dedent(DRIVER))
     environment = {**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=120, check=False
+        )
+        if NO_SERVER not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told == {"said": expected(["Who?", "Why?"]), "far": [True] * 3, "left": [0] * 3}
