@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -56,6 +57,8 @@ class Chains:
         self._meters = [Meter(engine) for engine in {id(e): e for e in map(engine_for, specs)}.values()]
         for name, chain in self._chains.items():
             chain.invoke({"question": f"{name}?"})  # what is loaded and compiled at first use
+        gc.collect()
+        gc.freeze()  # else a collection of all that was imported stops half a second of whichever run it falls into
 
     def measure(self, way: Way, arrivals: Sequence[Arrival], run: int) -> Measured:
         runtime.host.use(way.policy or "to")
