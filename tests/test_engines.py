@@ -279,6 +279,16 @@ def test_a_batch_of_embeddings_equals_single_ones(settings: dict[str, Any]) -> N
 
 
 @pytest.mark.real
+def test_batches_are_small_where_few_threads_compute() -> None:
+    import torch
+
+    for engine in (EmbeddingEngine(minilm()), RerankingEngine(cross_encoder())):
+        assert engine.capabilities.max_items == min(32, 4 * torch.get_num_threads())
+    assert EmbeddingEngine(minilm(), max_items=5).capabilities.max_items == 5
+    assert EmbeddingEngine(FakeModel()).capabilities.max_items == 32
+
+
+@pytest.mark.real
 def test_a_batch_of_scores_equals_single_ones() -> None:
     pairs = [("what sat?", text) for text in TEXTS] + [("what retires?", text) for text in TEXTS]
     scores = values(RerankingEngine(cross_encoder()), "reranking", pairs)
