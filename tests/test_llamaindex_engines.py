@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -42,9 +43,12 @@ from tests.llamaindex_world import QUESTION
 IN_THREADS = ("sub_question_async",)
 """Their sync methods use event loops of their own: what is said has no order."""
 
+LEAVES_BEHIND = version("llama-index-core") == "0.14.0"
+"""Beside a query that failed this release leaves others behind in a loop at rest: what they still say is chance, in two
+runs of the original too."""
+
 ANYTHING = ""
-"""As a pattern. Beside a query that failed LlamaIndex leaves others behind in a loop at rest: what they still say is
-chance, in two runs of the original too (often in 0.14.0)."""
+"""As a pattern."""
 
 DECIDING = ("router", "multi_router", "sub_question", "multi_step", "retry", "flare", "fusion_rag", "nested")
 """They go on as a model decides."""
@@ -233,7 +237,7 @@ def test_a_model_that_fails(name: str, which: str, form: str) -> None:
     exact = form == "query" and name not in IN_THREADS
     error = RuntimeError("the model broke") if form == "query" else ValueError("too long")  # which some swallow
     build = built(ENGINES[name], "streaming" in form, answer=failing(which, error))
-    by_chance = ANYTHING if name in IN_THREADS and form == "query" else None
+    by_chance = ANYTHING if LEAVES_BEHIND and name in IN_THREADS and form == "query" else None
     same(build, asking(form, QUESTION), exact=exact, ways=["patient"], by_chance=by_chance)
 
 
