@@ -45,7 +45,7 @@ class DirectLine:
         await asyncio.sleep(self.delay_s)
         service = self.others[address[0]].service
         assert service
-        service.given(address[1], pickle.loads(pickle.dumps(requests)))
+        await service.given(address[1], pickle.loads(pickle.dumps(requests)))
 
     async def hello(self) -> Hello:
         if self.service is None:

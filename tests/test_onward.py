@@ -144,14 +144,15 @@ def test_what_is_handed_on_may_go_wrong(fault: str) -> None:
         assert store.service
         really = store.service.given
 
-        def given(client: str, requests: Sequence[Asked]) -> None:
+        async def given(client: str, requests: Sequence[Asked]) -> None:
             if fault == "refused":
                 raise ConnectionError("the process is gone")
             if fault == "late":
-                asyncio.get_running_loop().call_later(2, really, client, requests)
+                await asyncio.sleep(2)
+                await really(client, requests)
             if fault == "twice":
-                really(client, requests)
-                really(client, requests)
+                await really(client, requests)
+                await really(client, requests)
 
         store.service.given = given  # type: ignore[method-assign]
         outputs, took_s = await world.ask(MANY, {"texts": ["a", "b"]})
@@ -261,7 +262,7 @@ def test_what_nobody_asked_for_is_cancelled() -> None:
         service = world.lines["store"].service
         assert service
         await service.poll("a")
-        service.given("a", [Asked("searching", {}, (), ["v"], 7, "", NOT_URGENT, 60.0, 0.0, "hits", ((0,),))])
+        await service.given("a", [Asked("searching", {}, (), ["v"], 7, "", NOT_URGENT, 60.0, 0.0, "hits", ((0,),))])
         await asyncio.sleep(services.LEASE_S)
         assert store.aborted
 

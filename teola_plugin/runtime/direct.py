@@ -127,7 +127,8 @@ class _Direct:
         return replies
 
     def _is_handed_on(self, engine: Engine) -> TypeGuard[HandedOn]:
-        return isinstance(engine, HandedOn) and engine.is_far and not self.host.is_saturated(engine)
+        is_far = getattr(engine, "is_far", False)  # first: the rest of the protocol is slow to ask for
+        return is_far and isinstance(engine, HandedOn) and not self.host.is_saturated(engine)
 
     def _onward(self, name: str, places: Sequence[Place]) -> tuple[Onward, ...]:
         """What engines of others are asked next, with the values at those places; they are to expect it."""

@@ -298,7 +298,8 @@ def _sized(engine: Engine, request: Request, item: Item) -> Item:
     kv_tokens = getattr(engine, "kv_tokens", None)
     if kv_tokens is None:
         return item
-    return replace(item, tokens=kv_tokens(request.op, item.payload, request.settings))
+    tokens = kv_tokens(request.op, item.payload, request.settings)
+    return replace(item, tokens=tokens) if tokens != item.tokens else item
 
 
 def _length(payload: Any) -> int:

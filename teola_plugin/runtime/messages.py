@@ -18,7 +18,7 @@ from teola_plugin.errors import EngineError
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.ancestry import Tag
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Changes when processes of two versions would misunderstand each other."""
 
 ItemId = int | tuple[Hashable, Place]
@@ -63,6 +63,8 @@ class Hello:
     pid: int
     node: str
     instances: int
+    socket: str = ""
+    """Where processes of the same machine may call it (runtime/nearby.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def said(epoch: str, number: int, outcomes: Sequence[tuple[ItemId, Outcome]], *,
                 values.append(value)
             case Failed():
                 kinds.append("F")
-                values.append(_Error.of(outcome.error))
+                values.append(PackedError.of(outcome.error))
     return Said(epoch, number, tuple(item_id for item_id, _ in outcomes), "".join(kinds), packed(values), is_saturated)
 
 
@@ -133,14 +135,15 @@ def unpacked(values: Any) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Error:
+class PackedError:
     """An error on its way. `text` says the same, where it cannot travel or its class is not known."""
 
     pickled: bytes
     text: str
 
     @classmethod
-    def of(cls, error: BaseException) -> _Error:
+    def of(cls, error: BaseException) -> PackedError:
+        """The error, packed; its text where it cannot be."""
         text = f"{type(error).__name__}: {error}"
         try:
             pickled = pickle.dumps(error)
@@ -150,6 +153,7 @@ class _Error:
         return cls(pickled, text)
 
     def arrived(self) -> BaseException:
+        """The error, or EngineError with its text where its class is not known."""
         try:
             found = pickle.loads(self.pickled)
         except Exception:  # it did not travel, or what raised it (vLLM, say) is not installed here
@@ -157,5 +161,5 @@ class _Error:
         return found if isinstance(found, BaseException) else EngineError(self.text)
 
 
-def _failed(error: _Error) -> Failed:
+def _failed(error: PackedError) -> Failed:
     return Failed(error.arrived())

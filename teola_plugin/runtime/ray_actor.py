@@ -14,7 +14,7 @@ import asyncio
 import json
 import os
 import platform
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -25,13 +25,17 @@ from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, ItemId, Said
+from teola_plugin.runtime.messages import PROTOCOL, Hello
+from teola_plugin.runtime.nearby import Server
 from teola_plugin.runtime.pool import EnginePool
-from teola_plugin.runtime.ray_line import RayLine, RayWay
+from teola_plugin.runtime.ray_line import RayLine, RayWay, opened, pickled, sealed
 from teola_plugin.runtime.remote import RemoteEngine
 from teola_plugin.runtime.service import EngineService
 
 VERSION = version("teola-plugin")
+
+ASKED = frozenset({"submit", "given", "poll", "cancel", "release", "leave"})
+"""The methods of `EngineService` that clients call."""
 
 
 class EngineActor:
@@ -42,6 +46,7 @@ class EngineActor:
         self._building: asyncio.Task[EngineService] | None = None
         self._hello: Hello | None = None
         self._children: list[str] = []
+        self._server = Server(self._answer, pickled)
 
     async def hello(self) -> Hello:
         """What the engine is, once it is ready. Raises: what building it raised."""
@@ -50,24 +55,17 @@ class EngineActor:
             self._hello = await asyncio.to_thread(self._introduction, service.engine)
         return replace(self._hello, instances=len(getattr(service.engine, "instances", (1,))))
 
-    async def submit(self, client: str, requests: Sequence[Asked]) -> Said:
-        return await self._there.submit(client, requests)
+    async def ask(self, method: str, client: str, args: Any) -> Any:
+        """What `EngineService` answers to one of `ASKED`. Arguments and answer are `sealed`.
 
-    async def given(self, client: str, requests: Sequence[Asked]) -> None:
-        self._there.given(client, requests)
+        Raises: EngineCrashed before the engine is built.
+        """
+        return sealed(await self._answer(method, client, *opened(args)))
 
-    async def poll(self, client: str) -> Said:
-        return await self._there.poll(client)
-
-    async def cancel(self, client: str, ids: Sequence[ItemId]) -> None:
-        await self._there.cancel(client, ids)
-
-    async def release(self, client: str, owner: Hashable) -> None:
-        await self._there.release(client, owner)
-
-    async def leave(self, client: str) -> None:
-        if self._is_built:
-            await self._there.leave(client)
+    async def _answer(self, method: str, client: str, *args: Any) -> Any:
+        if method not in ASKED:
+            raise EngineError(f"engine {self._config.name!r} has no call {method!r}")
+        return await getattr(self._there, method)(client, *args)
 
     async def stats(self) -> dict[str, Any]:
         return (await self._service()).stats()
@@ -99,6 +97,7 @@ class EngineActor:
 
     async def close(self) -> None:
         """End the engine, so that it leaves no process of its own behind."""
+        self._server.close()
         if self._is_built:
             await self._there.close()
 
@@ -123,6 +122,7 @@ class EngineActor:
         return await asyncio.shield(self._building)
 
     async def _made(self) -> EngineService:
+        await self._server.start()
         host = LocalHost(self._config.policy or "critical_path", loop=asyncio.get_running_loop())  # type: ignore[arg-type]
         if self._config.instances > 1:
             return EngineService(EnginePool(self._config.name, await self._new_children()), host, RayWay())
@@ -162,7 +162,7 @@ class EngineActor:
         return Hello(
             PROTOCOL, VERSION, platform.python_version(), config.name, config.kind, config.model,
             known, config.to_json(), engine.capabilities, getattr(engine, "profile", None),
-            os.getpid(), ray.get_runtime_context().get_node_id(), 1,
+            os.getpid(), ray.get_runtime_context().get_node_id(), 1, self._server.name,
         )  # fmt: skip
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import uuid
-from collections.abc import Hashable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 from teola_plugin.errors import EngineClosed, EngineError
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said
+from teola_plugin.runtime.nearby import Connection
+from teola_plugin.runtime.nearby import connect as connect_near
 from teola_plugin.runtime.ray_cluster import NAMESPACE, check_room, connect, is_far
 
 PREFIX = "engine:"
@@ -25,6 +29,42 @@ _owned: dict[str, Any] = {}
 """The actors that this process started: they are to live as long as it does, and not only while somebody holds them."""
 
 
+LARGE_BYTES = 64 * 1024
+"""Ray keeps an array from here on in its shared memory, by reference, if it finds it."""
+
+
+def pickled(message: Any) -> bytes:
+    """With what the user's own script defines by value, since other processes cannot import that."""
+    import ray
+
+    found: bytes = ray.cloudpickle.dumps(message)
+    return found
+
+
+def sealed(message: Any) -> Any:
+    """The message as bytes, which Ray takes as they are; its own way of pickling doubles what a small call costs.
+
+    One with a large array stays what it is.
+    """
+    import ray
+
+    large: list[Any] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < LARGE_BYTES:
+            return True
+        large.append(buffer)
+        return False
+
+    found = ray.cloudpickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
+    return message if large else found
+
+
+def opened(message: Any) -> Any:
+    """What was `sealed`."""
+    return pickle.loads(message) if isinstance(message, bytes) else message
+
+
 class RayWay:
     """The way from an engine to others: `onward.Send`."""
 
@@ -37,7 +77,7 @@ class RayWay:
         if name not in self._actors:
             self._actors[name] = await asyncio.to_thread(connect().get_actor, PREFIX + name, namespace=NAMESPACE)
         try:
-            await self._actors[name].given.remote(client, requests)
+            await self._actors[name].ask.remote("given", client, sealed((requests,)))
         except Exception:
             self._actors.pop(name, None)  # it may have been replaced by another of its name
             raise
@@ -72,6 +112,9 @@ class RayLine:
         self._actor: Any = None
         self.is_far = False
         self._made_here: Any = None
+        self._socket = self._connected_to = ""
+        self._near: Connection | None = None
+        self._let_go: Callable[[], Any] = lambda: None
 
     @property
     def address(self) -> Hashable:
@@ -86,25 +129,31 @@ class RayLine:
             self._actor = None  # look it up again next time: it may have been replaced by another of its name
             raise
         self.is_far = is_far(self._ray, hello.node)
+        if not self.is_far:
+            self._socket = hello.socket
         return hello
 
     async def submit(self, requests: Sequence[Asked]) -> Said:
-        said: Said = await self._there.submit.remote(self._client, requests)
+        said: Said = await self._ask("submit", requests)
         return said
 
     async def poll(self) -> Said:
-        said: Said = await self._there.poll.remote(self._client)
+        said: Said = await self._ask("poll")
         return said
 
     async def cancel(self, ids: Sequence[ItemId]) -> None:
-        await self._there.cancel.remote(self._client, ids)
+        await self._ask("cancel", ids)
 
     async def release(self, owner: Hashable) -> None:
-        await self._there.release.remote(self._client, owner)
+        await self._ask("release", owner)
 
     async def leave(self) -> None:
-        if self._actor is not None:
-            await self._actor.leave.remote(self._client)
+        if self._actor is None:
+            return
+        try:
+            await self._ask("leave")
+        finally:
+            self._let_go()
 
     def begin_anew(self) -> None:
         self._client = uuid.uuid4().hex
@@ -129,11 +178,19 @@ class RayLine:
             self._ray.kill(made)
             self._actor = None
 
-    @property
-    def _there(self) -> Any:
+    async def _ask(self, method: str, *args: Any) -> Any:
+        """By a connection to a process of this machine, else as a call of Ray."""
+        if self._connected_to != self._socket:
+            self._connected_to = self._socket
+            self._let_go()
+            if near := await connect_near(self._socket, pickled):
+                self._near = near
+                self._let_go = weakref.finalize(self, near.let_go)
+        if self._near and self._near.is_open:
+            return await self._near.call(method, self._client, *args)
         if self._actor is None:
             raise EngineClosed(f"engine {self.name!r} is not connected")
-        return self._actor
+        return opened(await self._actor.ask.remote(method, self._client, sealed(args)))
 
     @cached_property
     def _ray(self) -> Any:

@@ -188,14 +188,15 @@ class RemoteEngine:
         for item in wanted:
             self._unsent.pop(item.id, None)
         if wanted and not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._spawn(self._flush)
         self._outgoing += _requests(batch, wanted, asyncio.get_running_loop().time())
 
-    def _flush(self) -> None:
+    async def _flush(self) -> None:
+        """One call for all that was sent before this task had its turn."""
         requests, self._outgoing = self._outgoing, []
         if requests:
             ids = [item_id for asked in requests for item_id in asked.ids]
-            self._spawn(partial(self._call, partial(self._line.submit, requests), ids))
+            await self._call(partial(self._line.submit, requests), ids)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         task = asyncio.get_running_loop().create_task(self._reporting(work, self._calls))
@@ -216,7 +217,8 @@ class RemoteEngine:
         calls, this = self._calls, object()
         calls.add(this)
         try:
-            said = await asyncio.wait_for(send(), HANG_S)
+            async with asyncio.timeout(HANG_S):
+                said = await send()
         except TimeoutError:
             if calls is self._calls:
                 log.warning("engine %r did not answer for %.0f s; its process is ended", self.name, HANG_S)

@@ -89,7 +89,7 @@ class EngineService:
                 self._begin(client, asked, fresh, [replies[at] for at in fresh])
         return await self._news(one)
 
-    def given(self, client: str, requests: Sequence[Asked]) -> None:
+    async def given(self, client: str, requests: Sequence[Asked]) -> None:
         """Another engine hands on what this client is about to ask: begin it."""
         one = self._client(client)
         for asked in requests:
@@ -133,7 +133,8 @@ class EngineService:
             one.news.clear()
             try:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(one.news.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await one.news.wait()
             finally:  # also if the call is cancelled: else no other would ever wait, and its client ask without end
                 one.is_waiting = False
         told, one.outbox = one.outbox[:MAX_SAID], one.outbox[MAX_SAID:]
