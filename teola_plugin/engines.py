@@ -91,12 +91,14 @@ class Completion(str):
 class Urgency(NamedTuple):
     """How far it is from a request to the output of its query, in requests and predicted seconds; itself included.
 
-    `objective`: `latency` or `throughput` where somebody has deduced it (passes/deduce_objectives.py).
+    `objective`: `latency` or `throughput` where somebody has deduced it (passes/deduce_objectives.py). `own_s`: of the
+    seconds, those that it takes itself.
     """
 
     depth: int = 0
     remaining_s: float = 0.0
     objective: str = ""
+    own_s: float = 0.0
 
 
 NOT_URGENT = Urgency()

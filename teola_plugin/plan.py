@@ -58,10 +58,12 @@ def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None) -> Plan:
     remaining: dict[str, Urgency] = {}
     for p in reversed(graph.primitives):
         behind = [remaining[c.name] for c in consumers[p.name]]
+        own_s = (seconds or {}).get(p.name, 0.0)
         remaining[p.name] = Urgency(
             max((each.depth for each in behind), default=0) + is_request(p),
-            max((each.remaining_s for each in behind), default=0.0) + (seconds or {}).get(p.name, 0.0),
+            max((each.remaining_s for each in behind), default=0.0) + own_s,
             p.setting("objective", ""),
+            own_s,
         )
     return Plan(
         graph,

@@ -31,6 +31,7 @@ class W:
     group: Hashable = "g"
     arrival: int = 0
     beginning: Hashable = None
+    own_s: float = 0.0
 
 
 TABLE = [
@@ -44,6 +45,11 @@ TABLE = [
     ([W(1, 1.0, depth=9), W(1, 4.0, depth=1)], 1, [(1, 1)]),
     # what its query does not wait for yet makes way for another query's longest (the paper's figure 7)
     ([W(1, 2.0), W(1, 0.5), W(2, 2.0, begun_s=0.5)], 2, [(0, 1), (2, 1)]),
+    # if it is as long itself; a short one would make little room
+    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=1.0), W(2, 2.0, own_s=1.0, begun_s=0.5)], 2, [(0, 1), (2, 1)]),
+    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=0.1), W(2, 2.0, own_s=1.0, begun_s=0.5)], 2, [(0, 1), (1, 1)]),
+    # and within its query waits for the longest all the same
+    ([W(1, 0.5, own_s=0.0), W(1, 2.0, own_s=1.0)], 1, [(1, 1)]),
     # and fills what is free
     ([W(1, 2.0), W(1, 0.5, waiting=3), W(2, 2.0, begun_s=0.5)], 4, [(0, 1), (2, 1), (1, 2)]),
     # the first one's group is that of the batch
@@ -62,7 +68,7 @@ def test_critical_path(queue: list[W], free: int, picks: list[tuple[int, int]]) 
 WAITING = st.builds(
     W, query=st.integers(1, 4), remaining_s=st.floats(0, 9), begun_s=st.floats(0, 9), waiting=st.integers(1, 5),
     depth=st.integers(0, 4), group=st.sampled_from("ab"), arrival=st.integers(0, 99),
-    beginning=st.sampled_from((None, *"xyz")),
+    beginning=st.sampled_from((None, *"xyz")), own_s=st.floats(0, 9),
 )  # fmt: skip
 QUEUES = st.lists(WAITING, min_size=1, max_size=9)
 
@@ -95,7 +101,7 @@ def test_nobody_is_overtaken_by_a_query_that_came_when_it_should_have_ended(queu
 @settings(deadline=None)
 @given(QUEUES, WARM)
 def test_nobody_goes_before_what_is_due_more_than_the_tolerance_sooner(queue: list[W], warm: Warm) -> None:
-    queue = [replace(w, group="g", waiting=1) for w in queue]
+    queue = [replace(w, group="g", waiting=1, own_s=0.0) for w in queue]
 
     def due_s(w: W) -> float:
         longest_s = max(other.remaining_s for other in queue if other.query == w.query)

@@ -59,7 +59,8 @@ class Limits:
 class Request:
     """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
 
-    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`. `is_alone`: see the module.
+    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
+    `is_alone`: see the module.
     `arrival` and `since_s`: its place in the order of submissions, and when it came. `beginning`: see policies.py.
     """
 
@@ -75,6 +76,7 @@ class Request:
     since_s: float = 0.0
     group: Hashable = None
     beginning: Hashable = None
+    own_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.group is None:

@@ -145,7 +145,7 @@ class LocalHost:
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
         whose = items[0].id if owner == 0 and items else owner
-        request = Request(op, settings, items, whose, urgency.depth, urgency.remaining_s, begun_s)
+        request = Request(op, settings, items, whose, urgency.depth, urgency.remaining_s, begun_s, own_s=urgency.own_s)
         self._keeps |= hasattr(engine, "release")
         self.soon(self._enqueue, engine, request, replies)
 

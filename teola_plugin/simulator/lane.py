@@ -80,7 +80,7 @@ class Lane:
         fresh: list[Work] = []
         queued = Queued(
             step.op, step.settings, cast("list[Item]", fresh), request.query, urgency.depth, urgency.remaining_s,
-            request.began_s, group=step.group,
+            request.began_s, group=step.group, own_s=urgency.own_s,
         )  # fmt: skip
         joinable = self._joinable.setdefault((step.group, step.grammar), {}) if step.is_repeatable else None
         priority = self._priority(urgency, request.began_s) if self._capabilities.abort else 0  # for LLMs
