@@ -259,9 +259,9 @@ def _leave(terms: Terms) -> None:
 
 
 def _placed(traced: Traced, where: Runtime) -> Traced:
-    """With a break for each engine that was to run elsewhere, and does not."""
+    """With a break for each engine that was to run elsewhere, or could, and does not."""
     staying = place(traced.engines, where)
-    breaks = [Break("TB301", name, hint=why) for name, why in staying.items()] if where == "ray" else []
+    breaks = [Break("TB301" if where == "ray" else "TB302", name, hint=why) for name, why in staying.items()]
     return replace(traced, breaks=(*traced.breaks, *breaks)) if breaks else traced
 
 

@@ -82,6 +82,7 @@ CODES = {
     "TB220": "this module is not known to ask only models and stores that can be foreseen; its own run tells its value",
     "TB221": "when this module runs, and with what, hangs on more than its links",
     "TB301": "this engine stays in this process, although Ray was asked for",
+    "TB302": "an engine of this model runs on Ray, but cannot be used",
     # run time
     "TF001": "the run-ahead failed for a reason of its own; the framework computed everything",
     "TF002": "nothing ran ahead, for that had gained nothing in the calls before",

@@ -641,7 +641,7 @@ def test_an_engine_on_ray_that_nobody_asked_for_and_that_does_not_fit_is_left_al
     monkeypatch.setattr(ray_engines, "engines", lambda: [running])
     monkeypatch.setattr(ray_engines, "attach", attach)
     specs = {"model": EngineSpec("engine", resource, "model")}
-    assert placement.place(specs, "auto") == {"model": "it runs another version"}
+    assert placement.place(specs, "auto") == {"model": "'e': it runs another version"}
 
 
 # --- the host's end --------------------------------------------------------------------------------------------------

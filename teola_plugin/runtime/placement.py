@@ -24,17 +24,20 @@ from teola_plugin.registry import EngineConfig, registered
 from teola_plugin.runtime import ray_cluster
 from teola_plugin.runtime.engines import is_hosted, run_here, run_on
 
-log = logging.getLogger(__name__)
-
 Runtime = Literal["auto", "local", "ray"]
 MOVABLE = ("engine", "sentence_transformer", "cross_encoder")
 """A store stays where its writes are seen: what was searched before a write of this process must not count after it."""
+
+log = logging.getLogger(__name__)
+
+NOT_MOVABLE = "a store or a model of others is asked from where it is used"
+NOT_LOADABLE = "the model cannot be loaded anew by another process"
 
 _placing = threading.Lock()
 
 
 def place(specs: Mapping[str, EngineSpec], runtime: Runtime) -> dict[str, str]:
-    """See to it that these engines run there. Why those that stay in this process do, by name.
+    """See to it that these engines run there. By name why those that stay here do; with `auto`, those that need not.
 
     Raises: EngineError if an engine cannot be started on Ray; EngineUnavailable without the package.
     """
@@ -57,10 +60,10 @@ def _placed(specs: Mapping[str, EngineSpec], *, is_asked: bool) -> Iterable[tupl
     for name, spec in specs.items():
         if is_hosted(spec):
             continue
-        if spec.kind not in MOVABLE:
-            yield name, "a store or a model of others is asked from where it is used"
-        elif (config := describe(spec.resource)) is None:
-            yield name, "the model cannot be loaded anew by another process"
+        config = describe(spec.resource) if spec.kind in MOVABLE else None
+        if config is None:
+            if is_asked:
+                yield name, NOT_MOVABLE if spec.kind not in MOVABLE else NOT_LOADABLE
         elif is_asked:
             try:
                 run_on(spec, start(_declared(config)))
@@ -69,14 +72,12 @@ def _placed(specs: Mapping[str, EngineSpec], *, is_asked: bool) -> Iterable[tupl
         else:
             running = engines() if running is None else running
             found = [each.name for each in running if each.hello and each.hello.identity == config.identity]
-            if not found:
-                yield name, "no engine of this model runs on Ray"
-                continue
             try:
-                run_on(spec, attach(found[0]))
+                if found:
+                    run_on(spec, attach(found[0]))
             except EngineError as e:  # of another version, or gone meanwhile: nobody asked for it
                 log.warning("the engine %r on Ray is not used: %s", found[0], e)
-                yield name, str(e)
+                yield name, f"{found[0]!r}: {e}"
 
 
 def _declared(config: EngineConfig) -> EngineConfig:
