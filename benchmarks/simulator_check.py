@@ -12,12 +12,14 @@ The simulator has texts of its own. `same texts` is the simulation with what the
 be compared one by one: so many of them end within a decode step of the run. `late waits` is the simulation in which
 every wait of an engine takes as much longer as waits take on this machine, measured before: more, the busier it is.
 
-On a machine whose cores are shared the real engines slow one another down, which no latency profile knows.
+Real engines share the cores of this machine and slow one another down. How many cores each keeps busy while it works
+is measured with its profile. `own cores` is the simulation in which each engine has cores enough of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
+import psutil
 import typer
 from load_apps import (
     CHUNK_WORDS,
@@ -57,7 +60,7 @@ from teola_plugin.trace import Function
 
 ROW = "{:>5}{:>8}  {:>8}{:>11}{:>8}  {:>8}{:>11}{:>8}  {:>11}{:>8}"
 HEADS = ("load", "per s", "mean", "simulated", "diff", "P95", "simulated", "diff")
-SAME_TEXTS, LATE = ("same texts", "equal"), ("late waits", "diff")
+SAME_TEXTS, LATE, OWN = ("same texts", "equal"), ("late waits", "diff"), ("own cores", "diff")
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 BURST = 60
 
@@ -252,7 +255,11 @@ def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
         "reranker": RerankingEngine(CrossEncoder(str(tiny_cross_encoder()), device="cpu")),
     }
     try:
-        profiles = {name: measure(engine, budget_s=budget_s) for name, engine in made.items()}
+        profiles, demands = {}, {}
+        for name, engine in made.items():
+            began_s, used_s = time.perf_counter(), processors_s()
+            profiles[name] = measure(engine, budget_s=budget_s)
+            demands[name] = (processors_s() - used_s) / (time.perf_counter() - began_s)
         llm = profiles["llm"]
         assert isinstance(llm, LlmProfile)
         store = {name: PAPER[name] for name in ("searching", "ingestion")}
@@ -260,12 +267,17 @@ def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
         counts = {name: lru_cache(100_000)(partial(count_tokens, engine)) for name, engine in made.items()}
         embedder, reranker = made["embedder"].capabilities.max_items, made["reranker"].capabilities.max_items
         servers: dict[str, BatchServer | LlmServer] = {
-            "embedder": BatchServer({"embedding": profiles["embedder"]}, 1, embedder, count=counts["embedder"]),
-            "reranker": BatchServer({"reranking": profiles["reranker"]}, 1, reranker, count=counts["reranker"]),
-            "store": BatchServer(store, texts=texts()),
+            "embedder": BatchServer(
+                {"embedding": profiles["embedder"]}, 1, embedder, count=counts["embedder"], demand=demands["embedder"]
+            ),
+            "reranker": BatchServer(
+                {"reranking": profiles["reranker"]}, 1, reranker, count=counts["reranker"], demand=demands["reranker"]
+            ),
+            "store": BatchServer(store, texts=texts(), demand=0.0),  # it waits
             "llm": LlmServer(
                 llm, 1, made["llm"].capabilities.max_items, kv_tokens=made["llm"].capabilities.max_tokens,
                 block_tokens=CPU_BLOCK_TOKENS, mixes_prefills=True, count=counts["llm"],
+                demand=demands["llm"],
             ),
         }  # fmt: skip
         for name, engine in made.items():
@@ -276,9 +288,18 @@ def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
         run = partial(run_really, mix, engines)
         workloads = workloads_of({name: prepare(name, engines) for name in mix})
         run([Arrival(-1 - n, name, 0.0) for n, name in enumerate(mix)])  # what is compiled at first use
-        yield World(mix, run, workloads, System(servers), llm.step_s(8), note=_told(profiles))
+        system = System(servers, cores=len(os.sched_getaffinity(0)))
+        note = f"{_told(profiles)}; cores in use: {', '.join(f'{name} {n:.2f}' for name, n in demands.items())}"
+        yield World(mix, run, workloads, system, llm.step_s(8), System(servers), OWN, note)
     finally:
         runtime.host.close()
+
+
+def processors_s() -> float:
+    """What this process and those that it started have used of processors so far."""
+    me = psutil.Process()
+    used = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return sum(each.user + each.system for each in used)
 
 
 CPU_BLOCK_TOKENS = 128

@@ -212,6 +212,21 @@ def test_many_steps_at_once_are_the_same_as_one_by_one(monkeypatch: pytest.Monke
     assert jumping.engines["llm"].steps == stepping.engines["llm"].steps > 100
 
 
+def test_engines_of_one_machine_slow_one_another_down_if_it_has_too_few_processors() -> None:
+    arrivals = poisson(9.0, {"rag": 1, "chat": 2}, count=40, seed=7)
+    apart, enough, few = (simulate(arrivals, APPS, system(cores=cores)) for cores in (None, 4, 1))
+    assert latencies(enough) == pytest.approx(latencies(apart), abs=1e-9)
+    assert statistics.fmean(latencies(few)) > 1.2 * statistics.fmean(latencies(apart))
+    assert [ended.error for ended in few.ended] == [None] * 40
+
+
+def test_an_engine_that_only_waits_is_not_slowed_down() -> None:
+    waiting = {name: replace(each, demand=0.0) for name, each in SERVERS.items()}
+    arrivals = poisson(9.0, {"rag": 1, "chat": 2}, count=40, seed=7)
+    alone = simulate(arrivals, APPS, system())
+    assert latencies(simulate(arrivals, APPS, system(servers=waiting, cores=1))) == pytest.approx(latencies(alone))
+
+
 def test_simulations_may_run_side_by_side() -> None:
     assert simulate_many(math.sqrt, [4.0, 9.0, 16.0], processes=2) == [2.0, 3.0, 4.0]
 

@@ -18,6 +18,9 @@ Tell = Callable[[Sequence[Work], Sequence[Any]], None]
 
 Begun = Callable[[Sequence[Work]], None]
 
+At = Callable[..., None]
+"""`Clock.at` for what works until then: later where it shares its processors (cores.py)."""
+
 
 TOGETHER: dict[str, Callable[[list[Any]], list[Any]]] = {
     "embedding": list, "reranking": scores, "ingestion": lambda payloads: [None] * len(payloads),
@@ -26,17 +29,19 @@ TOGETHER: dict[str, Callable[[list[Any]], list[Any]]] = {
 
 
 class BatchInstance:
-    """`tell` hears the values of a batch at its end, `begun` that it runs."""
+    """`tell` hears the values of a batch at its end, `begun` that it runs; `at`: when work ends that would end then."""
 
     def __init__(
-        self, server: BatchServer, clock: Clock, count: Count, use: EngineUse, tell: Tell, begun: Begun | None
-    ) -> None:
+        self, server: BatchServer, clock: Clock, count: Count, use: EngineUse, tell: Tell, begun: Begun | None = None,
+        at: At | None = None,
+    ) -> None:  # fmt: skip
         self._server = server
         self._clock = clock
         self._count = count
         self._use = use
         self._tell = tell
         self._begun = begun
+        self._at = at or clock.at
         self._answer = server.answers or partial(answer, texts=server.texts)
         self._by_items_s: dict[tuple[str, int], float] = {}  # what batches take where tokens do not count
 
@@ -48,7 +53,7 @@ class BatchInstance:
         self._use.batches += 1
         self._use.items += len(works)
         self._use.busy_s += seconds
-        self._clock.at(self._clock.now_s + seconds, self._end, works)
+        self._at(self._clock.now_s + seconds, self._end, works)
 
     def abort(self, item_id: int) -> None:
         """Batches are short: what runs, ends."""

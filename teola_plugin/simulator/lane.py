@@ -11,6 +11,7 @@ instance and by each answer on its way back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 from teola_plugin.engines import Batch, Item, freeze
@@ -19,6 +20,7 @@ from teola_plugin.runtime.engine_scheduler import Request as Queued
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
 from teola_plugin.simulator.batch_server import BatchInstance
 from teola_plugin.simulator.clock import Clock
+from teola_plugin.simulator.cores import Cores
 from teola_plugin.simulator.llm_server import LlmInstance
 from teola_plugin.simulator.requests import Lost, Request, Work
 from teola_plugin.simulator.systems import LlmServer, Server, System
@@ -31,11 +33,13 @@ class Lane:
     """See the module. `ids`: of items, each once."""
 
     def __init__(
-        self, server: Server, system: System, clock: Clock, count: Count, ids: Iterator[int], *, trace: bool = False
-    ) -> None:
+        self, server: Server, system: System, clock: Clock, count: Count, ids: Iterator[int],
+        cores: Cores | None = None, *, trace: bool = False,
+    ) -> None:  # fmt: skip
         self.use = EngineUse()
         self._server = server
         self._clock = clock
+        self._cores = cores
         self._count = server.count or count
         self._ids = ids
         self._hop_s = system.hop_s
@@ -56,11 +60,12 @@ class Lane:
 
     def _instance(self, trace: bool) -> BatchInstance | LlmInstance:
         begun = self._note_begin if trace else None
+        at = partial(self._cores.at, self._server.demand) if self._cores else None
         if isinstance(self._server, LlmServer):
             return LlmInstance(
-                self._server, self._clock, self._count, self.use, self._tell, self._hand_out, self._free, begun
+                self._server, self._clock, self._count, self.use, self._tell, self._hand_out, self._free, begun, at
             )
-        return BatchInstance(self._server, self._clock, self._count, self.use, self._tell, begun)
+        return BatchInstance(self._server, self._clock, self._count, self.use, self._tell, begun, at)
 
     @property
     def takes_early_prefills(self) -> bool:

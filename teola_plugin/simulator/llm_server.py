@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.errors import EngineError
-from teola_plugin.simulator.batch_server import Begun, Tell
+from teola_plugin.simulator.batch_server import At, Begun, Tell
 from teola_plugin.simulator.clock import Clock
 from teola_plugin.simulator.prefix_cache import BLOCK_TOKENS, Key, PiecesCache
 from teola_plugin.simulator.requests import Lost, Work
@@ -57,13 +57,14 @@ class _Sequence:
 class LlmInstance:
     """`tell` hears the values of what ends together, `hand_out` the items of a text that is being written.
 
-    `free` hears of what was aborted, once it is gone, `begun` of what is being prefilled.
+    `free` hears of what was aborted, once it is gone, `begun` of what is being prefilled;
+    `at`: when work ends that would end then.
     """
 
     def __init__(
         self, server: LlmServer, clock: Clock, count: Count, use: EngineUse, tell: Tell,
         hand_out: Callable[[Work, Sequence[Any], bool], None], free: Callable[[Work], None],
-        begun: Begun | None = None,
+        begun: Begun | None = None, at: At | None = None,
     ) -> None:  # fmt: skip
         self._server = server
         self._profile = server.profile
@@ -74,6 +75,8 @@ class LlmInstance:
         self._hand_out = hand_out
         self._free = free
         self._begun = begun
+        self._at = at or clock.at
+        self._most_steps = 1 if at else MOST_STEPS  # how long the next ones take shows only then
         self._cache = PiecesCache(server.kv_tokens or CACHED_TOKENS, server.block_tokens)
         self._waiting: list[_Sequence] = []
         self._running: dict[int, _Sequence] = {}
@@ -211,7 +214,7 @@ class LlmInstance:
         self._use.items += len(admitted)
         self._use.prefilled_tokens += computed
         self._use.busy_s += seconds
-        self._clock.at(self._clock.now_s + seconds, self._prefilled, admitted, beside)
+        self._at(self._clock.now_s + seconds, self._prefilled, admitted, beside)
 
     def _hold(self, sequence: _Sequence) -> None:
         n = self._kept(sequence)
@@ -256,12 +259,12 @@ class LlmInstance:
         while self._marks[0][2].has_ended:
             heapq.heappop(self._marks)
         self._jump_began_s = self._clock.now_s
-        self._jump_for(min(self._marks[0][0] - self._steps, MOST_STEPS), step_s)
+        self._jump_for(min(self._marks[0][0] - self._steps, self._most_steps), step_s)
 
     def _jump_for(self, steps: int, step_s: float) -> None:
         self._jump += 1
         self._jump_steps = steps
-        self._clock.at(self._jump_began_s + steps * step_s, self._jumped, self._jump)
+        self._at(self._jump_began_s + steps * step_s, self._jumped, self._jump)
 
     def _jumped(self, jump: int) -> None:
         if jump != self._jump:

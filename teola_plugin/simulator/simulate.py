@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from teola_plugin.errors import TeolaError
 from teola_plugin.runtime.simulate import Arrival, Ended
 from teola_plugin.simulator.clock import Clock
+from teola_plugin.simulator.cores import Cores
 from teola_plugin.simulator.lane import Lane
 from teola_plugin.simulator.query import Query, World, prepare
 from teola_plugin.simulator.requests import Request
@@ -33,8 +34,11 @@ def simulate(
         raise TeolaError(f"queries of {', '.join(sorted(missing))} arrive, and there is no such workload")
     check(workloads, system)
     clock = Clock()
+    cores = Cores(clock, system.cores) if system.cores is not None else None
     ids = itertools.count(1)
-    lanes = {name: Lane(server, system, clock, count, ids, trace=trace) for name, server in system.servers.items()}
+    lanes = {
+        name: Lane(server, system, clock, count, ids, cores, trace=trace) for name, server in system.servers.items()
+    }
     prepared = {name: prepare(workload) for name, workload in workloads.items()}
     ended: dict[int, Ended] = {}
     spans: list[Span] = []

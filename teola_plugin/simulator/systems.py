@@ -46,7 +46,7 @@ class BatchServer:
     """Instances that run one batch at a time, which takes what the profile of its operation says.
 
     `texts`: what a search finds its documents among. `answers`: says the values in place of `values.py`. `count`: its
-    tokens of a text, in place of those of `simulate`.
+    tokens of a text, in place of those of `simulate`. `demand`: as many of the system's cores it uses at work.
     """
 
     profiles: Mapping[str, Profile]
@@ -55,6 +55,7 @@ class BatchServer:
     texts: Sequence[str] = ()
     answers: Answers | None = None
     count: Count | None = None
+    demand: float = 1.0
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -74,8 +75,8 @@ class LlmServer:
     instance holds, prompts that nobody uses any more included. `prefix_cache`: of a prompt that begins like an earlier
     one the common pieces are not computed again; `instruction`: only of the literals that it begins with. They count as
     soon as they are being computed, or, if `prefix_at_end`, once they are, and in whole blocks of `block_tokens`.
-    `answers` and `count` as of `BatchServer`. `mixes_prefills`: what runs writes a token during a prefill too, as in
-    vLLM with chunked prefills.
+    `answers`, `count` and `demand` as of `BatchServer`. `mixes_prefills`: what runs writes a token during a prefill
+    too, as in vLLM with chunked prefills.
     """
 
     profile: LlmProfile
@@ -89,6 +90,7 @@ class LlmServer:
     block_tokens: int = BLOCK_TOKENS
     count: Count | None = None
     mixes_prefills: bool = False
+    demand: float = 1.0
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -113,6 +115,7 @@ class System:
     `bundles`: per-invocation orientation as Teola's baseline has it: the requests of one primitive of one query that
     are ready at the same time are one batch, which an instance runs alone, an LLM too. `hop_s`: what each request and
     each reply takes between scheduler and engine. `prefix_tolerance_s`: see `engine_scheduler.Limits`.
+    `cores`: what all engines run on together (cores.py); None where each has its own machine.
     """
 
     servers: Mapping[str, Server]
@@ -120,6 +123,7 @@ class System:
     bundles: bool = False
     hop_s: float = 0.0
     prefix_tolerance_s: float = Limits().prefix_tolerance_s
+    cores: float | None = None
 
 
 FINDS = ("searching", "websearch")
