@@ -33,6 +33,9 @@ STEADY = 0.95
 MANY = 64
 """Instances of each engine: as good as without end for one query."""
 
+SEEDS = 3
+"""Draws of arrivals at each rate, whose means are taken: one alone can make ways differ by 2 % that do the same."""
+
 SAME = 0.05
 """Two rates that differ by less are one."""
 
@@ -54,7 +57,8 @@ class Sizes:
         if setting.quick:
             few = max(2, queries // 30)
             return cls(few, few, 1, (setting.seed,), (0.1, 1.0))
-        return cls(queries, queries // 3, queries // 6, (setting.seed,), shares)
+        seeds = tuple(range(setting.seed, setting.seed + SEEDS))
+        return cls(queries, queries // 3, queries // 6, seeds, shares)
 
 
 @dataclass(frozen=True, slots=True)
