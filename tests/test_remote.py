@@ -577,6 +577,20 @@ def test_building_an_engine_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
     run(work)
 
 
+def test_a_small_message_travels_as_bytes_and_one_with_a_large_array_as_it_is() -> None:
+    class OfThisScript:
+        """What another process could not import."""
+
+    small = (one_of(1), np.arange(8, dtype=np.float32), OfThisScript)
+    sealed = ray_line.sealed(small)
+    assert isinstance(sealed, bytes)
+    asked, vector, _ = ray_line.opened(sealed)
+    assert asked == one_of(1)
+    vector[0] = 1.0  # a copy of its own
+    large = (one_of(1), np.zeros(ray_line.LARGE_BYTES, dtype=np.float32))
+    assert ray_line.opened(ray_line.sealed(large)) is large
+
+
 class FakeRay:
     """Actors by name; their `hello` fails. Has the part of Ray that a line uses."""
 
