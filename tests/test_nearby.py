@@ -133,6 +133,16 @@ def test_an_error_comes_as_what_it_was(run: Any) -> None:
     run(work)
 
 
+def test_an_error_of_a_connection_of_its_own_is_an_answer_too(run: Any) -> None:
+    async def work() -> None:
+        async with connected(Answers()) as connection:
+            with pytest.raises(ConnectionError, match="of the engine's"):
+                await connection.call("fail", "me", ConnectionError("of the engine's"))
+            assert connection.is_open
+
+    run(work)
+
+
 def test_an_answer_that_cannot_travel_is_an_error_of_that_call_alone(run: Any) -> None:
     async def work() -> None:
         async with connected(Answers()) as connection:

@@ -60,8 +60,8 @@ class Request:
     """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
 
     `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
-    `is_alone`: see the module.
-    `arrival` and `since_s`: its place in the order of submissions, and when it came. `beginning`: see policies.py.
+    `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: see the module;
+    `beginning`: see policies.py.
     """
 
     op: str

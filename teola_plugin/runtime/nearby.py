@@ -150,12 +150,15 @@ class _Serving(_Frames):
 
     async def _answered(self, number: int, method: str, client: str, args: list[Any]) -> None:
         try:
-            self._send((number, await self._answer(method, client, *args)))
-        except ConnectionError as e:
-            log.debug("nobody hears what %s was answered: %s", client, e)
-        except Exception as e:  # whatever the work raises, or pickling what came of it
-            if self.is_open:
-                self._send((number, PackedError.of(e)))
+            told = await self._answer(method, client, *args)
+        except Exception as e:  # whatever the work raises is the caller's
+            told = PackedError.of(e)
+        if not self.is_open:
+            return
+        try:
+            self._send((number, told))
+        except Exception as e:  # whatever pickling it raises
+            self._send((number, PackedError.of(e)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         for task in list(self._tasks):

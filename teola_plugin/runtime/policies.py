@@ -40,7 +40,7 @@ class Waiting(Protocol):
     """A request in the queue: `waiting` items are not yet in a batch.
 
     `depth` and `remaining_s`: requests, and predicted seconds, from here to the output of its query, which began at
-    `begun_s`; `own_s`: as many of them it runs itself.
+    `begun_s`; `own_s` of the seconds it takes itself.
     """
 
     @property
