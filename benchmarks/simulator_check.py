@@ -265,19 +265,17 @@ def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
         store = {name: PAPER[name] for name in ("searching", "ingestion")}
         made["store"] = ProfileStore(texts(), store["searching"], store["ingestion"])
         counts = {name: lru_cache(100_000)(partial(count_tokens, engine)) for name, engine in made.items()}
-        embedder, reranker = made["embedder"].capabilities.max_items, made["reranker"].capabilities.max_items
         servers: dict[str, BatchServer | LlmServer] = {
-            "embedder": BatchServer(
-                {"embedding": profiles["embedder"]}, 1, embedder, count=counts["embedder"], demand=demands["embedder"]
-            ),
-            "reranker": BatchServer(
-                {"reranking": profiles["reranker"]}, 1, reranker, count=counts["reranker"], demand=demands["reranker"]
-            ),
+            **{
+                name: BatchServer(
+                    {op: profiles[name]}, 1, made[name].capabilities.max_items, count=counts[name], demand=demands[name]
+                )
+                for name, op in (("embedder", "embedding"), ("reranker", "reranking"))
+            },
             "store": BatchServer(store, texts=texts(), demand=0.0),  # it waits
             "llm": LlmServer(
                 llm, 1, made["llm"].capabilities.max_items, kv_tokens=made["llm"].capabilities.max_tokens,
-                block_tokens=CPU_BLOCK_TOKENS, mixes_prefills=True, count=counts["llm"],
-                demand=demands["llm"],
+                block_tokens=CPU_BLOCK_TOKENS, mixes_prefills=True, count=counts["llm"], demand=demands["llm"],
             ),
         }  # fmt: skip
         for name, engine in made.items():

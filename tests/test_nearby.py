@@ -38,11 +38,12 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Coroutine[Any,
 class Answers:
     """What was called, and answers on demand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_held: bool = False) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.called = asyncio.Event()
         self.may_answer = asyncio.Event()
-        self.may_answer.set()
+        if not is_held:
+            self.may_answer.set()
         self.ended: list[str] = []
 
     async def __call__(self, method: str, client: str, *args: Any) -> Any:
@@ -100,8 +101,7 @@ def test_calls_side_by_side_each_get_their_own_answer(run: Any) -> None:
 
 def test_a_call_that_takes_long_holds_up_no_other(run: Any) -> None:
     async def work() -> None:
-        answers = Answers()
-        answers.may_answer.clear()
+        answers = Answers(is_held=True)
         async with connected(answers) as connection:
             slow = asyncio.ensure_future(connection.call("wait", "me"))
             with pytest.raises(KeyError):
@@ -165,8 +165,7 @@ def test_a_question_that_cannot_travel_is_not_asked(run: Any) -> None:
 
 def test_who_waits_hears_that_the_other_process_is_gone(run: Any) -> None:
     async def work() -> None:
-        answers = Answers()
-        answers.may_answer.clear()
+        answers = Answers(is_held=True)
         async with connected(answers) as connection:
             waiting = asyncio.ensure_future(connection.call("wait", "me"))
             await answers.called.wait()
@@ -182,8 +181,7 @@ def test_who_waits_hears_that_the_other_process_is_gone(run: Any) -> None:
 
 def test_clients_whose_process_is_gone_have_left_and_their_calls_end(run: Any) -> None:
     async def work() -> None:
-        answers = Answers()
-        answers.may_answer.clear()
+        answers = Answers(is_held=True)
         async with connected(answers) as connection, connected(answers) as other:
             lost = [asyncio.ensure_future(connection.call("wait", client)) for client in ("a", "b")]
             kept = asyncio.ensure_future(other.call("wait", "c"))

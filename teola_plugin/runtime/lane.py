@@ -37,6 +37,7 @@ from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.policies import Policy
 from teola_plugin.runtime.recovery import Recovery
 from teola_plugin.runtime.retries import Retries, caused
+from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply
 
 Sink = Callable[[BatchRan], None]
@@ -258,10 +259,7 @@ class Lane:
         self.held = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return spawn(work, self._tasks)
 
 
 def _why_cancelled(name: str, attempt: Attempt, error: asyncio.CancelledError) -> BaseException:

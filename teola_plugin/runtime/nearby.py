@@ -23,10 +23,11 @@ import socket
 import struct
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from teola_plugin.runtime.messages import PackedError
+from teola_plugin.runtime.tasks import spawn
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class _Serving(_Frames):
     def _take(self, message: Any) -> None:
         number, method, client, *args = message
         self._clients.add(client)
-        _spawn(self._answered(number, method, client, args), self._tasks)
+        spawn(self._answered(number, method, client, args), self._tasks)
 
     async def _answered(self, number: int, method: str, client: str, args: list[Any]) -> None:
         try:
@@ -201,7 +202,7 @@ class Server:
     def _lost(self, connection: _Serving, clients: set[str]) -> None:
         self._connections.discard(connection)
         for client in clients:
-            _spawn(self._left(client), self._tasks)
+            spawn(self._left(client), self._tasks)
 
     async def _left(self, client: str) -> None:
         try:
@@ -215,12 +216,6 @@ def _is_own(sock: socket.socket) -> bool:
     told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(told)[1]
     return user == os.geteuid()
-
-
-def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 async def connect(name: str, dumps: Dumps) -> Connection | None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from teola_plugin.engines import Done, Item, Onward, Outcome, Place
 from teola_plugin.runtime.ancestry import Tag
 from teola_plugin.runtime.messages import Asked, packed
+from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class HandingOn:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._going: dict[int, _Going] = {}
-        self._sending: set[asyncio.Future[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     def watch(self, asked: Asked, replies: Sequence[Reply]) -> None:
         """Hand on the values of these replies to a request."""
@@ -61,9 +62,7 @@ class HandingOn:
             for onward in each.asked.onward:
                 calls.setdefault(onward.address, []).append(_asked(each, onward, self._loop.time()))
         for address, requests in calls.items():
-            sending = asyncio.ensure_future(self._sent(address, requests))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
+            spawn(self._sent(address, requests), self._sending)
 
     async def _sent(self, address: Hashable, requests: Sequence[Asked]) -> None:
         try:

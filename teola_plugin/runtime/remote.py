@@ -28,6 +28,7 @@ from teola_plugin.runtime.engines.kv_demand import KvDemand
 from teola_plugin.runtime.engines.sampling import MAX_TOKENS
 from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said, packed
 from teola_plugin.runtime.onward import Expected
+from teola_plugin.runtime.tasks import spawn
 
 log = logging.getLogger(__name__)
 
@@ -199,9 +200,7 @@ class RemoteEngine:
             await self._call(partial(self._line.submit, requests), ids)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        task = asyncio.get_running_loop().create_task(self._reporting(work, self._calls))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        spawn(self._reporting(work, self._calls), self._sending)
 
     async def _reporting(self, work: Callable[[], Coroutine[Any, Any, Any]], calls: set[object]) -> None:
         if calls is not self._calls:  # the line broke before this was sent

@@ -32,8 +32,8 @@ class BatchInstance:
     """`tell` hears the values of a batch at its end, `begun` that it runs; `at`: when work ends that would end then."""
 
     def __init__(
-        self, server: BatchServer, clock: Clock, count: Count, use: EngineUse, tell: Tell, begun: Begun | None = None,
-        at: At | None = None,
+        self, server: BatchServer, clock: Clock, count: Count, use: EngineUse, tell: Tell, begun: Begun | None,
+        at: At | None,
     ) -> None:  # fmt: skip
         self._server = server
         self._clock = clock

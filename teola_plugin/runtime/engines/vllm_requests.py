@@ -14,6 +14,7 @@ from typing import Any
 
 from teola_plugin.engines import Item
 from teola_plugin.runtime.engines.open_prefills import OpenPrefill, OpenPrefills, Room
+from teola_plugin.runtime.tasks import spawn
 
 _numbers = itertools.count(1)
 
@@ -134,9 +135,7 @@ class Core:
             self._close_soon(prefill)
 
     def _close_soon(self, prefill: OpenPrefill) -> None:
-        task = asyncio.ensure_future(prefill.close())
-        self.closing.add(task)
-        task.add_done_callback(self.closing.discard)
+        spawn(prefill.close(), self.closing)
 
 
 def _prompt(ids: Sequence[int], item: Item) -> dict[str, Any]:
