@@ -344,7 +344,9 @@ def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any
     compared = compare(chain, [{"x": "tree"}], optimized=fast, repeats=2)
     assert compared.equal
     assert compared.hits > 0
-    assert isinstance(engine_for(EngineSpec("engine", llm.engine)), RemoteEngine)
+    there = engine_for(EngineSpec("engine", llm.engine))
+    assert isinstance(there, RemoteEngine)
+    assert there._line._near, "on one machine it is called by its socket"  # type: ignore[attr-defined]
     changed = SentenceTransformer(str(minilm_path()), device="cpu")
     with torch.no_grad():
         next(changed.parameters()).add_(0.5)
