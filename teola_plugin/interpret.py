@@ -6,7 +6,8 @@ in what is left behind in the engines.
 
     interpret(graph, {"question": "who?"}, engines={"llm": answer}, functions={"f": str.upper})
 
-- With `fn=`, an instance is `functions[fn](*arguments)`.
+- With `fn=`, an instance is `functions[fn](*arguments)`; where that is `Rounds`, their graph is interpreted as often as
+  they say.
 - An `aggregate` without `fn=` is its first argument that was not skipped.
 - A prefill is the concatenation of its pieces; one single argument that is no text passes through as it is.
 - All else is one call of its engine, `engines[name](op, payload, settings)`. `op` is the kind (`decoding` for
@@ -34,6 +35,7 @@ from teola_plugin.graph import (
     yields,
 )
 from teola_plugin.items import parse_items
+from teola_plugin.rounds import Rounds
 
 EngineFunction = Callable[[str, Any, Mapping[str, Any]], Any]
 """An engine as the interpreter sees it: (op, payload, settings) -> value."""
@@ -43,7 +45,7 @@ def interpret(
     graph: Graph,
     inputs: Mapping[str, Any],
     engines: Mapping[str, EngineFunction] | None = None,
-    functions: Mapping[str, Callable[..., Any]] | None = None,
+    functions: Mapping[str, Callable[..., Any] | Rounds] | None = None,
 ) -> dict[str, Any]:
     """The values of the outputs; an output that was skipped is left out.
 
@@ -78,7 +80,7 @@ def _value(
     values: Mapping[str, Any],
     depths: Mapping[str, int],
     engines: Mapping[str, EngineFunction],
-    functions: Mapping[str, Callable[..., Any]],
+    functions: Mapping[str, Callable[..., Any] | Rounds],
 ) -> Any:
     """The value of all instances: nested lists, as deep as the map depth, of what one instance makes."""
 
@@ -113,14 +115,15 @@ def run_instance(
     p: Primitive,
     arguments: tuple[Any, ...],
     engines: Mapping[str, EngineFunction],
-    functions: Mapping[str, Callable[..., Any]],
+    functions: Mapping[str, Callable[..., Any] | Rounds],
 ) -> Any:
     """What one instance of a primitive makes of its arguments. Raises: as `interpret`."""
     function = p.setting("fn")
     if function is not None:
         if function not in functions:
             raise GraphError(f"{p.name} = {p.kind}(...): no function fn={function!r} was given")
-        return functions[function](*arguments)
+        called = functions[function]
+        return _in_rounds(called, arguments, engines) if isinstance(called, Rounds) else called(*arguments)
     if p.kind == "aggregate":
         return arguments[0]
     if p.kind in PREFILLS:
@@ -132,6 +135,18 @@ def run_instance(
     if p.is_splittable:
         return parse_items(p.setting("items"), made)[: p.setting("wanted")]
     return made
+
+
+def _in_rounds(rounds: Rounds, arguments: Sequence[Any], engines: Mapping[str, EngineFunction]) -> dict[str, Any]:
+    functions: dict[str, Any] = {name: function.call for name, function in rounds.functions.items()}
+    inputs: Mapping[str, Any] | None = rounds.first(arguments)
+    outputs: dict[str, Any] = {}
+    number = 0
+    while inputs is not None:
+        number += 1
+        outputs = interpret(rounds.graph, inputs, engines, {**functions, **rounds.rounds})
+        inputs = rounds.after(number, inputs, outputs)
+    return rounds.value(outputs)
 
 
 def _join(p: Primitive, pieces: tuple[Any, ...]) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from teola_plugin.engines import Urgency
+from teola_plugin.engines import NOT_URGENT, Urgency
 from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, Ref, map_depth, validate, yields
 
 
@@ -50,8 +50,13 @@ def is_request(primitive: Primitive) -> bool:
     return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
 
 
-def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None) -> Plan:
-    """The plan of a valid graph. `seconds`: what each primitive may take (`passes.estimates`). Raises: GraphError."""
+def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None, then: Urgency = NOT_URGENT) -> Plan:
+    """The plan of a valid graph. `seconds`: what each primitive may take (`passes.estimates`).
+
+    `then`: what has yet to follow when all of it is there.
+
+    Raises: GraphError.
+    """
     validate(graph)
     depths = graph.depths()
     consumers = graph.consumers()
@@ -60,8 +65,8 @@ def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None) -> Plan:
         behind = [remaining[c.name] for c in consumers[p.name]]
         own_s = (seconds or {}).get(p.name, 0.0)
         remaining[p.name] = Urgency(
-            max((each.depth for each in behind), default=0) + is_request(p),
-            max((each.remaining_s for each in behind), default=0.0) + own_s,
+            max((each.depth for each in behind), default=then.depth) + is_request(p),
+            max((each.remaining_s for each in behind), default=then.remaining_s) + own_s,
             p.setting("objective", ""),
             own_s,
         )

@@ -29,9 +29,9 @@ from teola_plugin.templates import (
     Tool,
     WebSearch,
 )
+from teola_plugin.templates.decompose import Decomposed
 from teola_plugin.templates.flow import Chain, Component, as_step, chain, components
 from teola_plugin.templates.values import shared
-from teola_plugin.trace import Function
 
 ENGINES = ("llm", "embedder", "store", "reranker", "search", "tools")
 INPUTS = {
@@ -46,15 +46,20 @@ def number(*parts: Any) -> int:
     return crc32(repr(parts).encode())
 
 
+def functions_of(decomposed: Decomposed) -> dict[str, Any]:
+    """What `fn=` stands for, as the interpreter has it."""
+    return {**{name: function.call for name, function in decomposed.functions.items()}, **decomposed.rounds}
+
+
 class World:
     """The engines of one run, in the shape of `tests.world.World`. A store is keyed by the query that it belongs to."""
 
-    def __init__(self, graph: Graph, functions: Mapping[str, Function]) -> None:
+    def __init__(self, graph: Graph, decomposed: Decomposed | None) -> None:
         self.rows: dict[str, dict[str, str]] = {"store": {}, "tools": {}}
         self.engines: dict[str, EngineFunction] = {
             name: lambda op, payload, settings, name=name: self.answer(name, op, payload, settings) for name in ENGINES
         }
-        self.functions = {name: function.call for name, function in functions.items()}
+        self.functions = functions_of(decomposed) if decomposed else {}
 
     def answer(self, engine: str, op: str, payload: Any, settings: Mapping[str, Any]) -> Any:
         seen = tuple(sorted(self.rows.get(engine, {}).items()))
@@ -312,7 +317,8 @@ class Maker:
         again = self.applying(told, list(dict.fromkeys([state, seen])), state)
         for name, levels in given.items():
             self.given(name, (name,) if levels else ())
-        loop = Loop(chain(body, again), is_even, state, at_most=self.drawn.randint(1, 3), name=self.fresh("rounds"))
+        at_most = self.drawn.choice([1, 2, 3, 5, None])
+        loop = Loop(chain(body, again), is_even, state, at_most=at_most, name=self.fresh("rounds"))
         return chain(first, loop)
 
     def branches(self) -> Step:
@@ -343,7 +349,7 @@ def meaning(step: Step, values: dict[str, Any], maker: Maker) -> dict[str, Any]:
             return before | ({} if taken is None else meaning(taken, values, maker))
         case Loop(body=body, until=until, of=str(of), at_most=at_most):
             given = {}
-            for _ in range(at_most):
+            for _ in range(at_most or 1000):
                 given |= meaning(body, values | given, maker)
                 if until(given[of]):
                     break

@@ -42,6 +42,7 @@ from teola_plugin.simulator import (
     simulate,
     simulate_many,
 )  # fmt: skip
+from teola_plugin.templates import App, Apply, Generation, Loop
 from teola_plugin.trace import Function
 
 TEXTS = [f"passage {n} of the store tells of what has the number {n}" for n in range(40)]
@@ -180,6 +181,39 @@ def test_latencies_are_those_of_the_real_host(policy: PolicyName, rate: float, i
     simulated = simulate(arrivals, APPS, system(policy, servers), count=lambda text: len(tokenize(text)))
     assert latencies(simulated) == pytest.approx([ended.latency_s for ended in really(arrivals, policy, instances)])
     assert not any(ended.error for ended in simulated.ended)
+
+
+@pytest.mark.parametrize("rounds", [2, 7])
+def test_rounds_that_are_revealed_take_as_long_as_on_the_real_host(rounds: int) -> None:
+    better = Generation("Better: {draft}", "draft", max_tokens=10, name="better")
+    counting = Apply(lambda number: number + 1, "number", "number")
+    loop = Loop(better >> counting, lambda number: number == rounds, of="number", at_most=None)
+    template = Generation("{question}", "draft", max_tokens=10) >> loop >> Generation("Sum {draft}", "answer")
+    inputs = {"question": "what is it?", "number": 0}
+
+    async def run() -> tuple[float, App]:
+        host = LocalHost(loop=asyncio.get_running_loop())
+        app = App("rounds", template, {"llm": ProfileLLM("llm", PAPER_LLM["7b"])}, inputs=["number"], host=host)
+        began_s = host.loop.time()
+        await app.run_here(**inputs)
+        took_s = host.loop.time() - began_s
+        await host.aclose()
+        return took_s, app
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        took_s, app = runner.run(run())
+    prepared = app.configured({}).prepared
+    functions = {name: function.call for name, function in prepared.functions.items()}
+    looping = Workload(prepared.plan, functions, lambda _: inputs, rounds=prepared.rounds)
+    llm = LlmServer(PAPER_LLM["7b"], answers=partial(answer, dim=8, texts=TEXTS))
+    simulated = simulate(
+        [Arrival(0, "rounds", 0.0)], {"rounds": looping}, system(servers={"llm": llm}), trace=True,
+        count=lambda text: len(tokenize(text)),
+    )  # fmt: skip
+    assert latencies(simulated) == pytest.approx([took_s])
+    assert sum(span.engine == "llm" for span in simulated.spans) == rounds + 2
+    with pytest.raises(EngineError, match=r"workload 'rounds': .*the system has no engine 'llm'"):
+        simulate([], {"rounds": looping}, system(servers={}))
 
 
 def test_with_texts_of_its_own_latencies_are_about_those() -> None:

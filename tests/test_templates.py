@@ -278,6 +278,40 @@ def test_a_loop_is_unrolled_and_its_last_round_counts() -> None:
     ]
 
 
+def test_rounds_after_the_third_are_a_graph_of_their_own() -> None:
+    better = Generation("Better: {draft} {question}", "draft", name="better")
+    template = Generation("{question}", "draft") >> Loop(better, bool, "draft", at_most=None, name="reflection")
+    decomposed = decompose(template)
+    assert str(decomposed.graph).splitlines()[-5:] == [
+        "reflection_done_3 = condition(draft_4, fn='reflection_done') @ python, when(reflection_done_2, False)",
+        "reflection_rounds = call(question, draft_4, fn='reflection') @ python, when(reflection_done_3, False)",
+        "draft_rounds = call(reflection_rounds, 'draft', fn='value_of') @ python, when(reflection_done_3, False)",
+        "draft_last = aggregate(draft_rounds, draft_4, draft_3, draft_2)",
+        "outputs(draft_last)",
+    ]
+    rounds = decomposed.rounds["reflection"]
+    assert str(rounds.graph).splitlines() == [
+        "inputs(question, draft)",
+        "draft_kv_5 = prefilling('Better: ', draft, ' ', question) @ llm",
+        "draft_5 = decoding(draft_kv_5) @ llm",
+        "reflection_done_4 = condition(draft_5, fn='reflection_done') @ python",
+        "outputs(draft_5, reflection_done_4)",
+    ]
+    assert rounds.again == rounds.gives == {"draft": "draft_5"}
+    assert rounds.done == "reflection_done_4"
+
+
+def test_rounds_write_what_their_components_write() -> None:
+    kept = Tool("draft", "draft", name="keeping", writes=("notes",))
+    after = Tool("draft", "end", name="looking", reads=("notes",))
+    template = Generation("{question}", "draft") >> Loop(kept, bool, "draft", at_most=9, name="notes_loop") >> after
+    graph = decompose(template).graph
+    rounds = graph["notes_loop_rounds"]
+    assert rounds.writes == ("notes",)
+    assert rounds.name in graph["end"].after
+    assert rounds.name in graph.outputs  # if it fails, the query has failed
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 TWICE = Embedding(takes={"texts": "question"})
@@ -350,7 +384,7 @@ def test_templates_that_do_not_hold_together(make: Any, message: str) -> None:
         (lambda: Embedding(engine="my model"), "component 'embedding': engine: expected an identifier, got 'my model'"),
         (lambda: Operation("sing", "question", "x", engine="e"), "component 'sing_x': op: expected one of embedding, "),
         (lambda: Apply("f", "question", "x"), "component 'x': function: expected a function, got 'f'"),
-        (lambda: Loop(text(), bool, "text", at_most=0), "'loop': at_most: expected a whole number >= 1, got 0"),
+        (lambda: Loop(text(), bool, "text", at_most=0), "'loop': at_most: expected a whole number >= 1 or None, got 0"),
         (lambda: text() >> 3, "a template is made of components, not of 3"),
         (lambda: App("x", [], {}), "a template is made of components, not of []"),
         (lambda: App("x", text(), engines(), outputs=["anser"]), "outputs: nothing gives 'anser', but question, text"),

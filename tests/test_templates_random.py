@@ -23,7 +23,7 @@ from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.templates import App
 from teola_plugin.templates.decompose import decompose
 from teola_plugin.templates.flow import components
-from tests.templates_world import ENGINES, INPUTS, Maker, World, WorldEngine, meaning
+from tests.templates_world import ENGINES, INPUTS, Maker, World, WorldEngine, functions_of, meaning
 from tests.world import run_in_any_order, run_in_order
 
 TEMPLATES = int(os.environ.get("TEOLA_TEST_TEMPLATES", "60"))
@@ -61,7 +61,7 @@ def test_passes_and_orders_change_nothing(seeds: range) -> None:
         graph = decomposed.graph
         assert parse(str(graph)) == graph
         inputs = {i.name: INPUTS[i.name] for i in graph.inputs}
-        with patch("tests.world.World", partial(World, functions=decomposed.functions)):
+        with patch("tests.world.World", partial(World, decomposed=decomposed)):
             expected = run_in_order(graph, inputs)
             assert run_in_any_order(graph, inputs, drawn.randrange) == expected, seed
             for passes in (DEFAULT, drawn.choice(SUBSETS)):
@@ -77,8 +77,7 @@ def test_conditions_and_loops_mean_what_they_say(seeds: range) -> None:
         template = maker.template()
         names = sorted({name for c in components(template) for name in c.outputs.values()})
         decomposed = decompose(template, inputs={"topics": 1}, outputs=names)
-        functions = {name: function.call for name, function in decomposed.functions.items()}
-        got = interpret(decomposed.graph, INPUTS, {}, functions)
+        got = interpret(decomposed.graph, INPUTS, {}, functions_of(decomposed))
         expected = meaning(template, dict(INPUTS), maker)
         assert {name: got[p] for name, p in decomposed.outputs.items()} == expected, seed
 
@@ -90,7 +89,7 @@ def test_hosts_agree_with_the_interpreter(seeds: range) -> None:
         graph = decompose(template, inputs={"topics": 1}).graph
         inputs = {i.name: INPUTS[i.name] for i in graph.inputs}
         decomposed = decompose(template, inputs={"topics": 1})
-        with patch("tests.world.World", partial(World, functions=decomposed.functions)):
+        with patch("tests.world.World", partial(World, decomposed=decomposed)):
             outputs, rows = run_in_order(graph, inputs)
         expected = {name: outputs[p] for name, p in decomposed.outputs.items() if p in outputs}
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -101,7 +100,7 @@ def test_hosts_agree_with_the_interpreter(seeds: range) -> None:
 
 async def on_a_host(template, inputs, drawn):  # type: ignore[no-untyped-def]
     host = LocalHost(loop=asyncio.get_running_loop())
-    world = World(None, {})  # type: ignore[arg-type]
+    world = World(None, None)  # type: ignore[arg-type]
     engines = {name: WorldEngine(name, world) for name in ENGINES}
     app = App("random", template, engines, inputs=["topics[]"], passes=drawn.choice(SUBSETS), host=host)
     got = await app.run_here(**inputs)

@@ -15,7 +15,7 @@ import pytest
 import teola_plugin.templates
 from teola_plugin import runtime
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed
-from teola_plugin.errors import Cancelled, GraphError
+from teola_plugin.errors import Cancelled, DeadlineExceeded, GraphError
 from teola_plugin.passes import DEFAULT
 from teola_plugin.registry import EngineConfig
 from teola_plugin.templates import (
@@ -32,6 +32,7 @@ from teola_plugin.templates import (
     Searching,
     Tool,
 )
+from teola_plugin.tenancy import terms
 from tests.fakes import FakeEngine, says
 
 
@@ -224,6 +225,53 @@ def test_a_retrieval_goes_on_with_what_it_found() -> None:
     )
     assert app.run(question="q") == "abc"
     assert store.seen == ["", "a", "ab"]
+
+
+@pytest.mark.parametrize("at_most", [8, None])
+@pytest.mark.parametrize("enough", [2, 6, 8])
+def test_rounds_are_revealed_until_it_is_enough(at_most: int | None, enough: int) -> None:
+    engine = llm(lambda prompt: prompt + "+")
+    again = Generation("{question}", "question", name="again")
+    loop = Loop(again, lambda said: re.search(rf"\+{{{enough}}}", said), of="question", at_most=at_most)
+    app = App("x", loop >> Generation("{question}!", "answer"), {"llm": engine})
+    assert app.run(question="q") == "q" + "+" * enough + "!+"
+    assert len([batch for batch in engine.batches if batch.op == "decoding"]) == enough + 1
+
+
+def test_an_error_in_a_late_round_is_that_of_the_query() -> None:
+    def fails(count: int) -> int:
+        if count == 5:
+            raise ValueError("mine")
+        return count + 1
+
+    loop = Loop(Apply(fails, "count", "count"), lambda count: False, of="count", at_most=None)
+    app = App("x", loop, {}, inputs=["count"], outputs=["count"])
+    with pytest.raises(ValueError, match="mine"):
+        app.run(count=0)
+
+
+async def test_who_cancels_ends_rounds_without_end() -> None:
+    engine = llm(lambda prompt: prompt)
+    body = Generation("{question}", "question", name="again")
+    app = App("x", Loop(body, lambda said: False, of="question", at_most=None), {"llm": engine})
+    running = asyncio.ensure_future(app.arun(question="q"))
+    await until(lambda: len(engine.batches) > 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: runtime.host.load(engine) == (0, 0))
+    await asyncio.sleep(0.05)
+    count = len(engine.batches)
+    await asyncio.sleep(0.05)
+    assert len(engine.batches) == count
+
+
+def test_a_deadline_ends_rounds_without_end() -> None:
+    engine = llm(lambda prompt: prompt)
+    body = Generation("{question}", "question", name="again")
+    app = App("x", Loop(body, lambda said: False, of="question", at_most=None), {"llm": engine})
+    with terms(deadline_s=0.3), pytest.raises(DeadlineExceeded):
+        app.run(question="q")
 
 
 def test_lists_in_lists_end_in_their_scopes() -> None:

@@ -38,8 +38,7 @@ async def run_query(
     urgencies = [prepared.plan.remaining[name] for name in streamed]
     direct = _Direct(host, prepared, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
     is_virtual = isinstance(loop, VirtualLoop)
-    functions = {name: direct.noting(function, is_virtual) for name, function in prepared.functions.items()}
-    ahead = RunAhead(replace(prepared, functions=functions), inputs, direct, lambda ran: None, direct.over.set)
+    ahead = RunAhead(direct.noting_all(prepared, is_virtual), inputs, direct, lambda ran: None, direct.over.set)
     try:
         ahead.start()
         await direct.over.wait()
@@ -54,7 +53,7 @@ async def run_query(
 
 @dataclass(slots=True)
 class _Direct:
-    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed."""
+    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet."""
 
     host: LocalHost
     prepared: Prepared
@@ -63,7 +62,7 @@ class _Direct:
     loop: asyncio.AbstractEventLoop
     streamed: Sequence[Urgency]
     tell: Callable[[str], None] | None
-    replies: list[Reply] = field(default_factory=list)
+    open: dict[Reply, None] = field(default_factory=dict)
     expecting: list[HandedOn] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     cancelled: list[BaseException] = field(default_factory=list)
@@ -76,7 +75,6 @@ class _Direct:
     ) -> list[Reply]:  # fmt: skip
         replies = self._submit(spec, op, payloads, settings, urgency, places)
         for reply in replies:
-            reply.when_ended(lambda reply=reply: self._ended(reply))  # type: ignore[misc]
             if any(urgency is each for each in self.streamed):  # each primitive has an object of its own
                 reply.listen(self._hear)
         return replies
@@ -92,6 +90,14 @@ class _Direct:
     def fell_back(self, error: BaseException) -> None:
         self._fail(error)
 
+    def noting_all(self, prepared: Prepared, at_once: bool) -> Prepared:
+        """The same; errors of its functions are those of the query."""
+        functions = {name: self.noting(function, at_once) for name, function in prepared.functions.items()}
+        rounds = {
+            name: replace(each, each=self.noting_all(each.each, at_once)) for name, each in prepared.rounds.items()
+        }
+        return replace(prepared, functions=functions, rounds=rounds)
+
     def noting(self, function: Function, at_once: bool) -> Function:
         """The same; its error is that of the query."""
 
@@ -106,7 +112,7 @@ class _Direct:
 
     def close(self) -> None:
         """Nobody waits any more."""
-        for reply in self.replies:
+        for reply in list(self.open):
             reply.cancel_unless_ended()
         for engine in self.expecting:  # the host knows only those that were asked
             engine.release(self.query.owner)
@@ -117,7 +123,9 @@ class _Direct:
         places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
         replies = [Reply() for _ in payloads]
-        self.replies += replies
+        for reply in replies:
+            self.open[reply] = None
+            reply.when_ended(lambda reply=reply: self._ended(reply, op))  # type: ignore[misc]
         engine = engine_for(spec)
         onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
@@ -145,8 +153,9 @@ class _Direct:
                 found.append(Onward(engine.address, p.name, p.kind, p.engine_settings, urgency, then))
         return tuple(found)
 
-    def _ended(self, reply: Reply) -> None:
-        if isinstance(reply.outcome, Failed):
+    def _ended(self, reply: Reply, op: str) -> None:
+        self.open.pop(reply, None)
+        if isinstance(reply.outcome, Failed) and op != "partial_prefilling":  # nobody waits for it
             error = reply.outcome.error
             if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
                 self.cancelled.append(error)

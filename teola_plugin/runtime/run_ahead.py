@@ -25,6 +25,7 @@ from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
+from teola_plugin.rounds import Rounds
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.engines.worker import Worker
@@ -90,6 +91,7 @@ class Prepared:
     """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
 
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
+    `rounds`: functions that are graphs, made ready as well.
     `sights`: where its primitives find their arguments; `followers`: see followers.py. Both are worked out here.
     """
 
@@ -97,6 +99,7 @@ class Prepared:
     functions: Mapping[str, Function]
     engines: Mapping[str, EngineSpec]
     streams_lists: bool = False
+    rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
     followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -104,6 +107,14 @@ class Prepared:
         if not self.sights:
             object.__setattr__(self, "sights", sights_of(self.plan))
             object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRounds:
+    """A function that is a graph, run until it has come to an end."""
+
+    rounds: Rounds
+    each: Prepared
 
 
 class RunAhead:
@@ -114,6 +125,7 @@ class RunAhead:
         at_rest: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run."""
+        self._prepared = prepared
         self._plan = prepared.plan
         self._functions = prepared.functions
         self._engines = prepared.engines
@@ -126,6 +138,7 @@ class RunAhead:
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._tasks: list[Future[None]] = []
+        self._inner: dict[tuple[str, Tag], RunAhead] = {}
         self._at_rest = at_rest
         self._on_its_way = 0
         self._is_over = False
@@ -176,6 +189,8 @@ class RunAhead:
         self._put_off = []
         for task in self._tasks:
             task.cancel()
+        for inner in self._inner.values():
+            inner.stop()
 
     def _go(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
         self._on_its_way -= ended
@@ -212,6 +227,11 @@ class RunAhead:
             case "aggregate" if p.setting("fn") is None:
                 made = (_made(self._plan, p, tag, args[0]) for tag, args in ready.instances)
                 return list(itertools.chain.from_iterable(made))
+            case "call" if (prepared := self._prepared.rounds.get(p.setting("fn"))) is not None:
+                for tag, args in ready.instances:
+                    self._on_its_way += 1
+                    self._round(1, p, tag, prepared, prepared.rounds.first(args))
+                return []
             case "call" | "condition" | "chunking" | "aggregate":
                 return self._call(ready, self._functions[p.setting("fn")])
             case _:
@@ -277,6 +297,24 @@ class RunAhead:
                 self._tasks.append(begun)
 
         return begin
+
+    def _round(self, number: int, p: Primitive, tag: Tag, prepared: PreparedRounds, inputs: Mapping[str, Any]) -> None:
+        """Round `number` of a function that is a graph, and those after it."""
+
+        def ended() -> list[Ready]:
+            outputs = inner.outputs()
+            if outputs is None:
+                return self._scheduler.apply([Lost(p.name, tag)])
+            after = prepared.rounds.after(number, inputs, outputs)
+            if after is None:
+                return self._scheduler.apply(_made(self._plan, p, tag, prepared.rounds.value(outputs)))
+            self._on_its_way += 1
+            self._round(number + 1, p, tag, prepared, after)
+            return []
+
+        inner = RunAhead(prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1))
+        self._inner[p.name, tag] = inner
+        inner.start()
 
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from teola_plugin.engines import freeze, is_repeatable
@@ -17,6 +17,7 @@ from teola_plugin.errors import TeolaError
 from teola_plugin.graph import INLINE_KINDS, Literal, Primitive
 from teola_plugin.items import parse_items
 from teola_plugin.plan import Plan
+from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
 from teola_plugin.runtime.graph_scheduler import Lost as LostInstance
@@ -35,12 +36,14 @@ class Prepared:
     plan: Plan
     sights: Mapping[str, Sight]
     steps: Mapping[str, Step]
+    rounds: Mapping[str, Prepared]
 
 
 def prepare(workload: Workload) -> Prepared:
     """The workload made ready for many queries."""
     plan = workload.plan
-    return Prepared(workload, plan, sights_of(plan), {p.name: _step(p, plan) for p in plan.graph})
+    rounds = {name: prepare(workload.each_round(name)) for name in workload.rounds}
+    return Prepared(workload, plan, sights_of(plan), {p.name: _step(p, plan) for p in plan.graph}, rounds)
 
 
 def _step(p: Primitive, plan: Plan) -> Step:
@@ -91,6 +94,7 @@ class Query:
         self._prepared = prepared
         self._steps = prepared.steps
         self._functions = prepared.workload.functions
+        self._rounds = prepared.workload.rounds
         self._round_trip_s = prepared.workload.round_trip_s
         self._world = world
         self._clock = world.clock
@@ -113,9 +117,13 @@ class Query:
     @property
     def error(self) -> BaseException | None:
         """Why an output is not there, if one is not."""
-        if not self._is_over and self._scheduler.outputs() is not None:
+        if self.outputs() is not None:
             return None
         return self._errors[0] if self._errors else TeolaError("an output waits for what never comes")
+
+    def outputs(self) -> dict[str, Any] | None:
+        """The values of the outputs, without those that were skipped; None if one is not there."""
+        return None if self._is_over else self._scheduler.outputs()
 
     # --- the loop of the run-ahead -----------------------------------------------------------------------------------
 
@@ -141,7 +149,9 @@ class Query:
             events: list[Event] = []
             for ready in _bundled(pending) if self._world.bundles else pending:
                 step = self._steps[ready.primitive.name]
-                if step.is_inline:
+                if step.function in self._rounds:
+                    self._reveal(ready, step)
+                elif step.is_inline:
                     events += self._prompts(ready, step) if step.is_prompt else self._called(ready, step)
                 elif step.is_early:
                     events += self._prompts(ready, step, ask=True)
@@ -167,6 +177,35 @@ class Query:
                 self._errors.append(e)
                 events.append(LostInstance(step.name, tag))
         return events
+
+    def _reveal(self, ready: Ready, step: Step) -> None:
+        rounds = self._rounds[str(step.function)].rounds
+        for tag, args in zip(ready.tags, ready.args, strict=True):
+            self._on_its_way += 1
+            self._round(1, step, tag, rounds, rounds.first(args))
+
+    def _round(self, number: int, step: Step, tag: Tag, rounds: Rounds, inputs: Mapping[str, Any]) -> None:
+        """Round `number` of a function that is a graph, and those after it."""
+
+        def ended(inner: Query) -> None:
+            outputs = inner.outputs()
+            if outputs is None:
+                self._errors.append(inner.error or TeolaError("a round came to nothing"))
+                came_to: list[Event] = [LostInstance(step.name, tag)]
+            elif (after := rounds.after(number, inputs, outputs)) is not None:
+                self._round(number + 1, step, tag, rounds, after)
+                return
+            else:
+                came_to = _made(step, tag, rounds.value(outputs))
+            self._on_its_way -= 1
+            self._go(self._scheduler.apply, came_to)
+
+        each = self._prepared.rounds[str(step.function)]
+        each = replace(each, workload=replace(each.workload, inputs=lambda _: inputs))
+        world = replace(self._world, ended=lambda inner: self._clock.soon(ended, inner))
+        inner = Query(self.place, self.number, each, world)
+        inner.began_s = self.began_s
+        inner.start()
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from teola_plugin.engines import Capabilities
@@ -20,6 +20,7 @@ from teola_plugin.plan import Plan, is_request
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.run_ahead import PreparedRounds
 from teola_plugin.simulator.prefix_cache import BLOCK_TOKENS
 from teola_plugin.simulator.values import Count
 
@@ -29,7 +30,7 @@ Answers = Callable[[str, Any, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Queries of one kind. `functions`: by `fn=`. `inputs`: of query number n.
+    """Queries of one kind. `functions`, `rounds`: what `fn=` stands for. `inputs`: of query number n.
 
     `round_trip_s`: somebody elsewhere asks for each request by himself, and this is how long it takes there and back
     over the network, drawn anew for each.
@@ -39,6 +40,13 @@ class Workload:
     functions: Mapping[str, Callable[..., Any]]
     inputs: Callable[[int], Mapping[str, Any]]
     round_trip_s: Callable[[random.Random], float] | None = None
+    rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
+
+    def each_round(self, name: str) -> Workload:
+        """One of these rounds as a query of its own, with no inputs yet."""
+        each = self.rounds[name].each
+        functions = {name: function.call for name, function in each.functions.items()}
+        return Workload(each.plan, functions, lambda _: {}, self.round_trip_s, each.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,7 @@ def check(workloads: Mapping[str, Workload], system: System) -> None:
         for p in workload.plan.graph:
             for error in _faults(p, workload, system):
                 raise type(error)(f"workload {name!r}: {p.name} = {p.kind}(...): {error}")
+        check({f"{name}, {each}": workload.each_round(each) for each in workload.rounds}, system)
 
 
 def _faults(p: Primitive, workload: Workload, system: System) -> Iterator[TeolaError]:
@@ -143,7 +152,7 @@ def _faults(p: Primitive, workload: Workload, system: System) -> Iterator[TeolaE
     elif p.kind in ("call", "condition", "chunking", "aggregate"):
         if is_request(p):
             yield TeolaError(f"a function that asks {p.engine!r} itself needs the session of a framework's call")
-        elif (fn := p.setting("fn")) is not None and fn not in workload.functions:
+        elif (fn := p.setting("fn")) is not None and fn not in {*workload.functions, *workload.rounds}:
             yield TeolaError(f"there is no function {fn!r}; there are {_listed(workload.functions)}")
     elif (server := system.servers.get(p.engine)) is None:
         yield EngineError(f"the system has no engine {p.engine!r}; it has {_listed(system.servers)}")

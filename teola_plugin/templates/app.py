@@ -23,16 +23,17 @@ from queue import SimpleQueue
 from typing import Any
 
 from teola_plugin import runtime
-from teola_plugin.engines import EngineSpec, freeze
+from teola_plugin.engines import NOT_URGENT, EngineSpec, Urgency, freeze
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
 from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import is_request, make_plan
 from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.run_ahead import Prepared, PreparedRounds
 from teola_plugin.templates.decompose import Decomposed, decompose, labels_of
 from teola_plugin.templates.describe import describe
 from teola_plugin.templates.engines import check_op, engine_of, hint
@@ -47,11 +48,12 @@ KEPT = 128
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What one configuration of the options comes to."""
+    """What one configuration of the options comes to. `rounds`: what passes made of those of loops, by their calls."""
 
     decomposed: Decomposed
     optimized: Optimized
     prepared: Prepared
+    rounds: Mapping[str, Optimized]
 
 
 class App:
@@ -187,7 +189,8 @@ class App:
     def explain(self, **options: Any) -> str:
         """The template, its p-graph, what the passes decided, and the e-graph."""
         configured = self.configured(options)
-        return describe(self.name, self.template, self._labels, configured.decomposed.graph, configured.optimized)
+        graph, optimized, rounds = configured.decomposed.graph, configured.optimized, configured.rounds
+        return describe(self.name, self.template, self._labels, graph, optimized, rounds)
 
     def configured(self, options: Mapping[str, Any]) -> Configured:
         """What the template comes to under these options, worked out once. Raises: as `run`."""
@@ -209,15 +212,28 @@ class App:
             decomposed = decompose(self.template, inputs=self.inputs, outputs=self._outputs, options=options)
         except GraphError as e:
             raise GraphError(f"app {self.name!r}: {e}") from e
-        graph = decomposed.graph
-        for p in graph:
+        rounds: dict[str, Optimized] = {}
+        optimized, prepared = self._prepared(decomposed, NOT_URGENT, rounds)
+        return Configured(decomposed, optimized, prepared, rounds)
+
+    def _prepared(
+        self, made: Decomposed | Rounds, then: Urgency, rounds: dict[str, Optimized]
+    ) -> tuple[Optimized, Prepared]:
+        """`then`: what follows when all of the graph is there. `rounds` gets what becomes of loops in it."""
+        for p in made.graph:
             if p.kind.endswith("prefilling") or is_request(p):
                 check_op(self.name, p, self.engines)
         context = self._context()
-        optimized = optimize_graph(graph, self.passes, context)
-        plan = make_plan(optimized.graph, durations(optimized.graph, context))
+        optimized = optimize_graph(made.graph, self.passes, context)
+        plan = make_plan(optimized.graph, durations(optimized.graph, context), then)
         specs = {name: EngineSpec("engine", engine, name) for name, engine in self.engines.items()}
-        return Configured(decomposed, optimized, Prepared(plan, decomposed.functions, specs, streams_lists=True))
+        inner = {}
+        for p in optimized.graph:
+            if (each := made.rounds.get(p.setting("fn"))) is not None:
+                fn = p.setting("fn")
+                rounds[p.name], prepared = self._prepared(each, plan.remaining[p.name], rounds)
+                inner[fn] = PreparedRounds(each, prepared)
+        return optimized, Prepared(plan, made.functions, specs, streams_lists=True, rounds=inner)
 
     def _context(self) -> Context:
         profiles = {name: p for name, e in self.engines.items() if (p := getattr(e, "profile", None)) is not None}

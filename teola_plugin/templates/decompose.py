@@ -10,6 +10,7 @@ between them but those.
 
     Condition   c = condition(...); then: when(c); otherwise: when(c, False); each name given: aggregate of the two
     Loop        round 1; done = until(...); round 2: when(done, False); ...; each name given: the last that ran
+                rounds after UNROLLED: call(...), when(done, False), of `Rounds`: one more graph, for each of them
 
 Source: arXiv 2407.00326, Algorithm 1.
 """
@@ -23,6 +24,7 @@ from typing import Any
 
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph, Input, When, validate
+from teola_plugin.rounds import Rounds
 from teola_plugin.templates.flow import Branches, Chain, Component, Condition, Loop, Step, as_step, components, names_of
 from teola_plugin.templates.options import Takes
 from teola_plugin.templates.order import in_order
@@ -36,14 +38,22 @@ REQUEST = "request"
 GIVEN = {"question": 0, "document": 0}
 """Values that may come with a query without being declared, and how many lists deep they are."""
 
+UNROLLED = 3
+"""Rounds of a loop that are part of the query's graph, where passes see across them (the prompt of a round is prefilled
+as far as it is known). Those after them are revealed one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """`outputs`: the primitive of each value that is the answer, by the value's name."""
+    """`outputs`: the primitive of each value that is the answer, by the value's name.
+
+    `functions`, `rounds`: what `fn=` stands for.
+    """
 
     graph: Graph
     functions: Mapping[str, Function]
     outputs: Mapping[str, str]
+    rounds: Mapping[str, Rounds] = field(default_factory=dict)
 
 
 def decompose(
@@ -108,6 +118,7 @@ class _Decomposition:
     options: Mapping[str, Mapping[str, Any]]
     outputs: Sequence[str]
     draft: Draft
+    truths: dict[int, Callable[..., bool]] = field(default_factory=dict)
 
     def run(self) -> Decomposed:
         scope = _Scope({})
@@ -120,7 +131,7 @@ class _Decomposition:
         # What writes is an output too: if it fails, the query has failed.
         names = tuple(dict.fromkeys((*wanted.values(), *self.draft.effects)))
         graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives), names)
-        return Decomposed(validate(graph), self.draft.functions, wanted)
+        return Decomposed(validate(graph), self.draft.functions, wanted, self.draft.rounds)
 
     def _last(self, step: Step) -> list[str]:
         """The names that the end of a template gives."""
@@ -167,8 +178,8 @@ class _Decomposition:
         for role, name in component.outputs.items():
             if role not in part.given:
                 raise part.fault("outputs", f"its rule did not give {role!r}")
-            is_there = name in scope.values and name not in scope.may_give_anew
-            if is_there or name in scope.given or name in self.draft.inputs:
+            is_there = (name in scope.values or name in self.draft.inputs) and name not in scope.may_give_anew
+            if is_there or name in scope.given:
                 raise part.fault("gives", f"{name!r} is there already; name one of the two otherwise")
         for role, name in component.outputs.items():
             scope.give(name, part.given[role])
@@ -230,7 +241,11 @@ class _Decomposition:
     ) -> str:
         values = [self._found(name, Takes((each,)), scope) for each in names_of(of)]
         part = self._glue(name, before)
-        return part.add("condition", *values, fn=self.draft.function(name, test), named=name).name
+        return part.add("condition", *values, fn=self.draft.function(name, self._truth(test)), named=name).name
+
+    def _truth(self, test: Callable[..., Any]) -> Callable[..., bool]:
+        """It as True or False, whatever it says; always the same function for the same test."""
+        return self.truths.setdefault(id(test), lambda *values: bool(test(*values)))
 
     def _glue(self, name: str, before: tuple[str, ...] = ()) -> Part:
         return Part(name, self.draft, {}, {}, {}, {}, before=before)
@@ -265,19 +280,24 @@ class _Decomposition:
 
     def _loop(self, loop: Loop, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
         names = {name for c in components(loop.body) for name in c.outputs.values()}
-        anew = {name for name in names if name in scope.values} | scope.may_give_anew
+        there = {*scope.values, *self.inputs, *GIVEN}
+        anew = (names & there) | scope.may_give_anew
         rounds: list[dict[str, Value]] = []
         inner = scope
         outer, ends = self.draft.guard, list(before)
-        for at in range(loop.at_most):
+        for at in range(min(loop.at_most or UNROLLED, UNROLLED)):
             inner = inner.inner(anew | (names if at else set()))
             before = self._step(loop.body, inner, before)
             ends += before
             rounds.append({name: self._glue(loop.name).flat(value) for name, value in inner.given.items()})
-            if at < loop.at_most - 1:
+            if at + 1 != loop.at_most:
                 done = self._test(f"{loop.name}_done", loop.until, loop.of, inner, before)
                 self.draft.guard = When(done, False)
                 ends.append(done)
+        if loop.at_most is None or loop.at_most > UNROLLED:
+            rest = self._glue(loop.name, before)
+            rounds.append(self._revealed(loop, inner.inner(anew | names), list(rounds[0]), rest))
+            ends += rest.added
         self.draft.guard = outer
         for name in rounds[0]:
             values = [each[name] for each in rounds]
@@ -285,6 +305,54 @@ class _Decomposition:
                 name, values[0] if len(values) == 1 else self._glue(loop.name).last(values, named=f"{name}_last")
             )
         return tuple(dict.fromkeys(ends))
+
+    def _revealed(self, loop: Loop, scope: _Scope, names: Sequence[str], part: Part) -> dict[str, Value]:
+        """What the rounds after those in the graph give, by name: one call of as many as there are."""
+        outer, before = self.draft, dict(scope.values)
+        # Another graph, but no name means two things: an engine knows a value of a query by its name.
+        outer.taken.update(before)
+        inner = self.draft = Draft(taken=outer.taken)
+        try:
+            scope.values |= {name: Value(name, v.levels, v.most) for name, v in before.items()}
+            ends = self._step(loop.body, scope, ())
+            gives = {name: self._glue(loop.name).flat(scope.given[name]) for name in names}
+            done = self._test(f"{loop.name}_done", loop.until, loop.of, scope, ends)
+        finally:
+            self.draft = outer
+        taken = {ref.name for p in inner.primitives for ref in p.refs}
+        inputs = [Input(name, v.depth) for name, v in before.items() if name in taken] + list(inner.inputs.values())
+        again = {i.name: scope.given[i.name] for i in inputs if i.name in scope.given}
+        _check_alike(part, [(before[name], value) for name, value in again.items()])
+        outputs = dict.fromkeys([*(v.name for v in (*again.values(), *gives.values())), done, *inner.effects])
+        graph = Graph(tuple(inputs), tuple(inner.primitives), tuple(outputs))
+        rounds = Rounds(
+            validate(graph), inner.functions, {name: v.name for name, v in again.items()},
+            {name: v.name for name, v in gives.items()}, done,
+            None if loop.at_most is None else loop.at_most - UNROLLED, inner.rounds,
+        )  # fmt: skip
+        outside = _Scope(before)
+        args = [self._found(loop.name, Takes((i.name,)), outside) for i in rounds.graph.inputs]
+        values = part.add(
+            "call", *args, fn=outer.add_rounds(loop.name, rounds), named=f"{loop.name}_rounds",
+            reads=tuple(dict.fromkeys(name for p in graph for name in p.reads)),
+            writes=tuple(dict.fromkeys(name for p in graph for name in p.writes)),
+        )  # fmt: skip
+        glue = self._glue(loop.name)
+        return {
+            name: glue.call("value_of", values, name, named=f"{name}_rounds", makes_list=v.depth > 0, most=v.most)
+            for name, v in gives.items()
+        }
+
+
+def _check_alike(part: Part, pairs: Iterable[tuple[Value, Value]]) -> None:
+    """What a round takes has to be like what it gives. Raises: GraphError."""
+    lists: dict[str, str] = {}
+    for taken, given in pairs:
+        is_alike = taken.depth == given.depth and all(
+            lists.setdefault(b, a) == a for a, b in zip(taken.levels, given.levels, strict=True)
+        )
+        if not is_alike:
+            raise part.fault("gives", f"{given.name} is in other lists than {taken.name} of the round before")
 
 
 def _missing(decomposition: _Decomposition, takes: Takes, scope: _Scope) -> str:

@@ -9,14 +9,20 @@ from teola_plugin.passes import Optimized
 from teola_plugin.templates.flow import Branches, Chain, Component, Condition, Loop, Step, as_step, names_of
 
 
-def describe(name: str, template: Step, labels: Mapping[int, str], graph: Graph, optimized: Optimized) -> str:
-    """The text, in four parts."""
+def describe(
+    name: str, template: Step, labels: Mapping[int, str], graph: Graph, optimized: Optimized,
+    rounds: Mapping[str, Optimized],
+) -> str:  # fmt: skip
+    """The text, in four parts, and two for each loop with rounds that are revealed as they run."""
     parts = {
         f"{name}: the template": "\n".join(_lines(template, labels, 0)),
         "p-graph: primitives in the order of the template": str(graph),
         "passes": "\n".join(map(str, optimized.records)) or "none",
         "e-graph: what runs": str(optimized.graph),
     }
+    for call, each in rounds.items():
+        parts[f"passes, over each round of {call}"] = "\n".join(map(str, each.records)) or "none"
+        parts[f"e-graph of each round of {call}"] = str(each.graph)
     return "\n\n".join(f"{title}\n{'-' * len(title)}\n{body}" for title, body in parts.items())
 
 
@@ -39,7 +45,8 @@ def _lines(step: Step, labels: Mapping[int, str], indent: int) -> Iterator[str]:
                 yield f"{space}else:"
                 yield from _lines(otherwise, labels, indent + 1)
         case Loop(name=name, of=of, body=body, at_most=at_most):
-            yield f"{space}until {name}({', '.join(names_of(of))}), at most {at_most} times:"
+            often = f", at most {at_most} times" if at_most else ""
+            yield f"{space}until {name}({', '.join(names_of(of))}){often}:"
             yield from _lines(body, labels, indent + 1)
 
 

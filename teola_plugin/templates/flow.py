@@ -154,20 +154,20 @@ class Condition(Joined):
 class Loop(Joined):
     """`body` again and again, until `until` is true of the values called `of`, `at_most` so many times.
 
-    The body may give anew what was there before, and takes what the round before gave. Afterwards each value is that of
-    the last round that ran; nested lists come out as one list.
+    With None as often as it takes. The body may give anew what was there before, and takes what the round before gave.
+    Afterwards each value is that of the last round that ran; nested lists come out as one list.
     """
 
     body: Step
     until: Callable[..., bool]
     of: str | Sequence[str]
-    at_most: int = 3
+    at_most: int | None = 3
     name: str = "loop"
 
     def __post_init__(self) -> None:
         _check_test(self.name, self.until, self.of)
-        if not is_whole(self.at_most, 1):
-            raise GraphError(f"{self.name!r}: at_most: expected a whole number >= 1, got {self.at_most!r}")
+        if self.at_most is not None and not is_whole(self.at_most, 1):
+            raise GraphError(f"{self.name!r}: at_most: expected a whole number >= 1 or None, got {self.at_most!r}")
 
 
 Step = Union[Component, Chain, Branches, Condition, Loop, "Sequence[Step]"]

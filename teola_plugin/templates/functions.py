@@ -120,6 +120,11 @@ def same(value: Any) -> Any:
     return value
 
 
+def value_of(values: Mapping[str, Any], name: str) -> Any:
+    """One of several values."""
+    return values[name]
+
+
 def parsed(text: str, grammar: str, wanted: int | None = None) -> list[Any]:
     """The items of a text that is not taken apart while it is written."""
     return parse_items(grammar, text)[:wanted]
@@ -133,6 +138,6 @@ def grouped(items: Sequence[Any], size: int) -> list[Any]:
 GLUE: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        chunks, documents, flattened, best, joined, neighbours, item, has_item, same, parsed, grouped,
+        chunks, documents, flattened, best, joined, neighbours, item, has_item, same, value_of, parsed, grouped,
     )
 }  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Any
 from teola_plugin.effects import declared_effects
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Arg, Input, Literal, Primitive, Ref, When, conflicts
+from teola_plugin.rounds import Rounds
 from teola_plugin.templates.functions import GLUE
 from teola_plugin.templates.options import placeholders
 from teola_plugin.templates.values import Levels, Value, shared
@@ -39,6 +40,7 @@ class Draft:
     inputs: dict[str, Input] = field(default_factory=dict)
     primitives: list[Primitive] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)
+    rounds: dict[str, Rounds] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     guard: When | None = None
     effects: list[str] = field(default_factory=list)
@@ -55,9 +57,16 @@ class Draft:
     def function(self, name: str, call: Callable[..., Any]) -> str:
         """The name under which the graph has this function."""
         known = self.functions.get(name)
-        if known is not None and known.call is not call:
+        if name in self.rounds or (known is not None and known.call is not call):
             return self.function(f"{name}_", call)
         self.functions[name] = Function(call, is_glue=GLUE.get(name) is call)
+        return name
+
+    def add_rounds(self, name: str, rounds: Rounds) -> str:
+        """The name under which the graph has them."""
+        while name in self.functions or name in self.rounds:
+            name += "_"
+        self.rounds[name] = rounds
         return name
 
     def append(self, primitive: Primitive) -> None:
