@@ -1,8 +1,9 @@
-"""App C on real engines, here: vLLM, MiniLM, a cross-encoder and Chroma, in each way, in turns.
+"""App C on real engines: vLLM, an embedder, a cross-encoder and Chroma, in each way, in turns.
 
-What a small machine can show: that all ways come to the same answers, and what overlap gains where every engine shares
-a few cores with all others. All ways have vLLM's prefix cache, the baselines too; no two timed queries are alike, so
-it holds instructions and nothing else that helps. Bundles of `po` share the LLM, as vLLM batches continuously.
+`real` takes models for a small machine, benchmarks/gpu.py large ones. What a small machine can show: that all ways come
+to the same answers, and what overlap gains where every engine shares a few cores with all others. All ways have vLLM's
+prefix cache, the baselines too; no two timed queries are alike, so it holds instructions and nothing else that helps.
+Bundles of `po` share the LLM, as vLLM batches continuously.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,37 +21,102 @@ from teola_plugin import runtime
 from teola_plugin.bench.apps import advanced_rag
 from teola_plugin.bench.figures import Cell, Result, Row, Setting, Table
 from teola_plugin.bench.teola.modes import BEST, OURS, PAPERS, Way
+from teola_plugin.engines import Engine
+from teola_plugin.runtime.simulate import drive, poisson
 
 PACKAGES = ("vllm", "sentence_transformers", "chromadb")
 WAYS = (*PAPERS, *(way for way in OURS if way.prefix_cache == "full"))
-ROUNDS, BURST = 6, 6
-CHUNKS, QUICK_CHUNKS = 48, 12
-CHUNK_TOKENS, OVERLAP_TOKENS = 64, 8
-"""Of four characters, so that a query takes seconds and no minutes on two cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """So many rounds of a query alone and of `bursts` with so many queries at once; the sizes of a document.
+
+    `shares` of what the best way does at once are the rates at which `count` queries each arrive at random. Tokens are
+    of four characters.
+    """
+
+    rounds: int = 6
+    bursts: int = 2
+    burst: int = 6
+    chunks: int = 48
+    chunk_tokens: int = 64
+    overlap_tokens: int = 8
+    shares: tuple[float, ...] = ()
+    count: int = 40
+
+
+QUICK = Scale(rounds=1, bursts=1, burst=2, chunks=12)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The engines of the app, and the settings under which its LLM writes queries and answers."""
+
+    engines: Mapping[str, Engine]
+    writing: Mapping[str, Any]
+    answering: Mapping[str, Any]
 
 
 def real(setting: Setting) -> Result:
     """Latency of one query alone, and queries per second of a few at once."""
     if missing := [package for package in PACKAGES if find_spec(package) is None]:
         return Result(says=(f"Not made: it needs {', '.join(missing)}, which is not installed.",))
-    rounds, burst, chunks = (1, 2, QUICK_CHUNKS) if setting.quick else (ROUNDS, BURST, CHUNKS)
-    with _apps() as apps:
-        answers = {way: _ask(way, app, [_query("check", chunks)])[0] for way, app in apps.items()}
+    return compared(_small_models(), QUICK if setting.quick else Scale(), "this machine")
+
+
+def compared(models: Models, scale: Scale, where: str) -> Result:
+    """The same on models of any size. It ends their engines."""
+    try:
+        apps = {way: _app(way, models, scale) for way in WAYS}
+        answers = {way: _ask(way, app, [_query("check", scale)])[0] for way, app in apps.items()}
         alone: dict[Way, list[float]] = {way: [] for way in apps}
         at_once: dict[Way, list[float]] = {way: [] for way in apps}
-        for turn in range(rounds):
+        for turn in range(scale.rounds):
             for way in _rotated(list(apps), turn):
-                alone[way].append(_ask(way, apps[way], [_query(f"{turn} {way}", chunks)])[1])
-        for turn in range(1 if setting.quick else 2):
+                alone[way].append(_ask(way, apps[way], [_query(f"{turn} {way}", scale)])[1])
+        for turn in range(scale.bursts):
             for way in _rotated(list(apps), turn):
-                queries = [_query(f"burst {turn} {way} {n}", chunks) for n in range(burst)]
-                at_once[way].append(burst / _ask(way, apps[way], queries)[1])
+                queries = [_query(f"burst {turn} {way} {n}", scale) for n in range(scale.burst)]
+                at_once[way].append(scale.burst / _ask(way, apps[way], queries)[1])
+        most = max(map(statistics.fmean, at_once.values()))
+        arriving = {share * most: _arriving(apps, share * most, scale) for share in scale.shares}
+    finally:
+        runtime.host.close()
     equal = {way: answer == answers[PAPERS[0]] for way, answer in answers.items()}
-    return _shown(alone, at_once, equal)
+    shown = _shown(alone, at_once, equal, where)
+    return replace(shown, tables=(*shown.tables, *([_arriving_table(arriving)] if arriving else [])))
+
+
+def _arriving(apps: Mapping[Way, Any], rate: float, scale: Scale) -> dict[Way, float]:
+    """The mean latency of each way at that rate, with the same queries and arrivals."""
+    arrivals = poisson(rate, {"C": 1}, count=scale.count, seed=0)
+    found = {}
+    for way, app in apps.items():
+        runtime.host.use(way.policy)
+        queries = {a.number: _query(f"{rate:.2f} {way} {a.number}", scale) for a in arrivals}
+        ended = asyncio.run(drive(arrivals, lambda a, app=app, queries=queries: app.arun(**queries[a.number])))  # type: ignore[misc]
+        if failed := [each.error for each in ended if each.error]:
+            raise failed[0]
+        found[way] = statistics.fmean(each.latency_s for each in ended)
+    return found
+
+
+def _arriving_table(arriving: Mapping[float, Mapping[Way, float]]) -> Table:
+    columns = tuple(said for rate in arriving for said in (f"at {rate:.2f}/s", "over ours"))
+    ways = next(iter(arriving.values()))
+    rows = tuple(
+        Row(str(way), tuple(
+            cell for found in arriving.values()
+            for cell in (Cell(found[way], None, "s"), Cell(found[way] / found[BEST], None, "x"))
+        ))
+        for way in ways
+    )  # fmt: skip
+    return Table("The same where queries arrive at random, mean latency", columns, rows)
 
 
 def _shown(
-    alone: Mapping[Way, Sequence[float]], at_once: Mapping[Way, Sequence[float]], equal: Mapping[Way, bool]
+    alone: Mapping[Way, Sequence[float]], at_once: Mapping[Way, Sequence[float]], equal: Mapping[Way, bool], where: str
 ) -> Result:
     alone_s = {way: statistics.median(seconds) for way, seconds in alone.items()}
     per_s = {way: statistics.fmean(found) for way, found in at_once.items()}
@@ -64,13 +130,10 @@ def _shown(
     )  # fmt: skip
     columns = ("alone", "over ours", "at once", "ours over it", "same answer")
     spread = ", ".join(f"{way} {min(seconds):.2f} to {max(seconds):.2f} s" for way, seconds in alone.items())
-    return Result(
-        (Table("App C on the engines of this machine", columns, rows),), says=(f"Alone, the spread: {spread}.",)
-    )
+    return Result((Table(f"App C on the engines of {where}", columns, rows),), says=(f"Alone, the spread: {spread}.",))
 
 
-@contextmanager
-def _apps() -> Iterator[dict[Way, Any]]:
+def _small_models() -> Models:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
     from teola_plugin.demo.parts import llm_parts
@@ -78,27 +141,25 @@ def _apps() -> Iterator[dict[Way, Any]]:
     from teola_plugin.runtime.engines.chroma_documents import ChromaDocumentsEngine
     from teola_plugin.runtime.engines.embedding import EmbeddingEngine
     from teola_plugin.runtime.engines.reranking import RerankingEngine
-    from teola_plugin.templates import App
 
     parts = llm_parts("real")
-    engines = {
+    engines: dict[str, Engine] = {
         "llm": parts.llm,
         "embedder": EmbeddingEngine(SentenceTransformer(str(minilm_path()))),
         "reranker": RerankingEngine(CrossEncoder(str(tiny_cross_encoder()))),
         "store": ChromaDocumentsEngine(),
     }
+    return Models(engines, parts.queries, parts.answer)
 
-    def app(way: Way) -> App:
-        template = advanced_rag(
-            way.shape == "parallel", chunk=(CHUNK_TOKENS, OVERLAP_TOKENS), writing=_settings(parts.queries),
-            answering=_settings(parts.answer),
-        )  # fmt: skip
-        return App("advanced RAG", template, engines, passes=way.passes)
 
-    try:
-        yield {way: app(way) for way in WAYS}
-    finally:
-        runtime.host.close()
+def _app(way: Way, models: Models, scale: Scale) -> Any:
+    from teola_plugin.templates import App
+
+    template = advanced_rag(
+        way.shape == "parallel", chunk=(scale.chunk_tokens, scale.overlap_tokens), writing=_settings(models.writing),
+        answering=_settings(models.answering),
+    )  # fmt: skip
+    return App("advanced RAG", template, models.engines, passes=way.passes)
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,15 +179,15 @@ def _ask(way: Way, app: Any, queries: Sequence[Mapping[str, Any]]) -> tuple[list
     return answers, time.perf_counter() - began_s
 
 
-def _query(name: str, chunks: int) -> dict[str, str]:
+def _query(name: str, scale: Scale) -> dict[str, str]:
     """Texts of true words; `name` stands at their beginning and in each chunk, so that nothing is alike."""
     from teola_plugin.demo.corpus import QUESTIONS, passages
     from teola_plugin.templates.functions import CHARACTERS
 
-    size = (CHUNK_TOKENS - OVERLAP_TOKENS) * CHARACTERS
+    size = scale.chunks * (scale.chunk_tokens - scale.overlap_tokens) * CHARACTERS
     words = itertools.cycle(" ".join(passage.text for passage in passages(200)).split())
-    document = [f"({name} {each})" if each % 20 == 0 else next(words) for each in range(chunks * size // 2)]
-    return {"question": f"{QUESTIONS[0]} ({name})", "document": " ".join(document)[: chunks * size]}
+    document = [f"({name} {each})" if each % 20 == 0 else next(words) for each in range(size // 2)]
+    return {"question": f"{QUESTIONS[0]} ({name})", "document": " ".join(document)[:size]}
 
 
 def _rotated(ways: list[Way], turn: int) -> list[Way]:
