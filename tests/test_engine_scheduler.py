@@ -96,6 +96,36 @@ def taken(scheduler: EngineScheduler) -> list[list[int]]:
     return batches
 
 
+def of_two() -> EngineScheduler:
+    return EngineScheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), instances=2)
+
+
+def placed(scheduler: EngineScheduler, item_id: int, text: str, query: int) -> int:
+    """On which instance."""
+    prompt(scheduler, item_id, text, query)
+    batch = scheduler.next_batch()
+    assert batch is not None
+    return batch.instance
+
+
+def test_a_prompt_goes_where_its_long_beginning_is_unless_that_is_much_busier() -> None:
+    scheduler = of_two()
+    context = "c" * PREFIX_CHARS
+    assert [placed(scheduler, n, f"{context} {n}", n) for n in range(1, 6)] == [0, 0, 0, 1, 1]
+
+
+def test_of_instances_with_as_much_to_do_a_query_goes_where_it_was() -> None:
+    """What its prompts have in common is short: it is worth no company."""
+    scheduler = of_two()
+    assert placed(scheduler, 1, "who?", 1) == 0
+    assert placed(scheduler, 2, "what?", 2) == 1
+    scheduler.finish([1, 2])
+    assert placed(scheduler, 3, "what? it is", 2) == 1
+    assert placed(scheduler, 4, "what? it was", 2) == 0  # the other is idle
+    assert placed(scheduler, 5, "who? I", 1) == 0
+    assert placed(scheduler, 6, "who? you", 1) == 1
+
+
 @pytest.mark.parametrize(("at_end", "first"), [(True, [[1], [4, 5]]), (False, [[1], [2, 3, 4, 5]])])
 def test_prompts_wait_for_the_prefill_of_their_beginning_where_they_would_compute_it(
     at_end: bool, first: list[list[int]]

@@ -1,8 +1,8 @@
 """The instances of an engine: what each holds, and which one an item goes to.
 
-The one with the least load (executing items, for LLMs their tokens), except that items of the same query or with the
-same beginning prefer the instance that has their prefix, unless it is much busier. Engines that run one batch at a time
-take turns.
+The one with the least load (executing items, for LLMs their tokens), of equals the one that had the query last. Prompts
+with the same long beginning prefer the instance that has it, unless that is much busier: the prefills of others hold up
+what runs there, and a short prefix does not make up for that. Engines that run one batch at a time take turns.
 
 Where objectives were deduced (passes/deduce_objectives.py), a throughput group leaves some slots of the least loaded
 instance free for others while several queries are at work.
@@ -140,12 +140,11 @@ class Instances:
             return fitting[self._turn % len(fitting)]
         slack = BUSIER * (self.capabilities.max_tokens or self.capabilities.max_items)
         least = min(load[at] for at in fitting)
-        keys = self._prefix_keys(item, query)
-        for key in keys[1:] if least == 0 else keys:  # one is idle: what a query has in common is not worth waiting for
-            known = self._prefixes.get(key)
-            if known in fitting and load[known] <= least + slack:
-                return known
-        return min(fitting, key=lambda at: load[at])
+        # A long beginning is worth some company; what else a query may have in common only decides between equals.
+        latest, known = (self._prefixes.get(key) for key in self._prefix_keys(item, query) or (None, None))
+        if known in fitting and load[known] <= least + slack:
+            return known
+        return min(fitting, key=lambda at: (load[at], at != latest))
 
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
         """The room for a throughput group: less what is kept for other queries, if any are at work here."""
@@ -177,7 +176,7 @@ class Instances:
         return item.tokens if self.capabilities.max_tokens else 1
 
     def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:
-        """What tells prompts that share a prefix, the better sign first."""
+        """What tells prompts that may share a prefix, and prompts that do; none for what is no prompt."""
         beginning = beginning_of(item) if self.capabilities.prefix else None
         return [] if beginning is None else [(item.tenant, query), beginning]
 
