@@ -74,8 +74,8 @@ class _Direct:
         places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
         replies = self._submit(spec, op, payloads, settings, urgency, places)
-        for reply in replies:
-            if any(urgency is each for each in self.streamed):  # each primitive has an object of its own
+        if self.streamed and any(urgency is each for each in self.streamed):  # each primitive has an object of its own
+            for reply in replies:
                 reply.listen(self._hear)
         return replies
 

@@ -21,6 +21,7 @@ Everything here runs on one event loop, so there are no locks, and each item end
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,10 @@ Sink = Callable[[BatchRan], None]
 FOLLOWING_TURNS = 3
 """Turns of the loop from the end of an item until what its query asks next is here: the reply, the graph scheduler, the
 queue. Only then are the slots given away: a query that goes on comes before one that begins."""
+
+FOLLOWING_S = 0.0001
+"""How long such turns take if there is little else to do. With nothing in the queue they are left out, unless something
+comes within that time: they were 5 % of what the runtime costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._will_pump = False
+        self._freed_s = -math.inf
 
     @property
     def counts(self) -> Counts:
@@ -147,11 +153,19 @@ class Lane:
 
     # --- work --------------------------------------------------------------------------------------------------------
 
-    def pump_soon(self, turns: int = 1) -> None:
-        """Start what can be started so many turns of the loop later, with all that has come in by then, as batches."""
+    def pump_soon(self) -> None:
+        """Start what can be started in a turn of the loop, or a few, with all that has come in by then, as batches."""
         if not self._will_pump:
             self._will_pump = True
-            self._pump_after(turns)
+            is_followed = self._time_s() - self._freed_s < FOLLOWING_S
+            self._pump_after(FOLLOWING_TURNS if is_followed else 1)
+
+    def _came_free(self, now_s: float) -> None:
+        self._freed_s = now_s
+        if self.scheduler.queued_items:
+            self.pump_soon()
+        elif not self._ledger.owed:
+            self.held = None
 
     def _pump_after(self, turns: int) -> None:
         if turns:
@@ -211,7 +225,7 @@ class Lane:
                 if sink := self._sinks.get(owner):
                     sink(ran)
         finally:
-            self.pump_soon(FOLLOWING_TURNS)
+            self._came_free(ended_s)
 
     def _emit(self, attempt: Attempt) -> Emit:
         def emit(position: int, outcome: Outcome) -> None:
@@ -227,7 +241,7 @@ class Lane:
                 self.counts.late += 1
                 self._ledger.free(item_id, attempt.numbers[item_id])
             if not isinstance(outcome, Delta) and self._capabilities.concurrent:
-                self.pump_soon(FOLLOWING_TURNS)
+                self._came_free(attempt.heard_s)
 
         return emit
 
