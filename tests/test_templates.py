@@ -348,6 +348,11 @@ def text(prompt: str = "{question}", to: str = "text", **more: Any) -> Component
             lambda: Condition(bool, "question", text(), text(items="lines"), name="which"),
             "component 'which': gives: there is no choosing among text (0 lists deep), text_2 (1 lists deep)",
         ),
+        (
+            lambda: text(to="x", items="lines")
+            >> Loop(text("{x}", "x", items="lines", scope="x", name="more"), bool, "x", at_most=4, name="deeper"),
+            "component 'deeper': gives: x_5 is in other lists than x_4 of the round before: at_most=3 at most",
+        ),
         (lambda: Chunking(10, 10), "component 'chunking': overlap: expected less than size=10, got 10"),
         (
             lambda: Component("c", lambda part: None, outputs={"x": "x"}),

@@ -352,7 +352,10 @@ def _check_alike(part: Part, pairs: Iterable[tuple[Value, Value]]) -> None:
             lists.setdefault(b, a) == a for a, b in zip(taken.levels, given.levels, strict=True)
         )
         if not is_alike:
-            raise part.fault("gives", f"{given.name} is in other lists than {taken.name} of the round before")
+            raise part.fault(
+                "gives",
+                f"{given.name} is in other lists than {taken.name} of the round before: at_most={UNROLLED} at most",
+            )
 
 
 def _missing(decomposition: _Decomposition, takes: Takes, scope: _Scope) -> str:
