@@ -100,9 +100,10 @@ def of_two() -> EngineScheduler:
     return EngineScheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), instances=2)
 
 
-def placed(scheduler: EngineScheduler, item_id: int, text: str, query: int) -> int:
-    """On which instance."""
-    prompt(scheduler, item_id, text, query)
+def placed(scheduler: EngineScheduler, item_id: int, text: str, query: int, primitive: int | None = None) -> int:
+    """On which instance. Each prompt is of a primitive of its own, unless that is given."""
+    item = Item(text, query, id=item_id, urgency=Urgency(item_id if primitive is None else primitive))
+    scheduler.submit(Request("decoding", {}, [item], query))
     batch = scheduler.next_batch()
     assert batch is not None
     return batch.instance
@@ -112,6 +113,16 @@ def test_a_prompt_goes_where_its_long_beginning_is_unless_that_is_much_busier() 
     scheduler = of_two()
     context = "c" * PREFIX_CHARS
     assert [placed(scheduler, n, f"{context} {n}", n) for n in range(1, 6)] == [0, 0, 0, 1, 1]
+
+
+def test_prompts_of_one_primitive_of_a_query_keep_together_unless_an_instance_is_idle() -> None:
+    scheduler = of_two()
+    for item_id, query in ((1, 8), (2, 9)):
+        placed(scheduler, item_id, f"busy {item_id}", query)
+    assert [placed(scheduler, n, f"leaf {n}", 1, primitive=0) for n in (3, 4, 5)] == [0, 0, 0]
+    assert placed(scheduler, 6, "sum", 1) == 1
+    scheduler = of_two()
+    assert [placed(scheduler, n, f"leaf {n}", 1, primitive=0) for n in (3, 4, 5)] == [0, 1, 1]
 
 
 def test_of_instances_with_as_much_to_do_a_query_goes_where_it_was() -> None:

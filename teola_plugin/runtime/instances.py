@@ -1,8 +1,9 @@
 """The instances of an engine: what each holds, and which one an item goes to.
 
-The one with the least load (executing items, for LLMs their tokens), of equals the one that had the query last. Prompts
-with the same long beginning prefer the instance that has it, unless that is much busier: the prefills of others hold up
-what runs there, and a short prefix does not make up for that. Engines that run one batch at a time take turns.
+The one with the least load (executing items, for LLMs their tokens), of equals the one that had the query last. Unless
+it is much busier, prompts with the same long beginning prefer the instance that has it, and prompts of one primitive of
+a query the one that has the others: they are prefilled together. (What else a query asks shares too little for that:
+the prefills of others would hold it up.) Engines that run one batch at a time take turns.
 
 Where objectives were deduced (passes/deduce_objectives.py), a throughput group leaves some slots of the least loaded
 instance free for others while several queries are at work.
@@ -140,10 +141,10 @@ class Instances:
             return fitting[self._turn % len(fitting)]
         slack = BUSIER * (self.capabilities.max_tokens or self.capabilities.max_items)
         least = min(load[at] for at in fitting)
-        # A long beginning is worth some company; what else a query may have in common only decides between equals.
-        latest, known = (self._prefixes.get(key) for key in self._prefix_keys(item, query) or (None, None))
-        if known in fitting and load[known] <= least + slack:
-            return known
+        latest, sibling, known = (self._prefixes.get(key) for key in self._prefix_keys(item, query) or (None,) * 3)
+        for near in (known,) if least == 0 else (sibling, known):  # one is idle: together is not worth waiting for
+            if near in fitting and load[near] <= least + slack:
+                return near
         return min(fitting, key=lambda at: (load[at], at != latest))
 
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
@@ -176,9 +177,9 @@ class Instances:
         return item.tokens if self.capabilities.max_tokens else 1
 
     def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:
-        """What tells prompts that may share a prefix, and prompts that do; none for what is no prompt."""
+        """Of prompts of one query, of one primitive of it, and with one beginning; none for what is no prompt."""
         beginning = beginning_of(item) if self.capabilities.prefix else None
-        return [] if beginning is None else [(item.tenant, query), beginning]
+        return [] if beginning is None else [(item.tenant, query), (item.tenant, query, item.urgency), beginning]
 
     # --- items come and go -------------------------------------------------------------------------------------------
 
