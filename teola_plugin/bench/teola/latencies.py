@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
 from teola_plugin.bench.teola.critical_path import WAITING, in_words
 from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
-from teola_plugin.bench.teola.measure import Load, Place, measure, path_of
+from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, written_of
 from teola_plugin.bench.teola.modes import BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 AHEAD = 0.995
 """A ratio that is less is not 1.00 when it is written down."""
+
+FEW_TEXTS = 8
 
 QUERIES = {"D": 42}
 """Of a run, where one query takes long to simulate: a context is written for each of its 48 chunks."""
@@ -54,6 +56,7 @@ def app_result(app: str, published: float | None, has_embedder: bool, setting: S
         f"The end of one query waits for: {PAPERS[0]}: {in_words(paths[PAPERS[0]])}; ours: {in_words(paths[BEST])}.",
         f"Largest batches of LLMs and of other engines, by doubling: {batches}.",
         *_behind(setting, place, found, sizes),
+        *_at_once(setting, place),
     )
     return Result(tables, (_plot(app, found),), says)
 
@@ -147,6 +150,17 @@ def _behind(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> Iter
         yield (
             f"At {rate:.2f}/s {way} takes {found.mean_s(way, at):.2f} s, with batches of at most {theirs} for an LLM. "
             f"Ours takes {alike_s:.2f} s with those, and {found.mean_s(BEST, at):.2f} s with at most {ours}."
+        )
+
+
+def _at_once(setting: Setting, place: Place) -> Iterator[str]:
+    """Where many texts are written at once: how much of what follows them can overlap."""
+    (written,) = setting.map(written_of, [Load(place, BEST, 0.0, 1, setting.seed)])
+    if written.count > FEW_TEXTS:
+        yield (
+            f"Of {written.count} texts that {written.engine} writes for a query of ours the first is there after "
+            f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: all prompts are prefilled first. "
+            f"What follows can overlap {written.last_s - written.first_s:.2f} s of it."
         )
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from teola_plugin.bench.apps import APPS
 from teola_plugin.bench.teola.critical_path import spent_s
 from teola_plugin.bench.teola.modes import Way
-from teola_plugin.bench.teola.testbed import HOP_S, INSTANCES, context_of, servers_of
+from teola_plugin.bench.teola.testbed import HOP_S, INSTANCES, LLM_SIZES, context_of, servers_of
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import Plan, make_plan
@@ -100,6 +100,27 @@ def path_of(load: Load) -> Mapping[str, float]:
     """What the end of its first query, alone, waited for: see critical_path.py."""
     done = _simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
     return spent_s(plan_of(load.place, load.place.apps[0], load.way).graph, done.spans, done.ended[0].latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The texts that one primitive has an LLM write for a query: how many, and when the first and last are there."""
+
+    engine: str
+    count: int
+    first_s: float
+    last_s: float
+
+
+def written_of(load: Load) -> Written:
+    """Of its first query, alone: where most texts are written."""
+    done = _simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
+    ends: dict[tuple[str, str], list[float]] = {}
+    for span in done.spans:
+        if span.engine in LLM_SIZES and not span.primitive.endswith("_early"):
+            ends.setdefault((span.engine, span.primitive), []).append(span.end_s - done.ended[0].arrival.at_s)
+    (engine, _), found = max(ends.items(), key=lambda each: len(each[1]))
+    return Written(engine, len(found), min(found), max(found))
 
 
 def _simulated(load: Load, *, trace: bool = False) -> Simulation:
