@@ -19,6 +19,7 @@ in what is left behind in the engines.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -139,14 +140,14 @@ def run_instance(
 
 def _in_rounds(rounds: Rounds, arguments: Sequence[Any], engines: Mapping[str, EngineFunction]) -> dict[str, Any]:
     functions: dict[str, Any] = {name: function.call for name, function in rounds.functions.items()}
-    inputs: Mapping[str, Any] | None = rounds.first(arguments)
-    outputs: dict[str, Any] = {}
-    number = 0
-    while inputs is not None:
-        number += 1
+    inputs = rounds.first(arguments)
+    for number in itertools.count(1):
         outputs = interpret(rounds.graph, inputs, engines, {**functions, **rounds.rounds})
-        inputs = rounds.after(number, inputs, outputs)
-    return rounds.value(outputs)
+        after = rounds.after(number, inputs, outputs)
+        if after is None:
+            break
+        inputs = after
+    return rounds.value(inputs, outputs)
 
 
 def _join(p: Primitive, pieces: tuple[Any, ...]) -> Any:

@@ -24,9 +24,9 @@ from teola_plugin.trace import Function
 class Rounds:
     """`graph`: one round. Its inputs are what the call takes, in this order.
 
-    `again`: the output that takes the place of an input in the next round. `gives`: the outputs that are the value, by
-    the names they have in it. `done`: the output after which there is no other round; nor is there after `at_most`.
-    `functions` and `rounds`: what `fn=` stands for in `graph`.
+    `again`: the output (or input) that takes the place of an input in the next round. `gives`: the outputs (or inputs)
+    that are the value, by the names they have in it. `done`: the output after which there is no other round; nor is
+    there after `at_most`. `functions` and `rounds`: what `fn=` stands for in `graph`.
     """
 
     graph: Graph
@@ -45,8 +45,10 @@ class Rounds:
         """The inputs of the round after round `number`, the first being 1; None if that was the last."""
         if outputs[self.done] or number == self.at_most:
             return None
-        return {**inputs, **{name: outputs[source] for name, source in self.again.items()}}
+        known = {**inputs, **outputs}
+        return {**inputs, **{name: known[source] for name, source in self.again.items()}}
 
-    def value(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the call gives, of the outputs of the last round."""
-        return {name: outputs[source] for name, source in self.gives.items()}
+    def value(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the call gives, of the last round."""
+        known = {**inputs, **outputs}
+        return {name: known[source] for name, source in self.gives.items()}

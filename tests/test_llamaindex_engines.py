@@ -24,6 +24,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin import runtime
 from teola_plugin.adapters.llamaindex import adapter
+from tests.fakes import FakeEngine
 from tests.llamaindex_comparing import FORMS, Stage, asking, is_exact, retrieving, same
 from tests.llamaindex_parts import (
     FUSION_MODES,
@@ -458,14 +459,19 @@ def test_a_query_that_is_cancelled(name: str) -> None:
     if name in ("fusion_rag", "nested") and not FUSES_IN_COROUTINES:
         pytest.skip("in this release of LlamaIndex, the original blocks its event loop until the model has answered")
 
+    models: list[FakeEngine] = []
+
     def make(stage: Stage) -> RetrieverQueryEngine:
+        models.append(stage.engines.llm)
         stage.kept["engine"] = stage.engines.llm
         stage.engines.llm.gate = stage.kept["gate"] = asyncio.Event()
         return ENGINES[name](stage, False)  # type: ignore[no-any-return]
 
     async def cancel(engine: Any) -> str:
         task = asyncio.ensure_future(engine.aquery(QUESTION))
-        await asyncio.sleep(0.4)  # time enough to come to the model
+        while not any(batch.op == "decoding" for batch in models[-1].batches):  # noqa: ASYNC110 (the host has a thread)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.4)  # for the framework's own run to come there, too
         task.cancel()
         try:
             await task

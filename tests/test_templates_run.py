@@ -23,6 +23,7 @@ from teola_plugin.templates import (
     Apply,
     Branches,
     Chunking,
+    Component,
     Condition,
     Embedding,
     Generation,
@@ -30,6 +31,7 @@ from teola_plugin.templates import (
     Loop,
     QueryExpansion,
     Searching,
+    Takes,
     Tool,
 )
 from teola_plugin.tenancy import terms
@@ -250,6 +252,38 @@ def test_an_error_in_a_late_round_is_that_of_the_query() -> None:
         app.run(count=0)
 
 
+def passing(source: str, to: str) -> Component:
+    """Gives what it takes."""
+    return Component(
+        f"{source}_as_{to}", lambda part: part.give("v", part.value("s")), {"s": Takes((source,))}, {"v": to}
+    )
+
+
+@pytest.mark.parametrize("at_most", [3, 6, None])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5])
+def test_values_that_are_passed_on_are_those_of_the_last_round(rounds: int, at_most: int | None) -> None:
+    counting = Apply(lambda n: n + 1, "n", "n")
+    swap = passing("a", "c") >> passing("b", "a") >> passing("c", "b") >> counting
+    loop = Loop(swap, lambda n: n >= rounds, of="n", at_most=at_most)
+    app = App("x", loop, {}, inputs=["a", "b", "n"], outputs=["a", "b", "n"])
+    ran = min(rounds, at_most or rounds)
+    assert app.run(a="A", b="B", n=0) == {"a": "BA"[ran % 2 == 0], "b": "AB"[ran % 2 == 0], "n": ran}
+
+
+def test_a_way_that_passes_a_value_on_gives_it_only_where_it_is_taken() -> None:
+    ways = Condition(bool, "n", passing("a", "chosen"), passing("b", "chosen"))
+    app = App("x", ways, {}, inputs=["a", "b", "n"], outputs=["chosen"])
+    assert [app.run(a="A", b="B", n=n) for n in (0, 1)] == ["B", "A"]
+
+
+@pytest.mark.parametrize("at_most", [3, None])
+def test_what_comes_with_the_query_stays_where_a_round_does_not_change_it(at_most: int | None) -> None:
+    more = Apply(lambda question: question + "+", "question", "question")
+    body = Condition(lambda n: n == 1, "n", more) >> Apply(lambda n: n + 1, "n", "n")
+    app = App("x", Loop(body, lambda n: n >= 3, of="n", at_most=at_most), {}, inputs=["n"], outputs=["question"])
+    assert app.run(question="q", n=0) == "q+"
+
+
 async def test_who_cancels_ends_rounds_without_end() -> None:
     engine = llm(lambda prompt: prompt)
     body = Generation("{question}", "question", name="again")
@@ -272,6 +306,9 @@ def test_a_deadline_ends_rounds_without_end() -> None:
     app = App("x", Loop(body, lambda said: False, of="question", at_most=None), {"llm": engine})
     with terms(deadline_s=0.3), pytest.raises(DeadlineExceeded):
         app.run(question="q")
+    counting = Loop(Apply(lambda n: n + 1, "n", "n"), lambda n: False, of="n", at_most=None)
+    with terms(deadline_s=0.3), pytest.raises(DeadlineExceeded, match="the query had not ended before its deadline"):
+        App("x", counting, {}, inputs=["n"], outputs=["n"]).run(n=0)
 
 
 def test_lists_in_lists_end_in_their_scopes() -> None:

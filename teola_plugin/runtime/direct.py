@@ -7,12 +7,13 @@ then what still waits or runs is cancelled, and engines drop what they keep for 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeGuard
 
 from teola_plugin.engines import Delta, Engine, EngineSpec, Failed, Onward, Outcome, Place, Urgency
-from teola_plugin.errors import Cancelled, TeolaError
+from teola_plugin.errors import Cancelled, DeadlineExceeded, TeolaError
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.followers import HandedOn
 from teola_plugin.runtime.local import LocalHost, Query
@@ -21,6 +22,9 @@ from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Function
+
+GRACE_S = 0.01
+"""After the deadline: an engine that is too late says so itself, and which one it is."""
 
 
 async def run_query(
@@ -31,13 +35,14 @@ async def run_query(
 
     Must run on the host's own loop. On a virtual loop the functions of the graph take no time.
 
-    Raises: what an engine or function raised first; TeolaError for a graph that needs a framework (primitives
-    @ pipeline, functions that ask models themselves).
+    Raises: what an engine or function raised first; DeadlineExceeded; TeolaError for a graph that needs a framework
+    (primitives @ pipeline, functions that ask models themselves).
     """
     loop = asyncio.get_running_loop()
     urgencies = [prepared.plan.remaining[name] for name in streamed]
     direct = _Direct(host, prepared, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
     is_virtual = isinstance(loop, VirtualLoop)
+    late = loop.call_at(terms.deadline_s + GRACE_S, direct.expire) if terms.deadline_s < math.inf else None
     ahead = RunAhead(direct.noting_all(prepared, is_virtual), inputs, direct, lambda ran: None, direct.over.set)
     try:
         ahead.start()
@@ -47,6 +52,8 @@ async def run_query(
             raise next(iter((*direct.errors, *direct.cancelled)), TeolaError("an output waits for a framework's run"))
         return outputs
     finally:
+        if late is not None:
+            late.cancel()
         ahead.stop()
         direct.close()
 
@@ -89,6 +96,10 @@ class _Direct:
 
     def fell_back(self, error: BaseException) -> None:
         self._fail(error)
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self._fail(DeadlineExceeded("the query had not ended before its deadline"))
 
     def noting_all(self, prepared: Prepared, at_once: bool) -> Prepared:
         """The same; errors of its functions are those of the query."""

@@ -155,17 +155,21 @@ class Lane:
 
     def pump_soon(self) -> None:
         """Start what can be started in a turn of the loop, or a few, with all that has come in by then, as batches."""
+        is_followed = self._time_s() - self._freed_s < FOLLOWING_S
+        self._pump_in(FOLLOWING_TURNS if is_followed else 1)
+
+    def _came_free(self) -> None:
+        if self.scheduler.queued_items:
+            self._pump_in(FOLLOWING_TURNS)
+            return
+        self._freed_s = self._time_s()
+        if not self._ledger.owed:
+            self.held = None
+
+    def _pump_in(self, turns: int) -> None:
         if not self._will_pump:
             self._will_pump = True
-            is_followed = self._time_s() - self._freed_s < FOLLOWING_S
-            self._pump_after(FOLLOWING_TURNS if is_followed else 1)
-
-    def _came_free(self, now_s: float) -> None:
-        self._freed_s = now_s
-        if self.scheduler.queued_items:
-            self.pump_soon()
-        elif not self._ledger.owed:
-            self.held = None
+            self._pump_after(turns)
 
     def _pump_after(self, turns: int) -> None:
         if turns:
@@ -225,7 +229,7 @@ class Lane:
                 if sink := self._sinks.get(owner):
                     sink(ran)
         finally:
-            self._came_free(ended_s)
+            self._came_free()
 
     def _emit(self, attempt: Attempt) -> Emit:
         def emit(position: int, outcome: Outcome) -> None:
@@ -241,7 +245,7 @@ class Lane:
                 self.counts.late += 1
                 self._ledger.free(item_id, attempt.numbers[item_id])
             if not isinstance(outcome, Delta) and self._capabilities.concurrent:
-                self._came_free(attempt.heard_s)
+                self._came_free()
 
         return emit
 

@@ -307,7 +307,7 @@ class RunAhead:
                 return self._scheduler.apply([Lost(p.name, tag)])
             after = prepared.rounds.after(number, inputs, outputs)
             if after is None:
-                return self._scheduler.apply(_made(self._plan, p, tag, prepared.rounds.value(outputs)))
+                return self._scheduler.apply(_made(self._plan, p, tag, prepared.rounds.value(inputs, outputs)))
             self._on_its_way += 1
             self._round(number + 1, p, tag, prepared, after)
             return []

@@ -192,11 +192,11 @@ class Query:
             if outputs is None:
                 self._errors.append(inner.error or TeolaError("a round came to nothing"))
                 came_to: list[Event] = [LostInstance(step.name, tag)]
-            elif (after := rounds.after(number, inputs, outputs)) is not None:
+            elif not self._is_over and (after := rounds.after(number, inputs, outputs)) is not None:
                 self._round(number + 1, step, tag, rounds, after)
                 return
             else:
-                came_to = _made(step, tag, rounds.value(outputs))
+                came_to = _made(step, tag, rounds.value(inputs, outputs))
             self._on_its_way -= 1
             self._go(self._scheduler.apply, came_to)
 

@@ -266,17 +266,28 @@ class _Decomposition:
 
     def _either(self, c: Condition, name: str, ways: Sequence[tuple[When, _Scope]], scope: _Scope) -> Value:
         glue, earlier = self._glue(c.name), scope.values.get(name)
+        if earlier is None and (name in self.inputs or name in self.draft.inputs):  # in a loop, which gives it anew
+            earlier = self._there((name,), scope)
         found = [inner.given.get(name) for _, inner in ways]
         is_list = any(v.depth > 0 for v in (*found, earlier) if v is not None)
         values = []
         for (guard, _), value in zip(ways, found, strict=True):
             with self._guarded(guard):
                 if value is not None:
-                    values.append(glue.flat(value))
+                    values.append(self._as_given(c.name, value))
                     continue
                 kept: Any = glue.flat(earlier) if earlier is not None else [] if is_list else c.default
                 values.append(glue.call("same", kept, makes_list=is_list, most=0, named=f"other_{name}"))
         return glue.last(values, named=f"{name}_either")
+
+    def _as_given(self, name: str, value: Value) -> Value:
+        """No list of lists, and not there where what gives it does not run: a component may pass on what it takes."""
+        glue = self._glue(name)
+        value = glue.flat(value)
+        guard = self.draft.guard
+        if guard is None or any(p.name == value.name and p.when == guard for p in self.draft.primitives):
+            return value
+        return glue.call("same", value, named=f"{value.name}_passed", makes_list=value.depth > 0, most=value.most)
 
     def _loop(self, loop: Loop, scope: _Scope, before: tuple[str, ...]) -> tuple[str, ...]:
         names = {name for c in components(loop.body) for name in c.outputs.values()}
@@ -289,7 +300,7 @@ class _Decomposition:
             inner = inner.inner(anew | (names if at else set()))
             before = self._step(loop.body, inner, before)
             ends += before
-            rounds.append({name: self._glue(loop.name).flat(value) for name, value in inner.given.items()})
+            rounds.append({name: self._as_given(loop.name, value) for name, value in inner.given.items()})
             if at + 1 != loop.at_most:
                 done = self._test(f"{loop.name}_done", loop.until, loop.of, inner, before)
                 self.draft.guard = When(done, False)
@@ -319,11 +330,12 @@ class _Decomposition:
             done = self._test(f"{loop.name}_done", loop.until, loop.of, scope, ends)
         finally:
             self.draft = outer
-        taken = {ref.name for p in inner.primitives for ref in p.refs}
+        taken = {ref.name for p in inner.primitives for ref in p.refs} | {v.name for v in scope.given.values()}
         inputs = [Input(name, v.depth) for name, v in before.items() if name in taken] + list(inner.inputs.values())
         again = {i.name: scope.given[i.name] for i in inputs if i.name in scope.given}
-        _check_alike(part, [(before[name], value) for name, value in again.items()])
-        outputs = dict.fromkeys([*(v.name for v in (*again.values(), *gives.values())), done, *inner.effects])
+        _check_alike(part, [(v, again.get(name, v)) for name, v in before.items() if name in taken])
+        told = dict.fromkeys([*(v.name for v in (*again.values(), *gives.values())), done, *inner.effects])
+        outputs = [name for name in told if name not in before and name not in inner.inputs]
         graph = Graph(tuple(inputs), tuple(inner.primitives), tuple(outputs))
         rounds = Rounds(
             validate(graph), inner.functions, {name: v.name for name, v in again.items()},
@@ -346,10 +358,12 @@ class _Decomposition:
 
 def _check_alike(part: Part, pairs: Iterable[tuple[Value, Value]]) -> None:
     """What a round takes has to be like what it gives. Raises: GraphError."""
-    lists: dict[str, str] = {}
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
     for taken, given in pairs:
         is_alike = taken.depth == given.depth and all(
-            lists.setdefault(b, a) == a for a, b in zip(taken.levels, given.levels, strict=True)
+            before.setdefault(b, a) == a and after.setdefault(a, b) == b
+            for a, b in zip(taken.levels, given.levels, strict=True)
         )
         if not is_alike:
             raise part.fault(

@@ -80,21 +80,21 @@ def compared(models: Models, scale: Scale, where: str) -> Result:
                 queries = [_query(f"burst {turn} {way} {n}", scale) for n in range(scale.burst)]
                 at_once[way].append(scale.burst / _ask(way, apps[way], queries)[1])
         most = max(map(statistics.fmean, at_once.values()))
-        arriving = {share * most: _arriving(apps, share * most, scale) for share in scale.shares}
+        arriving = {share: _arriving(apps, share, most, scale) for share in scale.shares}
     finally:
         runtime.host.close()
     equal = {way: answer == answers[PAPERS[0]] for way, answer in answers.items()}
     shown = _shown(alone, at_once, equal, where)
-    return replace(shown, tables=(*shown.tables, *([_arriving_table(arriving)] if arriving else [])))
+    return replace(shown, tables=(*shown.tables, *([_arriving_table(arriving, most)] if arriving else [])))
 
 
-def _arriving(apps: Mapping[Way, Any], rate: float, scale: Scale) -> dict[Way, float]:
-    """The mean latency of each way at that rate, with the same queries and arrivals."""
-    arrivals = poisson(rate, {"C": 1}, count=scale.count, seed=0)
+def _arriving(apps: Mapping[Way, Any], share: float, most: float, scale: Scale) -> dict[Way, float]:
+    """The mean latency of each way at that share of the rate `most`, with the same arrivals."""
+    arrivals = poisson(share * most, {"C": 1}, count=scale.count, seed=0)
     found = {}
     for way, app in apps.items():
         runtime.host.use(way.policy)
-        queries = {a.number: _query(f"{rate:.2f} {way} {a.number}", scale) for a in arrivals}
+        queries = {a.number: _query(f"{share} {way} {a.number}", scale) for a in arrivals}
         ended = asyncio.run(drive(arrivals, lambda a, app=app, queries=queries: app.arun(**queries[a.number])))  # type: ignore[misc]
         if failed := [each.error for each in ended if each.error]:
             raise failed[0]
@@ -102,8 +102,8 @@ def _arriving(apps: Mapping[Way, Any], rate: float, scale: Scale) -> dict[Way, f
     return found
 
 
-def _arriving_table(arriving: Mapping[float, Mapping[Way, float]]) -> Table:
-    columns = tuple(said for rate in arriving for said in (f"at {rate:.2f}/s", "over ours"))
+def _arriving_table(arriving: Mapping[float, Mapping[Way, float]], most: float) -> Table:
+    columns = tuple(said for share in arriving for said in (f"at {share * most:.3g}/s", "over ours"))
     ways = next(iter(arriving.values()))
     rows = tuple(
         Row(str(way), tuple(
