@@ -21,8 +21,8 @@ import typer
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, LlamaConfig
 
-from teola_plugin.bench.figures import Figure
-from teola_plugin.bench.making import Made
+from teola_plugin.bench.figures import Figure, Result, Setting
+from teola_plugin.bench.making import make
 from teola_plugin.bench.report import lines
 from teola_plugin.bench.teola.real import Models, Scale, compared
 from teola_plugin.demo.parts import QUERIES
@@ -73,10 +73,13 @@ def main(
         raise typer.BadParameter("there is no GPU here: see nvidia-smi, or take smaller models by --divide 32")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU, no GPU"
     scale = Scale(rounds, 2, burst, chunks, 256, 30, (0.3, 0.6, 0.9), count)
-    with tempfile.TemporaryDirectory() as folder:
-        result = compared(_models(Path(folder), divide, memory), scale, device)
-    figure = Figure("gpu", f"App C, models divided by {divide}", "Ayo, figure 8, row 3", lambda setting: result)
-    for line in lines(Made(figure, result, 0.0)):
+
+    def tables(setting: Setting) -> Result:
+        with tempfile.TemporaryDirectory() as folder:
+            return compared(_models(Path(folder), divide, memory), scale, device)
+
+    title = f"App C, models divided by {divide}"
+    for line in lines(make(Figure("gpu", title, "Ayo, figure 8, row 3", tables, is_real=True), Setting())):
         print(line)
     print(f"device: {device}; torch {torch.__version__}")
 
@@ -106,9 +109,8 @@ def _llm(folder: Path, shape: Shape, memory: float) -> VllmEngine:
 
 def _embedder(folder: Path, shape: Shape) -> SentenceTransformer:
     _save(BertModel(_bert(shape)), folder)
-    return SentenceTransformer(
-        str(folder), model_kwargs=_dtype()
-    )  # the mean of its tokens, which costs what bge's does
+    # It takes the mean of the tokens, which costs what bge's first token does.
+    return SentenceTransformer(str(folder), model_kwargs=_dtype())
 
 
 def _reranker(folder: Path, shape: Shape) -> CrossEncoder:

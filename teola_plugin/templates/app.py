@@ -229,8 +229,8 @@ class App:
         specs = {name: EngineSpec("engine", engine, name) for name, engine in self.engines.items()}
         inner = {}
         for p in optimized.graph:
-            if (each := made.rounds.get(p.setting("fn"))) is not None:
-                fn = p.setting("fn")
+            fn = p.setting("fn")
+            if (each := made.rounds.get(fn)) is not None:
                 rounds[p.name], prepared = self._prepared(each, plan.remaining[p.name], rounds)
                 inner[fn] = PreparedRounds(each, prepared)
         return optimized, Prepared(plan, made.functions, specs, streams_lists=True, rounds=inner)

@@ -19,13 +19,14 @@ from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, writ
 from teola_plugin.bench.teola.modes import BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
+QUERIES = {"D": 42}
+"""Of a run, where one query takes long to simulate: a context is written for each of its 48 chunks."""
+
 AHEAD = 0.995
 """A ratio that is less is not 1.00 when it is written down."""
 
 FEW_TEXTS = 8
-
-QUERIES = {"D": 42}
-"""Of a run, where one query takes long to simulate: a context is written for each of its 48 chunks."""
+"""Of so many that an LLM writes for a query nothing is said: they are a synthesis, and not what others wait for."""
 
 
 def app_result(app: str, published: float | None, has_embedder: bool, setting: Setting) -> Result:
