@@ -101,6 +101,9 @@ CHUNK_WORDS = 80
 PREFILL_TOKENS = 1024
 """What one prefill takes at most, as in the paper's figure 7."""
 
+BATCH_ITEMS = 32
+"""The largest batch of an encoder: of 16, 32 and 64, with this policy `to` has its lowest mean at 0.5, 0.7 and 0.9."""
+
 
 @dataclass(eq=False)
 class Several:
@@ -156,8 +159,8 @@ class Simulated:
 def make_engines(instances: int = 1) -> dict[str, Several]:
     """What the apps share, by the names that the graphs have for it."""
     makes: dict[str, Callable[[], Engine]] = {
-        "embedder": lambda: ProfileEmbedding(16, PAPER["embedding"]),
-        "reranker": lambda: ProfileReranker(PAPER["reranking"]),
+        "embedder": lambda: ProfileEmbedding(16, PAPER["embedding"], max_items=BATCH_ITEMS),
+        "reranker": lambda: ProfileReranker(PAPER["reranking"], max_items=BATCH_ITEMS),
         "store": lambda: ProfileStore(texts(), PAPER["searching"], PAPER["ingestion"]),
         "llm": lambda: ProfileLLM("llm", PAPER_LLM["7b"], max_prefill_tokens=PREFILL_TOKENS),
     }

@@ -32,6 +32,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 from load_apps import (
+    BATCH_ITEMS,
     CHUNK_WORDS,
     FUNCTIONS,
     GRAPHS,
@@ -182,8 +183,8 @@ def paper_system(instances: int, answers: Callable[..., Any] | None = None) -> S
     more: dict[str, Any] = {"instances": instances, "answers": answers, "count": lambda text: len(tokenize(text))}
     store = {name: PAPER[name] for name in ("searching", "ingestion")}
     return System({
-        "embedder": BatchServer({"embedding": PAPER["embedding"]}, **more),
-        "reranker": BatchServer({"reranking": PAPER["reranking"]}, **more),
+        "embedder": BatchServer({"embedding": PAPER["embedding"]}, max_items=BATCH_ITEMS, **more),
+        "reranker": BatchServer({"reranking": PAPER["reranking"]}, max_items=BATCH_ITEMS, **more),
         "store": BatchServer(store, texts=texts(), **more),
         "llm": LlmServer(PAPER_LLM["7b"], max_prefill_tokens=PREFILL_TOKENS, **more),
     })  # fmt: skip
