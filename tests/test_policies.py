@@ -44,14 +44,14 @@ TABLE = [
     # of one query what its end waits for longest, whatever its depth
     ([W(1, 1.0, depth=9), W(1, 4.0, depth=1)], 1, [(1, 1)]),
     # what its query does not wait for yet makes way for another query's longest (the paper's figure 7)
-    ([W(1, 2.0), W(1, 0.5), W(2, 2.0, begun_s=0.5)], 2, [(0, 1), (2, 1)]),
+    ([W(1, 2.0), W(1, 0.5), W(2, 2.0, begun_s=0.4)], 2, [(0, 1), (2, 1)]),
     # if it is as long itself; a short one would make little room
-    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=1.0), W(2, 2.0, own_s=1.0, begun_s=0.5)], 2, [(0, 1), (2, 1)]),
-    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=0.1), W(2, 2.0, own_s=1.0, begun_s=0.5)], 2, [(0, 1), (1, 1)]),
+    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=1.0), W(2, 2.0, own_s=1.0, begun_s=0.4)], 2, [(0, 1), (2, 1)]),
+    ([W(1, 2.0, own_s=1.0), W(1, 0.5, own_s=0.1), W(2, 2.0, own_s=1.0, begun_s=0.4)], 2, [(0, 1), (1, 1)]),
     # and within its query waits for the longest all the same
     ([W(1, 0.5, own_s=0.0), W(1, 2.0, own_s=1.0)], 1, [(1, 1)]),
     # and fills what is free
-    ([W(1, 2.0), W(1, 0.5, waiting=3), W(2, 2.0, begun_s=0.5)], 4, [(0, 1), (2, 1), (1, 2)]),
+    ([W(1, 2.0), W(1, 0.5, waiting=3), W(2, 2.0, begun_s=0.4)], 4, [(0, 1), (2, 1), (1, 2)]),
     # the first one's group is that of the batch
     ([W(1, 2.0, group="a"), W(2, 1.0, group="b"), W(3, 3.0, group="b")], 8, [(1, 1), (2, 1)]),
     # what nobody predicted anything of goes by the age of the query, then as it came

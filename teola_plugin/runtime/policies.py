@@ -72,9 +72,10 @@ class Pick:
     count: int
 
 
-HASTE = 0.5
-"""How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served;
-with 1 the mean is lower still, and long queries pay for it with their P99 where short ones keep an engine saturated."""
+HASTE = 0.3
+"""How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served.
+The more it is, the lower the mean of the load benchmark, and the longer the longest wait: with a half the mean is 1 %
+lower near saturation, and the P99 2 % higher, which is then no longer below that of `topology`."""
 
 
 @dataclass(frozen=True, slots=True)
