@@ -142,11 +142,11 @@ def tuned(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes) -> 
     found = dict.fromkeys(ways, LARGEST)
     tuning = [way for way in ways if way.is_tuned]
     loads = [Load(place, way, math.inf, sizes.burst, setting.seed, LARGEST) for way in tuning]
-    rates = {run.load.way: TUNED_AT * run.capacity_per_s for run in setting.map(measure, loads)}
+    rate = TUNED_AT * min(run.capacity_per_s for run in setting.map(measure, loads))
     doubled = DOUBLED[3::3] if setting.quick else DOUBLED
     for at in (1, 0):  # first the other engines, then the LLMs
         loads = [
-            Load(place, way, rates[way], sizes.queries, setting.seed, _with(found[way], at, each))
+            Load(place, way, rate, sizes.queries, setting.seed, _with(found[way], at, each))
             for way in tuning
             for each in reversed(doubled)
             if each <= LARGEST[at]
