@@ -17,6 +17,7 @@ from teola_plugin.bench.teola.critical_path import WAITING, in_words
 from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
 from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, written_of
 from teola_plugin.bench.teola.modes import BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
+from teola_plugin.bench.teola.testbed import LARGEST
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 QUERIES = {"D": 42}
@@ -27,6 +28,11 @@ AHEAD = 0.995
 
 FEW_TEXTS = 8
 """Of so many that an LLM writes for a query nothing is said: they are a synthesis, and not what others wait for."""
+
+WAVES = (24, 16, 12, 8)
+"""Largest batches of an LLM that are tried against writing all of a query's texts at once."""
+
+WAVED_QUERIES = 10
 
 
 def app_result(app: str, published: float | None, has_embedder: bool, setting: Setting) -> Result:
@@ -155,14 +161,22 @@ def _behind(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> Iter
 
 
 def _at_once(setting: Setting, place: Place) -> Iterator[str]:
-    """Where many texts are written at once: how much of what follows them can overlap."""
-    (written,) = setting.map(written_of, [Load(place, BEST, 0.0, 1, setting.seed)])
-    if written.count > FEW_TEXTS:
-        yield (
-            f"Of {written.count} texts that {written.engine} writes for a query of ours the first is there after "
-            f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: all prompts are prefilled first. "
-            f"What follows can overlap {written.last_s - written.first_s:.2f} s of it."
-        )
+    """Where many texts are written at once: how much of what follows them can overlap, and what waves of them take."""
+    alone = Load(place, BEST, 0.0, WAVED_QUERIES, setting.seed)
+    (written,) = setting.map(written_of, [alone])
+    if written.count <= FEW_TEXTS:
+        return
+    yield (
+        f"Of {written.count} texts that {written.engine} writes for a query of ours the first is there after "
+        f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: all prompts are prefilled first. "
+        f"What follows can overlap {written.last_s - written.first_s:.2f} s of it."
+    )
+    loads = [replace(alone, largest=(items, LARGEST[1])) for items in (LARGEST[0], *WAVES)]
+    whole, *waved = (f"{run.mean_s:.2f} s" for run in setting.map(measure, loads))
+    yield (
+        f"Batches of at most {' or '.join(map(str, WAVES))} in place of {LARGEST[0]} make them come in waves, each with "
+        f"decode steps of its own: a query alone then takes {' or '.join(waved)} in place of {whole}."
+    )
 
 
 def _heavy(found: Curves) -> Table:
