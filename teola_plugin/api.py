@@ -24,6 +24,7 @@ from teola_plugin.engines import Urgency
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
 from teola_plugin.passes.estimates import durations
+from teola_plugin.passes.speculate_branches import speculate_branches
 from teola_plugin.plan import is_request, make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime import host
@@ -43,7 +44,7 @@ P = TypeVar("P")
 STANCE = "TEOLA_STANCE"
 """Environment variable; `original` makes every optimized object run as the original, read at each call."""
 
-Speculate = Literal["certain", "off"]
+Speculate = Literal["certain", "branches", "off"]
 
 on_every_call: list[Callable[[OptimizedPipeline, Report], None]] = []
 """For modules that tell of calls in their own way: called when a call of any optimized pipeline ends."""
@@ -207,7 +208,9 @@ def optimize(
     - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`, `critical_path`); None
       leaves that as it is, which is `critical_path` at first.
     - `profiles`: latency profiles by engine name, which the passes consult.
-    - `speculate="off"`: nothing runs ahead; engine work is still batched across queries.
+    - `speculate`: what may run ahead. `certain`: what the pipeline will ask for, unless it fails before. `branches`:
+      also embeddings, searches and rerankings that a condition may yet decide against, on engines with nothing else to
+      do (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.
@@ -234,6 +237,8 @@ def optimize(
             raise TypeError(
                 f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
             )
+    if speculate == "branches":
+        passes = (*passes, speculate_branches)
     options = Options(
         tuple(passes), profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime
     )

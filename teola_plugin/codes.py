@@ -42,6 +42,9 @@ CODES = {
     "TR701": "somebody waits for this text: it is to be written soon",
     "TR702": "of these texts somebody waits for the last: they are to be written at a high rate",
     "TR703": "no objective: a step of the engine takes as long for many texts as for one",
+    "TR801": "what a condition may lead to is read before it is decided",
+    "TR802": "not read before its condition is decided: what it needs is there only after that",
+    "TR803": "not read before its condition is decided: that is known as soon, or sooner",
     # breaks
     "TB001": "not a pipeline we know; returned as it is",
     "TB101": "this function may have effects, so only the framework's own run calls it",

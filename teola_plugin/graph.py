@@ -55,12 +55,13 @@ PREFILLS = ("prefilling", "partial_prefilling", "full_prefilling")
 DECODES = ("decoding", "partial_decoding")
 INLINE_KINDS = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
 """Kinds that no engine batches: text is joined, a function of the pipeline is called."""
-GRAPH_SETTINGS = ("fn", "items", "stage_items", "early_stop", "wanted", "objective")
+GRAPH_SETTINGS = ("fn", "items", "stage_items", "early_stop", "wanted", "objective", "ahead")
 """Settings that speak to the scheduler; all others go to the engine as they are.
 
 `fn`: the function to call. `items`: the item grammar of a text, `wanted`: how many of its items are the
 value (the first ones; all if unset), `early_stop`: end the generation when they are complete. `stage_items`:
-items per request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py.
+items per request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py. `ahead`: nobody may want
+the value, see passes/speculate_branches.py.
 """
 
 PIPELINE = "pipeline"

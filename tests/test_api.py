@@ -40,7 +40,7 @@ def test_an_object_that_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None
         optimize(thing, strict=True)
 
 
-@pytest.mark.parametrize("wrong", [{"policy": "fifo"}, {"speculate": "branches"}])
+@pytest.mark.parametrize("wrong", [{"policy": "fifo"}, {"speculate": "everything"}])
 def test_an_option_that_does_not_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(TeolaError, match=f"{next(iter(wrong))}=.* is one of"):
         optimize(chain(), **wrong)

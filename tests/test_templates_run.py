@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import teola_plugin.templates
 from teola_plugin import runtime
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed
 from teola_plugin.errors import Cancelled, DeadlineExceeded, GraphError
-from teola_plugin.passes import DEFAULT
+from teola_plugin.passes import BRANCHES, DEFAULT
 from teola_plugin.registry import EngineConfig
 from teola_plugin.templates import (
     App,
@@ -199,6 +199,81 @@ def test_only_the_way_that_is_taken_is_asked() -> None:
     assert search.seen == []
     assert app.run(question="who?") == "<who? saw who?>"
     assert search.seen == ["who?"]
+
+
+class Judged:
+    """A judge that says what it is told to, and a search that it decides on."""
+
+    def __init__(self, verdict: str, **search: Any) -> None:
+        self.may_judge = threading.Event()
+        self.search = FakeEngine(
+            **{"answer": lambda vector: {"documents": [f"saw {vector}"]}, "name": "store", **search}
+        )
+        self.llm = FakeEngine(self._write, name="llm", concurrent=True)
+        self.verdict = verdict
+        judge = Generation("Judge {question}", "verdict", name="judge")
+        found = Condition(lambda said: said == "yes", of="verdict", then=Searching(1))
+        engines = {"llm": self.llm, "embedder": FakeEngine(name="embedder"), "store": self.search}
+        self.app = App("x", judge >> found >> Generation("{question} {found}", "answer"), engines, passes=BRANCHES)
+
+    def _write(self, prompt: str) -> Completion:
+        return says(self.verdict if prompt.startswith("Judge") else f"<{prompt}>")
+
+    async def asked(self, *, while_judged: Callable[[], Awaitable[None]]) -> Any:
+        """The answer; the judge waits for `while_judged`."""
+        self.llm.gate = asyncio.Event()
+        task = asyncio.create_task(self.app.arun(question="q"))
+        await until(lambda: self.llm.batches)
+        await while_judged()
+        runtime.host.loop.call_soon_threadsafe(self.llm.gate.set)
+        return await task
+
+
+@pytest.mark.parametrize(("verdict", "answer"), [("yes", "<q saw q>"), ("no", "<q >")])
+async def test_what_a_condition_may_lead_to_is_read_before_it_is_decided(verdict: str, answer: str) -> None:
+    judged = Judged(verdict)
+    assert await judged.asked(while_judged=lambda: until(lambda: judged.search.seen == ["q"])) == answer
+    assert judged.search.seen == ["q"]
+
+
+@pytest.mark.parametrize(("verdict", "answer"), [("yes", None), ("no", "<q >")])
+async def test_the_error_of_what_is_read_ahead_counts_only_if_it_is_wanted(verdict: str, answer: str | None) -> None:
+    error = OSError("the store is gone")
+    judged = Judged(verdict, answer=lambda vector: (_ for _ in ()).throw(error))
+    if answer is None:
+        with pytest.raises(OSError, match="the store is gone") as caught:
+            await judged.asked(while_judged=lambda: until(lambda: judged.search.batches))
+        assert caught.value is error
+    else:
+        assert await judged.asked(while_judged=lambda: until(lambda: judged.search.batches)) == answer
+
+
+async def test_what_is_read_ahead_for_nothing_is_not_waited_for() -> None:
+    judged = Judged("no")
+    judged.search.gate = asyncio.Event()  # never set
+    assert await judged.asked(while_judged=lambda: until(lambda: judged.search.batches)) == "<q >"
+    await until(lambda: judged.search.aborted)
+
+
+@pytest.mark.parametrize(("verdict", "seen"), [("yes", 3), ("no", 2)])
+async def test_an_engine_with_other_things_to_do_is_not_asked_ahead(verdict: str, seen: int) -> None:
+    judged = Judged(verdict, max_items=1)
+    store = App("other", Searching(1), {"embedder": FakeEngine(name="embedder"), "store": judged.search})
+    judged.search.gate = asyncio.Event()
+    others = [asyncio.create_task(store.arun(question=f"other {n}")) for n in range(2)]
+    await until(lambda: sum(runtime.host.load(judged.search)) == 2)
+
+    async def go_on() -> None:
+        embedder: Any = judged.app.engines["embedder"]
+        await until(lambda: embedder.batches)
+        await asyncio.sleep(0.05)
+        assert sum(runtime.host.load(judged.search)) == 2
+        runtime.host.loop.call_soon_threadsafe(judged.search.gate.set)
+        await asyncio.gather(*others)
+        assert len(judged.search.seen) == 2
+
+    await judged.asked(while_judged=go_on)
+    assert len(judged.search.seen) == seen
 
 
 @pytest.mark.parametrize(("enough", "calls"), [(1, 1), (2, 2), (3, 3), (9, 3)])

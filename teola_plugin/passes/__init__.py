@@ -28,14 +28,17 @@ from teola_plugin.passes.prune_dependencies import prune_dependencies
 from teola_plugin.passes.rewrite import Context, Pass, Record
 from teola_plugin.passes.share_prefixes import share_prefixes
 from teola_plugin.passes.share_subexpressions import share_subexpressions
+from teola_plugin.passes.speculate_branches import speculate_branches
 from teola_plugin.passes.split_prefilling import split_prefilling
 
-__all__ = ["DEFAULT", "OPTIONAL", "Context", "Optimized", "Pass", "Record", "optimize_graph"]
+__all__ = ["BRANCHES", "DEFAULT", "OPTIONAL", "Context", "Optimized", "Pass", "Record", "optimize_graph"]
 
 DEFAULT: tuple[Pass, ...] = (
     prune_dependencies, share_subexpressions, decompose_stages, split_prefilling, share_prefixes, pipeline_decoding,
 )  # fmt: skip
-OPTIONAL: tuple[Pass, ...] = (deduce_objectives,)
+OPTIONAL: tuple[Pass, ...] = (deduce_objectives, speculate_branches)
+BRANCHES: tuple[Pass, ...] = (*DEFAULT, speculate_branches)
+"""Also what conditions may lead to is read ahead."""
 
 logger = logging.getLogger("teola_plugin.passes")
 

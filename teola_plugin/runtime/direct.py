@@ -60,7 +60,10 @@ async def run_query(
 
 @dataclass(slots=True)
 class _Direct:
-    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet."""
+    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
+
+    `guessed`: nobody may want them.
+    """
 
     host: LocalHost
     prepared: Prepared
@@ -73,6 +76,7 @@ class _Direct:
     expecting: list[HandedOn] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     cancelled: list[BaseException] = field(default_factory=list)
+    guessed: set[Reply] = field(default_factory=set)
     callers_loop: asyncio.AbstractEventLoop | None = None
     is_retiring_busy: bool = False
 
@@ -85,6 +89,22 @@ class _Direct:
             for reply in replies:
                 reply.listen(self._hear)
         return replies
+
+    def guess(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply] | None:  # fmt: skip
+        if self.host.is_saturated(engine_for(spec)):
+            return None
+        return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
+
+    def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        self.guessed.difference_update(replies)
+        for reply in replies:
+            if not is_wanted:
+                reply.cancel_unless_ended()
+            elif isinstance(reply.outcome, Failed):
+                self._fail(reply.outcome.error)
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         engine = engine_for(spec)
@@ -131,9 +151,11 @@ class _Direct:
 
     def _submit(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
+        places: Sequence[Place] = (), *, is_guess: bool = False,
     ) -> list[Reply]:  # fmt: skip
         replies = [Reply() for _ in payloads]
+        if is_guess:
+            self.guessed.update(replies)
         for reply in replies:
             self.open[reply] = None
             reply.when_ended(lambda reply=reply: self._ended(reply, op))  # type: ignore[misc]
@@ -166,7 +188,7 @@ class _Direct:
 
     def _ended(self, reply: Reply, op: str) -> None:
         self.open.pop(reply, None)
-        if isinstance(reply.outcome, Failed) and op != "partial_prefilling":  # nobody waits for it
+        if isinstance(reply.outcome, Failed) and op != "partial_prefilling" and reply not in self.guessed:
             error = reply.outcome.error
             if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
                 self.cancelled.append(error)

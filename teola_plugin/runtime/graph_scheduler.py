@@ -135,6 +135,21 @@ class GraphScheduler:
             raise KeyError(name)
         return self._values[name].get(())
 
+    def is_wanted(self, name: str) -> bool | None:
+        """Whether somebody takes this value; None while the conditions that decide it are open."""
+        found: bool | None = False
+        for consumer in self._plan.consumers[name]:
+            if consumer.name in self._skipped:
+                continue
+            if consumer.setting("ahead"):
+                wanted = self.is_wanted(consumer.name)
+            else:
+                wanted = None if consumer.when and not self._values[consumer.when.condition].is_whole() else True
+            if wanted:
+                return True
+            found = found if wanted is False else None
+        return found
+
     @property
     def is_done(self) -> bool:
         """Every output has its value, was skipped, or is lost."""

@@ -63,6 +63,17 @@ class Ahead(Protocol):
         """
         ...
 
+    def guess(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply] | None:  # fmt: skip
+        """Likewise what may turn out to be wanted by nobody; None if the engine has something else to do."""
+        ...
+
+    def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        """Whether these are wanted; errors of what was guessed count only then."""
+        ...
+
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
         ...
@@ -139,6 +150,7 @@ class RunAhead:
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], RunAhead] = {}
+        self._guesses: list[tuple[Ready, list[Reply] | None]] = []  # without replies it waits for its condition
         self._at_rest = at_rest
         self._on_its_way = 0
         self._is_over = False
@@ -208,9 +220,23 @@ class RunAhead:
                 for ready in pending:
                     events += self._begin(ready)
                 pending = self._scheduler.apply(events) if events else []
+            if self._guesses:
+                self._settle()
         except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
             self._is_over = True
             self._session.fell_back(e)
+
+    def _settle(self) -> None:
+        """What was guessed, and is wanted or not by now."""
+        guesses, self._guesses = self._guesses, []
+        for ready, replies in guesses:
+            is_wanted = self._scheduler.is_wanted(ready.primitive.name)
+            if is_wanted is None:
+                self._guesses.append((ready, replies))
+            elif replies is not None:
+                self._session.settle(replies, is_wanted=is_wanted)
+            elif is_wanted:
+                self._request(ready)
 
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
@@ -331,7 +357,14 @@ class RunAhead:
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
         places = [Place(p.name, tag) for tag in ready.tags]
-        replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
+        replies: list[Reply] | None
+        if p.setting("ahead") and self._scheduler.is_wanted(p.name) is None:
+            replies = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
+            self._guesses.append((ready, replies))
+            if replies is None:
+                return
+        else:
+            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared

@@ -207,6 +207,18 @@ class Session:
         self._take_over(shared, submit)
         return replies
 
+    def guess(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply] | None:  # fmt: skip
+        """See `run_ahead.Ahead`."""
+        if self._is_closed or self._host.is_saturated(engine_for(spec)):
+            return None
+        return self.submit_ahead(spec, op, payloads, settings, urgency, places)
+
+    def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        """See `run_ahead.Ahead`. They stay in their slots, for whoever else asks the same, and errors with them."""
+
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """See `run_ahead.Ahead` and `trace.Asides`."""
         engine = engine_for(spec)

@@ -72,7 +72,12 @@ class Lane:
         """A prefix that is prefilled early pays, and there is room for it."""
         if not self._capabilities.prefix:
             return False
-        return not self._scheduler.is_saturated
+        return not self.is_saturated
+
+    @property
+    def is_saturated(self) -> bool:
+        """It has so much to do that nothing is asked of it that may be wanted by nobody."""
+        return self._scheduler.is_saturated
 
     # --- in ----------------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ def _step(p: Primitive, plan: Plan) -> Step:
         grammar=p.setting("items") if op == "decoding" else None,
         wanted=p.setting("wanted"),
         early_stop=bool(p.setting("early_stop")),
+        is_ahead=bool(p.setting("ahead")),
     )
 
 
@@ -100,6 +101,7 @@ class Query:
         self._clock = world.clock
         self._errors: list[BaseException] = []
         self._open: dict[Request, None] = {}
+        self._guesses: list[tuple[Ready, Request | None]] = []  # without a request it waits for its condition
         self._on_its_way = 0
         self._is_over = False
         self._has_ended = False
@@ -155,11 +157,33 @@ class Query:
                     events += self._prompts(ready, step) if step.is_prompt else self._called(ready, step)
                 elif step.is_early:
                     events += self._prompts(ready, step, ask=True)
+                elif step.is_ahead and self._scheduler.is_wanted(step.name) is None:
+                    self._guess(ready, step)
                 else:
-                    self._on_its_way += 1
-                    one = len(ready.args[0]) == 1
-                    self._ask(ready, step, [arg for (arg,) in ready.args] if one else ready.args)
+                    self._ask_for(ready, step)
             pending = self._scheduler.apply(events) if events else []
+        if self._guesses:
+            self._settle()
+
+    def _guess(self, ready: Ready, step: Step) -> None:
+        """Ask for what may be wanted by nobody, unless the engine has something else to do."""
+        request = None if self._world.lanes[step.engine].is_saturated else self._ask_for(ready, step)
+        self._guesses.append((ready, request))
+
+    def _settle(self) -> None:
+        """What was guessed, and is wanted or not by now."""
+        guesses, self._guesses = self._guesses, []
+        for ready, request in guesses:
+            step = self._steps[ready.primitive.name]
+            is_wanted = self._scheduler.is_wanted(step.name)
+            if is_wanted is None:
+                self._guesses.append((ready, request))
+            elif is_wanted and request is None:
+                self._ask_for(ready, step)
+            elif not is_wanted and request in self._open:
+                del self._open[request]
+                self._world.lanes[step.engine].cancel(request)
+                self._on_its_way -= 1
 
     def _prompts(self, ready: Ready, step: Step, *, ask: bool = False) -> list[Event]:
         prompts = [Prompt(args, step.literal_args) for args in ready.args]
@@ -209,7 +233,12 @@ class Query:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, ready: Ready, step: Step, payloads: Sequence[Any]) -> None:
+    def _ask_for(self, ready: Ready, step: Step) -> Request:
+        self._on_its_way += 1
+        one = len(ready.args[0]) == 1
+        return self._ask(ready, step, [arg for (arg,) in ready.args] if one else ready.args)
+
+    def _ask(self, ready: Ready, step: Step, payloads: Sequence[Any]) -> Request:
         count = len(payloads)
         request = Request(
             step, self.place, self.began_s, ready.tags, payloads, self._answered, self._told, [None] * count, count
@@ -219,6 +248,7 @@ class Query:
             self._put(request)
         else:
             self._clock.after(self._one_way_s(request), self._put, request)
+        return request
 
     def _put(self, request: Request) -> None:
         try:

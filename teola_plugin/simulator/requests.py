@@ -47,6 +47,7 @@ class Step:
     grammar: str | None
     wanted: int | None
     early_stop: bool
+    is_ahead: bool
 
 
 @dataclass(slots=True, eq=False)

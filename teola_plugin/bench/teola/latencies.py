@@ -174,8 +174,8 @@ def _at_once(setting: Setting, place: Place) -> Iterator[str]:
     loads = [replace(alone, largest=(items, LARGEST[1])) for items in (LARGEST[0], *WAVES)]
     whole, *waved = (f"{run.mean_s:.2f} s" for run in setting.map(measure, loads))
     yield (
-        f"Batches of at most {' or '.join(map(str, WAVES))} in place of {LARGEST[0]} make them come in waves, each with "
-        f"decode steps of its own: a query alone then takes {' or '.join(waved)} in place of {whole}."
+        f"Batches of at most {', '.join(map(str, WAVES))} in place of {LARGEST[0]} make them come in waves, each with "
+        f"decode steps of its own: a query alone then takes {', '.join(waved)}, in place of {whole}."
     )
 
 
