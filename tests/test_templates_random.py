@@ -16,7 +16,7 @@ import pytest
 
 from teola_plugin.graph import parse
 from teola_plugin.interpret import interpret
-from teola_plugin.passes import DEFAULT, Context, optimize_graph
+from teola_plugin.passes import BRANCHES, Context, optimize_graph
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.virtual_time import VirtualLoop
@@ -34,7 +34,7 @@ CHUNKS = (
     if SEED
     else [range(at, min(at + CHUNK, TEMPLATES)) for at in range(0, TEMPLATES, CHUNK)]
 )
-SUBSETS = [subset for n in range(len(DEFAULT) + 1) for subset in itertools.combinations(DEFAULT, n)]
+SUBSETS = [subset for n in range(len(BRANCHES) + 1) for subset in itertools.combinations(BRANCHES, n)]
 CONTEXT = Context(
     {
         "embedder": Profile.affine(0.5, 0.001, max_items=2),
@@ -64,7 +64,7 @@ def test_passes_and_orders_change_nothing(seeds: range) -> None:
         with patch("tests.world.World", partial(World, decomposed=decomposed)):
             expected = run_in_order(graph, inputs)
             assert run_in_any_order(graph, inputs, drawn.randrange) == expected, seed
-            for passes in (DEFAULT, drawn.choice(SUBSETS)):
+            for passes in (BRANCHES, drawn.choice(SUBSETS)):
                 changed = optimize_graph(graph, passes, CONTEXT, strict=True).graph
                 assert run_in_order(changed, inputs) == expected, seed
                 assert run_in_any_order(changed, inputs, drawn.randrange) == expected, seed

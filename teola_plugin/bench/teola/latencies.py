@@ -12,18 +12,19 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from teola_plugin.bench.apps import APPS
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
 from teola_plugin.bench.teola.critical_path import WAITING, in_words
 from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
 from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, written_of
-from teola_plugin.bench.teola.modes import BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
+from teola_plugin.bench.teola.modes import AHEAD, BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
 from teola_plugin.bench.teola.testbed import LARGEST
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 QUERIES = {"D": 42}
 """Of a run, where one query takes long to simulate: a context is written for each of its 48 chunks."""
 
-AHEAD = 0.995
+EQUAL = 0.995
 """A ratio that is less is not 1.00 when it is written down."""
 
 FEW_TEXTS = 8
@@ -39,8 +40,11 @@ def app_result(app: str, published: float | None, has_embedder: bool, setting: S
     """Tables and the plot of one application; where it embeds documents, also with the faster embedder."""
     place = Place((app,))
     sizes = Sizes.of(setting, queries=QUERIES.get(app, 120))
-    found = curves(setting, place, WAYS, sizes)
+    has_branches = any(p.when for p in APPS[app].graph("chain"))
+    found = curves(setting, place, (*WAYS, AHEAD) if has_branches else WAYS, sizes)
     rows = [_summary("ours", found, published), _summary("ours, tuned", found, published, TUNED)]
+    if has_branches:
+        rows.append(_summary("ours, branches ahead", found, published, AHEAD))
     more: tuple[Table, ...] = ()
     if has_embedder:
         faster = curves(setting, replace(place, has_logs=True), WAYS, Sizes.of(setting, FEW_SHARES, sizes.queries))
@@ -63,6 +67,7 @@ def app_result(app: str, published: float | None, has_embedder: bool, setting: S
         f"The end of one query waits for: {PAPERS[0]}: {in_words(paths[PAPERS[0]])}; ours: {in_words(paths[BEST])}.",
         f"Largest batches of LLMs and of other engines, by doubling: {batches}.",
         *_behind(setting, place, found, sizes),
+        *(_for_nothing(found) if has_branches else ()),
         *_at_once(setting, place),
     )
     return Result(tables, (_plot(app, found),), says)
@@ -149,7 +154,7 @@ def _behind(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> Iter
     """Where LlamaDistPC is ahead: what ours takes with its batches."""
     for at, rate in enumerate(found.rates):
         way = min(PAPERS[2:], key=lambda each: found.mean_s(each, at))
-        if found.speed_up(way, at) >= AHEAD:
+        if found.speed_up(way, at) >= EQUAL:
             continue
         loads = [Load(place, BEST, rate, sizes.queries, seed, found.largest[way]) for seed in sizes.seeds]
         alike_s = statistics.fmean(run.mean_s for run in setting.map(measure, loads))
@@ -158,6 +163,15 @@ def _behind(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> Iter
             f"At {rate:.2f}/s {way} takes {found.mean_s(way, at):.2f} s, with batches of at most {theirs} for an LLM. "
             f"Ours takes {alike_s:.2f} s with those, and {found.mean_s(BEST, at):.2f} s with at most {ours}."
         )
+
+
+def _for_nothing(found: Curves) -> Iterator[str]:
+    """What is read for nothing where branches are read ahead."""
+    asked, wanted = (sum(run.engines["search"].items for run in found.runs[way][0]) for way in (AHEAD, BEST))
+    yield (
+        f'Branches ahead (speculate="branches", no default): at the lowest rate the search engine is asked {asked} '
+        f"times in place of {wanted}."
+    )
 
 
 def _at_once(setting: Setting, place: Place) -> Iterator[str]:

@@ -8,6 +8,7 @@
 | framework      | one after the other, its own async inside of each | to | full | the engine's |
 | ours           | one after the other, then the passes | topology, critical_path | instructions, full | the engine's |
 | ours, tuned    | the same | critical_path | full | doubled |
+| ours, branches ahead | and what a condition may lead to | critical_path | full | the engine's |
 
 `po` is the paper's per-invocation oriented scheduling: what one module asks of an engine is a bundle, and bundles go
 one at a time. `to` is its throughput oriented one: first come first served over all queries, in batches whose largest
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from teola_plugin.graph import Graph, conflicts
-from teola_plugin.passes import DEFAULT, Context, Pass, Record
+from teola_plugin.passes import BRANCHES, DEFAULT, Context, Pass, Record
 from teola_plugin.passes.decompose_stages import decompose_stages
 from teola_plugin.passes.pipeline_decoding import pipeline_decoding
 from teola_plugin.passes.prune_dependencies import prune_dependencies
@@ -83,6 +84,9 @@ BEST = OURS[-1]
 
 TUNED = replace(BEST, name="ours, critical path, tuned", is_tuned=True)
 """With the largest batches found as for the baselines: what somebody gets who measures them once (`teola profile`)."""
+
+AHEAD = replace(BEST, name="ours, branches ahead", passes=BRANCHES)
+"""`speculate="branches"`, for applications that have conditions: some of what is read is for nothing."""
 
 WAYS = (*PAPERS, *MORE, *OURS, TUNED)
 
