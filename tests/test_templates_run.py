@@ -17,6 +17,7 @@ from teola_plugin import runtime
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed
 from teola_plugin.errors import Cancelled, DeadlineExceeded, GraphError
 from teola_plugin.passes import BRANCHES, DEFAULT
+from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
 from teola_plugin.templates import (
     App,
@@ -274,6 +275,24 @@ async def test_an_engine_with_other_things_to_do_is_not_asked_ahead(verdict: str
 
     await judged.asked(while_judged=go_on)
     assert len(judged.search.seen) == seen
+
+
+async def test_what_comes_after_a_condition_was_decided_against_is_not_read() -> None:
+    judge = FakeEngine(lambda question: "no", name="tools")
+    embedder, writer = FakeEngine(name="embedder"), llm(lambda prompt: "one\ntwo\nthree")
+    writer.gate = asyncio.Event()
+    both = Branches((Tool("question", "verdict"), QueryExpansion(3)))
+    found = Condition(lambda said: said == "yes", of="verdict", then=Searching(1))
+    engines = {"llm": writer, "embedder": embedder, "store": FakeEngine(name="store"), "tools": judge}
+    slow = {"tools": Profile.affine(60.0)}
+    app = App("x", both >> found, engines, passes=BRANCHES, profiles=slow, outputs=["queries", "found"])
+    assert "ahead=True" in app.explain()
+    task = asyncio.create_task(app.arun(question="q"))
+    await until(lambda: judge.batches and writer.batches)
+    await asyncio.sleep(0.05)
+    runtime.host.loop.call_soon_threadsafe(writer.gate.set)
+    assert await task == {"queries": ["one", "two", "three"], "found": []}
+    assert embedder.seen == []
 
 
 @pytest.mark.parametrize(("enough", "calls"), [(1, 1), (2, 2), (3, 3), (9, 3)])

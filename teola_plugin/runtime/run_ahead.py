@@ -350,6 +350,9 @@ class RunAhead:
 
     def _request(self, ready: Ready) -> None:
         p = ready.primitive
+        is_wanted = self._scheduler.is_wanted(p.name) if p.setting("ahead") else True
+        if is_wanted is False:
+            return
         started_s = time.perf_counter()
         payloads = [args[0] if len(args) == 1 else args for args in ready.args]
         spec, op, urgency = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
@@ -358,7 +361,7 @@ class RunAhead:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
         places = [Place(p.name, tag) for tag in ready.tags]
         replies: list[Reply] | None
-        if p.setting("ahead") and self._scheduler.is_wanted(p.name) is None:
+        if is_wanted is None:
             replies = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
             self._guesses.append((ready, replies))
             if replies is None:

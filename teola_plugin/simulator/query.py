@@ -157,7 +157,7 @@ class Query:
                     events += self._prompts(ready, step) if step.is_prompt else self._called(ready, step)
                 elif step.is_early:
                     events += self._prompts(ready, step, ask=True)
-                elif step.is_ahead and self._scheduler.is_wanted(step.name) is None:
+                elif step.is_ahead:
                     self._guess(ready, step)
                 else:
                     self._ask_for(ready, step)
@@ -167,8 +167,12 @@ class Query:
 
     def _guess(self, ready: Ready, step: Step) -> None:
         """Ask for what may be wanted by nobody, unless the engine has something else to do."""
-        request = None if self._world.lanes[step.engine].is_saturated else self._ask_for(ready, step)
-        self._guesses.append((ready, request))
+        is_wanted = self._scheduler.is_wanted(step.name)
+        if is_wanted:
+            self._ask_for(ready, step)
+        elif is_wanted is None:
+            request = None if self._world.lanes[step.engine].is_saturated else self._ask_for(ready, step)
+            self._guesses.append((ready, request))
 
     def _settle(self) -> None:
         """What was guessed, and is wanted or not by now."""
