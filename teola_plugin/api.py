@@ -237,11 +237,10 @@ def optimize(
             raise TypeError(
                 f"assume_pure wants functions and classes, not pipelines: give the function in {each!r:.80}"
             )
-    if speculate == "branches":
+    passes = tuple(passes)
+    if speculate == "branches" and speculate_branches not in passes:
         passes = (*passes, speculate_branches)
-    options = Options(
-        tuple(passes), profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime
-    )
+    options = Options(passes, profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime)
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
 
@@ -320,4 +319,7 @@ def _context(traced: Traced, options: Options) -> Context:
     engines = {name: engine_for(traced.engines[name]) for name in used}
     profiles = {n: p for n, e in engines.items() if (p := getattr(e, "profile", None)) is not None}
     capabilities = {name: e.capabilities for name, e in engines.items()}
-    return Context({**profiles, **(options.profiles or {})}, capabilities, streams_lists=options.stream_lists)
+    glue = frozenset(name for name, function in traced.functions.items() if function.is_glue)
+    return Context(
+        {**profiles, **(options.profiles or {})}, capabilities, streams_lists=options.stream_lists, glue=glue
+    )

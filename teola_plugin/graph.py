@@ -60,8 +60,8 @@ GRAPH_SETTINGS = ("fn", "items", "stage_items", "early_stop", "wanted", "objecti
 
 `fn`: the function to call. `items`: the item grammar of a text, `wanted`: how many of its items are the
 value (the first ones; all if unset), `early_stop`: end the generation when they are complete. `stage_items`:
-items per request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py. `ahead`: nobody may want
-the value, see passes/speculate_branches.py.
+items per request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py. `ahead`: perhaps
+nobody wants the value, see passes/speculate_branches.py; its errors count only if somebody does.
 """
 
 PIPELINE = "pipeline"
@@ -242,6 +242,8 @@ def conflicts(first: Primitive, second: Primitive) -> tuple[str, ...]:
     >>> conflicts(graph["load"], graph["hit"]), conflicts(graph["hit"], graph["hit"])
     (('kb',), ())
     """
+    if first.setting("ahead"):
+        return ()  # whoever comes after it waits for what passes its value on
     touched = (*second.reads, *second.writes)
     pairs = [(a, b) for a in first.writes for b in touched] + [(a, b) for a in first.reads for b in second.writes]
     shared = (b if a == ANYTHING else a for a, b in pairs if a == b or ANYTHING in (a, b))

@@ -15,12 +15,14 @@ in what is left behind in the engines.
   `@ pipeline` is no exception: the engine called `pipeline` plays the framework.
 - An item grammar turns the text into its items, of which the first `wanted` are the value.
 - An ingestion hands over its items one by one and is worth `None`.
+- What runs `ahead` of a condition fails for whoever takes its value, and for nobody if nobody does.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.errors import GraphError
@@ -65,8 +67,23 @@ def interpret(
     values: dict[str, Any] = {i.name: inputs[i.name] for i in graph.inputs}  # what is not there was skipped
     for primitive in graph:
         if _runs(primitive, values):
-            values[primitive.name] = _value(primitive, values, depths, engines or {}, functions or {})
+            failed = next((values[r.name] for r in primitive.refs if isinstance(values.get(r.name), _Failed)), None)
+            try:
+                if failed:
+                    raise failed.error
+                values[primitive.name] = _value(primitive, values, depths, engines or {}, functions or {})
+            except Exception as e:
+                if not primitive.setting("ahead"):
+                    raise
+                values[primitive.name] = _Failed(e)
     return {name: values[name] for name in graph.outputs if name in values}
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """In place of the value of what ran ahead."""
+
+    error: Exception
 
 
 def _runs(p: Primitive, values: Mapping[str, Any]) -> bool:

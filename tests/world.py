@@ -27,7 +27,7 @@ class World:
     """The engines of one run; `rows` is the state that they are in."""
 
     def __init__(self, graph: Graph) -> None:
-        self.rows: dict[str, dict[str, str]] = {p.engine: {} for p in graph if p.reads or p.writes}
+        self.rows: dict[str, dict[str, str]] = {p.engine: {} for p in graph if p.engine and (p.reads or p.writes)}
         self.engines: dict[str, EngineFunction] = {p.engine: self._engine(p.engine) for p in graph}
         names = {p.setting("fn") for p in graph} - {None}
         self.functions: dict[str, Callable[..., Any]] = {name: self._function(name) for name in names}

@@ -62,7 +62,7 @@ async def run_query(
 class _Direct:
     """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
 
-    `guessed`: nobody may want them.
+    `guessed`: perhaps nobody wants them, and then their errors are nobody's.
     """
 
     host: LocalHost
@@ -94,17 +94,14 @@ class _Direct:
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
         places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
-        if self.host.is_saturated(engine_for(spec)):
+        if not self.host.begins_at_once(engine_for(spec), len(payloads)):
             return None
         return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        for reply in replies if not is_wanted else ():
+            reply.cancel_unless_ended()
         self.guessed.difference_update(replies)
-        for reply in replies:
-            if not is_wanted:
-                reply.cancel_unless_ended()
-            elif isinstance(reply.outcome, Failed):
-                self._fail(reply.outcome.error)
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         engine = engine_for(spec)
@@ -163,7 +160,7 @@ class _Direct:
         onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
             engine, op, payloads, settings, replies,
-            query=self.query, urgency=urgency, places=places, onward=onward,
+            query=self.query, urgency=urgency, places=places, onward=onward, is_guess=is_guess,
         )  # fmt: skip
         return replies
 

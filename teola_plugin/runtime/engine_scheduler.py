@@ -61,7 +61,7 @@ class Request:
 
     `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
     `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: see the module;
-    `beginning`: see policies.py.
+    `beginning`: see policies.py; `is_guess`: perhaps nobody wants it (guesses.py).
     """
 
     op: str
@@ -77,6 +77,7 @@ class Request:
     group: Hashable = None
     beginning: Hashable = None
     own_s: float = 0.0
+    is_guess: bool = False
 
     def __post_init__(self) -> None:
         if self.group is None:
@@ -140,6 +141,11 @@ class EngineScheduler:
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
         self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
         return self._is_saturated
+
+    def begins_at_once(self, count: int) -> bool:
+        """So many more items would not have to wait."""
+        room = self.instances.room()
+        return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
 
     def holds(self, item_id: int) -> bool:
         """It waits here, or is with the engine."""

@@ -137,18 +137,20 @@ class GraphScheduler:
 
     def is_wanted(self, name: str) -> bool | None:
         """Whether somebody takes this value; None while the conditions that decide it are open."""
-        found: bool | None = False
-        for consumer in self._plan.consumers[name]:
-            if consumer.name in self._skipped:
-                continue
-            if consumer.setting("ahead"):
-                wanted = self.is_wanted(consumer.name)
-            else:
-                wanted = None if consumer.when and not self._values[consumer.when.condition].is_whole() else True
-            if wanted:
-                return True
-            found = found if wanted is False else None
-        return found
+        takers = (c for c in self._plan.consumers[name] if any(ref.name == name for ref in c.refs))
+        wanted = {self._takes(taker) for taker in takers}
+        return True if True in wanted else None if None in wanted else False
+
+    def _takes(self, p: Primitive) -> bool | None:
+        """It runs, as far as its condition tells; None while that is open."""
+        if p.name in self._skipped:
+            return False
+        if p.setting("ahead"):
+            return self.is_wanted(p.name)
+        if p.when is None:
+            return True
+        condition = self._values[p.when.condition]
+        return None if not condition.is_whole() else not condition.has_lost
 
     @property
     def is_done(self) -> bool:

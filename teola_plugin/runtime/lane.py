@@ -106,6 +106,8 @@ class Lane:
             readers.sort(key=lambda reader: -_length(reader.item.payload))  # the long ones share batches
         request.items = [reader.item for reader in readers]
         try:
+            if request.is_guess and not self.begins_at_once(len(readers)):
+                raise Overloaded("what perhaps nobody wants does not wait for other work")
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:
             self.counts.refused += len(readers)
@@ -140,6 +142,10 @@ class Lane:
     def is_saturated(self) -> bool:
         """It has so much to do that rewrites which cost compute should rest."""
         return self.scheduler.is_saturated
+
+    def begins_at_once(self, count: int) -> bool:
+        """So many items would not have to wait."""
+        return self.scheduler.begins_at_once(count)
 
     @property
     def owes(self) -> bool:

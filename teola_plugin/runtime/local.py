@@ -129,11 +129,11 @@ class LocalHost:
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
         *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, places: Sequence[Place | None] = (),
-        onward: tuple[Onward, ...] = (),
+        onward: tuple[Onward, ...] = (), is_guess: bool = False,
     ) -> None:  # fmt: skip
         """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
 
-        `places`, `onward`: see runtime/onward.py.
+        `places`, `onward`: see runtime/onward.py. `is_guess`: perhaps nobody wants it; Overloaded if it had to wait.
         """
         owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
         begun_s = query.begun_s
@@ -145,7 +145,8 @@ class LocalHost:
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
         whose = items[0].id if owner == 0 and items else owner
-        request = Request(op, settings, items, whose, urgency.depth, urgency.remaining_s, begun_s, own_s=urgency.own_s)
+        depth, remaining_s, own_s = urgency.depth, urgency.remaining_s, urgency.own_s
+        request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, is_guess=is_guess)
         self._keeps |= hasattr(engine, "release")
         self.soon(self._enqueue, engine, request, replies)
 
@@ -173,6 +174,13 @@ class LocalHost:
             return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
         lane = self._lanes.get(engine)
         return lane is not None and lane.is_saturated
+
+    def begins_at_once(self, engine: Engine, count: int) -> bool:
+        """So many items would not have to wait, as far as can be told from here."""
+        if engine.capabilities.is_scheduled:
+            return not self.is_saturated(engine)
+        lane = self._lanes.get(engine)
+        return lane.begins_at_once(count) if lane else count <= engine.capabilities.max_items
 
     def counts(self, engine: Engine) -> Counts:
         """What became of the engine's items so far."""

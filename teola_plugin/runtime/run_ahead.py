@@ -31,6 +31,7 @@ from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.followers import followers_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
+from teola_plugin.runtime.guesses import Guess, Guesses
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 
@@ -67,11 +68,11 @@ class Ahead(Protocol):
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
         places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
-        """Likewise what may turn out to be wanted by nobody; None if the engine has something else to do."""
+        """Likewise what perhaps nobody wants; None if it would have to wait for other work."""
         ...
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
-        """Whether these are wanted; errors of what was guessed count only then."""
+        """Whether these, which were guessed, are wanted: errors count from now on. Else they are given up."""
         ...
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
@@ -150,7 +151,7 @@ class RunAhead:
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], RunAhead] = {}
-        self._guesses: list[tuple[Ready, list[Reply] | None]] = []  # without replies it waits for its condition
+        self._guesses: Guesses[list[Reply]] = Guesses()
         self._at_rest = at_rest
         self._on_its_way = 0
         self._is_over = False
@@ -215,12 +216,12 @@ class RunAhead:
     def _step(self, step: Callable[[], list[Ready]]) -> None:
         try:
             pending = step()
+            self._settle()
             while pending:
                 events: list[Event] = []
                 for ready in pending:
                     events += self._begin(ready)
                 pending = self._scheduler.apply(events) if events else []
-            if self._guesses:
                 self._settle()
         except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
             self._is_over = True
@@ -228,15 +229,15 @@ class RunAhead:
 
     def _settle(self) -> None:
         """What was guessed, and is wanted or not by now."""
-        guesses, self._guesses = self._guesses, []
-        for ready, replies in guesses:
-            is_wanted = self._scheduler.is_wanted(ready.primitive.name)
-            if is_wanted is None:
-                self._guesses.append((ready, replies))
-            elif replies is not None:
-                self._session.settle(replies, is_wanted=is_wanted)
-            elif is_wanted:
-                self._request(ready)
+        for guess, is_wanted in self._guesses.decided(self._scheduler.is_wanted):
+            replies = guess.request or ()
+            if is_wanted and replies and not _any_failed(replies):
+                self._session.settle(replies, is_wanted=True)
+                continue
+            guess.request = None
+            self._session.settle(replies, is_wanted=False)
+            if is_wanted:
+                self._request(guess.ready)
 
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
@@ -360,12 +361,13 @@ class RunAhead:
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
         places = [Place(p.name, tag) for tag in ready.tags]
-        replies: list[Reply] | None
+        guess: Guess[list[Reply]] | None = None
         if is_wanted is None:
-            replies = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
-            self._guesses.append((ready, replies))
-            if replies is None:
+            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
+            guess = self._guesses.add(ready, guessed)
+            if guessed is None:
                 return
+            replies = guessed
         else:
             replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
         if is_followed:
@@ -375,12 +377,14 @@ class RunAhead:
 
         def ended() -> None:
             if next(ends) == len(replies):
-                failed = any(isinstance(reply.outcome, Failed) for reply in replies)
+                failed = _any_failed(replies)
                 self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
-                self._soon(
-                    lambda: self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies)),
-                    ended=1,
-                )
+                self._soon(came, ended=1)
+
+        def came() -> list[Ready]:
+            if guess and (guess.request is None or (_any_failed(replies) and self._guesses.has_failed(guess))):
+                return []
+            return self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies))
 
         for reply in replies:
             reply.when_ended(ended)
@@ -442,6 +446,10 @@ class RunAhead:
 
 def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:
     return [Fragment(ready.primitive.name, tag, function(*args)) for tag, args in ready.instances]
+
+
+def _any_failed(replies: Sequence[Reply]) -> bool:
+    return any(isinstance(reply.outcome, Failed) for reply in replies)
 
 
 def _made(plan: Plan, p: Primitive, tag: Tag, value: Any) -> list[Event]:

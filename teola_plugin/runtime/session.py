@@ -212,12 +212,14 @@ class Session:
         places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
         """See `run_ahead.Ahead`."""
-        if self._is_closed or self._host.is_saturated(engine_for(spec)):
+        if self._is_closed or not self._host.begins_at_once(engine_for(spec), len(payloads)):
             return None
         return self.submit_ahead(spec, op, payloads, settings, urgency, places)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
-        """See `run_ahead.Ahead`. They stay in their slots, for whoever else asks the same, and errors with them."""
+        """See `run_ahead.Ahead`."""
+        for reply in replies if not is_wanted else ():
+            self.give_up(reply)
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         """See `run_ahead.Ahead` and `trace.Asides`."""

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from teola_plugin.engines import Batch, Item, freeze
+from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engine_scheduler import Request as Queued
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
@@ -72,19 +73,16 @@ class Lane:
         """A prefix that is prefilled early pays, and there is room for it."""
         if not self._capabilities.prefix:
             return False
-        return not self.is_saturated
-
-    @property
-    def is_saturated(self) -> bool:
-        """It has so much to do that nothing is asked of it that may be wanted by nobody."""
-        return self._scheduler.is_saturated
+        return not self._scheduler.is_saturated
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def put(self, request: Request) -> None:
-        """Take a request in; its payloads get their values."""
+        """Take a request in; its payloads get their values. Raises: Overloaded for a guess that would have to wait."""
         if request.is_dropped:
             return
+        if request.guess and not self._scheduler.begins_at_once(self._fresh(request)):
+            raise Overloaded("what perhaps nobody wants does not wait for other work")
         step, urgency, now_s = request.step, request.step.urgency, self._clock.now_s
         request.queued_s = now_s
         fresh: list[Work] = []
@@ -111,6 +109,13 @@ class Lane:
         request.works += fresh
         self._scheduler.submit(queued, now_s)
         self._pump_soon()
+
+    def _fresh(self, request: Request) -> int:
+        """How many of its items are not under way already."""
+        if not request.step.is_repeatable:
+            return len(request.payloads)
+        known = self._joinable.get((request.step.group, request.step.grammar), {})
+        return len({_key(payload) for payload in request.payloads} - known.keys())
 
     def _kv_tokens(self, request: Request) -> list[int]:
         """Of each prompt with its answer."""

@@ -21,6 +21,7 @@ from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
 from teola_plugin.runtime.graph_scheduler import Lost as LostInstance
+from teola_plugin.runtime.guesses import Guesses
 from teola_plugin.simulator.clock import Clock
 from teola_plugin.simulator.lane import Lane
 from teola_plugin.simulator.requests import Lost, Request, Step
@@ -101,7 +102,7 @@ class Query:
         self._clock = world.clock
         self._errors: list[BaseException] = []
         self._open: dict[Request, None] = {}
-        self._guesses: list[tuple[Ready, Request | None]] = []  # without a request it waits for its condition
+        self._guesses: Guesses[Request] = Guesses()
         self._on_its_way = 0
         self._is_over = False
         self._has_ended = False
@@ -147,6 +148,7 @@ class Query:
         self._is_over = True
 
     def _run(self, pending: list[Ready]) -> None:
+        self._settle()
         while pending:
             events: list[Event] = []
             for ready in _bundled(pending) if self._world.bundles else pending:
@@ -157,37 +159,27 @@ class Query:
                     events += self._prompts(ready, step) if step.is_prompt else self._called(ready, step)
                 elif step.is_early:
                     events += self._prompts(ready, step, ask=True)
-                elif step.is_ahead:
-                    self._guess(ready, step)
-                else:
+                elif not step.is_ahead or (is_wanted := self._scheduler.is_wanted(step.name)):
                     self._ask_for(ready, step)
+                elif is_wanted is None:
+                    self._ask_for(ready, step, is_guess=True)
             pending = self._scheduler.apply(events) if events else []
-        if self._guesses:
             self._settle()
-
-    def _guess(self, ready: Ready, step: Step) -> None:
-        """Ask for what may be wanted by nobody, unless the engine has something else to do."""
-        is_wanted = self._scheduler.is_wanted(step.name)
-        if is_wanted:
-            self._ask_for(ready, step)
-        elif is_wanted is None:
-            request = None if self._world.lanes[step.engine].is_saturated else self._ask_for(ready, step)
-            self._guesses.append((ready, request))
 
     def _settle(self) -> None:
         """What was guessed, and is wanted or not by now."""
-        guesses, self._guesses = self._guesses, []
-        for ready, request in guesses:
-            step = self._steps[ready.primitive.name]
-            is_wanted = self._scheduler.is_wanted(step.name)
-            if is_wanted is None:
-                self._guesses.append((ready, request))
-            elif is_wanted and request is None:
-                self._ask_for(ready, step)
-            elif not is_wanted and request in self._open:
-                del self._open[request]
-                self._world.lanes[step.engine].cancel(request)
+        for guess, is_wanted in self._guesses.decided(self._scheduler.is_wanted):
+            request, step = guess.request, self._steps[guess.ready.primitive.name]
+            if request and is_wanted and not request.has_lost:
+                continue
+            guess.request = None
+            if request and not request.is_over:
+                request.is_over = True
                 self._on_its_way -= 1
+                self._open.pop(request, None)
+                self._world.lanes[step.engine].cancel(request)
+            if is_wanted:
+                self._ask_for(guess.ready, step)
 
     def _prompts(self, ready: Ready, step: Step, *, ask: bool = False) -> list[Event]:
         prompts = [Prompt(args, step.literal_args) for args in ready.args]
@@ -237,22 +229,23 @@ class Query:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _ask_for(self, ready: Ready, step: Step) -> Request:
+    def _ask_for(self, ready: Ready, step: Step, *, is_guess: bool = False) -> None:
         self._on_its_way += 1
         one = len(ready.args[0]) == 1
-        return self._ask(ready, step, [arg for (arg,) in ready.args] if one else ready.args)
+        self._ask(ready, step, [arg for (arg,) in ready.args] if one else ready.args, is_guess=is_guess)
 
-    def _ask(self, ready: Ready, step: Step, payloads: Sequence[Any]) -> Request:
+    def _ask(self, ready: Ready, step: Step, payloads: Sequence[Any], *, is_guess: bool = False) -> None:
         count = len(payloads)
         request = Request(
             step, self.place, self.began_s, ready.tags, payloads, self._answered, self._told, [None] * count, count
         )
+        if is_guess:
+            request.guess = self._guesses.add(ready, request)
         self._open[request] = None
         if self._round_trip_s is None:
             self._put(request)
         else:
             self._clock.after(self._one_way_s(request), self._put, request)
-        return request
 
     def _put(self, request: Request) -> None:
         try:
@@ -272,6 +265,8 @@ class Query:
     def _answered(self, request: Request) -> None:
         """All values are there; they are on their way to the query."""
         self._open.pop(request, None)
+        if request.is_over:
+            return
         if self._world.answered:
             self._world.answered(request)
         if request.step.is_early:
@@ -282,10 +277,15 @@ class Query:
             self._clock.after(self._one_way_s(request), self._take, request)
 
     def _take(self, request: Request) -> None:
+        if request.is_over:
+            return
+        request.is_over = True
         self._on_its_way -= 1
         self._go(self._apply, request)
 
     def _apply(self, request: Request) -> list[Ready]:
+        if request.guess and request.has_lost and self._guesses.has_failed(request.guess):
+            return []
         return self._scheduler.apply(self._events(request))
 
     def _events(self, request: Request) -> list[Event]:

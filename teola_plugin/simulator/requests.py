@@ -11,6 +11,7 @@ from teola_plugin.engines import Urgency
 from teola_plugin.graph import Primitive
 from teola_plugin.runtime.ancestry import Tag
 from teola_plugin.runtime.engine_scheduler import Request as Queued
+from teola_plugin.runtime.guesses import Guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Step:
 
     `op` and `settings` are the engine's, and requests with equal `group` may share a batch. `grammar`: of the `wanted`
     items that are handed out while the text is being written, if it `is_followed`, else cut out of it at its end.
-    `literal_args`: so many at the head are literals. `yields`: a list from each single input.
+    `literal_args`: so many at the head are literals. `yields`: a list from each single input. `is_ahead`: perhaps
+    nobody wants it.
     """
 
     primitive: Primitive
@@ -55,7 +57,8 @@ class Request:
     """One request of a query: a value for each payload. `open`: so many are not there yet.
 
     `ended` is called with the last value, `told(request, position, items, is_last)` with items of a text once complete.
-    `handed`: how many items of a text, by position. `is_dropped`: nobody wants it any more.
+    `handed`: how many items of a text, by position. `is_dropped`: nobody wants it any more. `guess`: perhaps nobody
+    did. `is_over`: its values have come to the query, or will not.
     """
 
     step: Step
@@ -71,6 +74,8 @@ class Request:
     handed: dict[int, int] = field(default_factory=dict)
     has_lost: bool = False
     is_dropped: bool = False
+    is_over: bool = False
+    guess: Guess[Request] | None = None
     round_trip_s: float = -1.0
     queued_s: float = 0.0
     begin_s: float = -1.0

@@ -1,6 +1,6 @@
 """Latency against the rate: every way, from light load to the saturation of LlamaDist.
 
-    1  the largest batches of each tuned way: of 1, 2, 4, ... those with the lowest mean at 0.9 of its capacity
+    1  the largest batches of each tuned way: of 1, 2, 4, ... those with the lowest mean at 0.9 of what all can serve
     2  the capacity of each way: what its busiest engine could serve, by the batches of a burst
     3  every way at rates that are shares of LlamaDist's capacity, the same queries at the same moments
 
@@ -25,7 +25,7 @@ Largest = Mapping[Way, tuple[int, int]]
 
 DOUBLED = (1, 2, 4, 8, 16, 32, 64)
 TUNED_AT = 0.9
-"""The share of its capacity at which the largest batches of a way are tried."""
+"""The share of the least capacity of all tuned ways at which their largest batches are tried."""
 
 STEADY = 0.95
 """A way is not saturated up to this share of its capacity."""
@@ -138,11 +138,11 @@ def _rates(bursts: Mapping[Way, Measured], sizes: Sizes, is_quick: bool, more: S
 
 
 def tuned(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes) -> Largest:
-    """The largest batches of each way: the engines' own; for `to`, of the doubled ones those with the lowest mean."""
+    """The largest batches of each way: the engines' own; if tuned, of the doubled ones those with the lowest mean."""
     found = dict.fromkeys(ways, LARGEST)
     tuning = [way for way in ways if way.is_tuned]
     loads = [Load(place, way, math.inf, sizes.burst, setting.seed, LARGEST) for way in tuning]
-    rate = TUNED_AT * min(run.capacity_per_s for run in setting.map(measure, loads))
+    rate = TUNED_AT * min((run.capacity_per_s for run in setting.map(measure, loads)), default=0.0)
     doubled = DOUBLED[3::3] if setting.quick else DOUBLED
     for at in (1, 0):  # first the other engines, then the LLMs
         loads = [

@@ -12,13 +12,12 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from teola_plugin.bench.apps import APPS
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
 from teola_plugin.bench.teola.critical_path import WAITING, in_words
 from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
-from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, written_of
+from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, plan_of, written_of
 from teola_plugin.bench.teola.modes import AHEAD, BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
-from teola_plugin.bench.teola.testbed import LARGEST
+from teola_plugin.bench.teola.testbed import LARGEST, LLM_SIZES
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 QUERIES = {"D": 42}
@@ -40,7 +39,7 @@ def app_result(app: str, published: float | None, has_embedder: bool, setting: S
     """Tables and the plot of one application; where it embeds documents, also with the faster embedder."""
     place = Place((app,))
     sizes = Sizes.of(setting, queries=QUERIES.get(app, 120))
-    has_branches = any(p.when for p in APPS[app].graph("chain"))
+    has_branches = plan_of(place, app, AHEAD).graph != plan_of(place, app, BEST).graph
     found = curves(setting, place, (*WAYS, AHEAD) if has_branches else WAYS, sizes)
     rows = [_summary("ours", found, published), _summary("ours, tuned", found, published, TUNED)]
     if has_branches:
@@ -167,10 +166,14 @@ def _behind(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> Iter
 
 def _for_nothing(found: Curves) -> Iterator[str]:
     """What is read for nothing where branches are read ahead."""
-    asked, wanted = (sum(run.engines["search"].items for run in found.runs[way][0]) for way in (AHEAD, BEST))
+    asked, wanted = (
+        sum(use.items for run in found.runs[way][0] for name, use in run.engines.items() if name not in LLM_SIZES)
+        for way in (AHEAD, BEST)
+    )
+    queries = sum(run.load.queries for run in found.runs[BEST][0])
     yield (
-        f'Branches ahead (speculate="branches", no default): at the lowest rate the search engine is asked {asked} '
-        f"times in place of {wanted}."
+        f'Branches ahead (speculate="branches", no default): for {queries} queries at the lowest rate, {asked} items '
+        f"for engines other than LLMs in place of {wanted}."
     )
 
 

@@ -1,0 +1,57 @@
+"""What was asked before anybody knew whether it is wanted (passes/speculate_branches.py): pure state, for one query.
+
+    guess = guesses.add(ready, request)                # is_wanted(name) is None
+    guesses.has_failed(guess)                          # before it was decided: as if it had not been asked
+    for guess, is_wanted in guesses.decided(scheduler.is_wanted): ...
+
+A guess without a request was not asked, or it has failed: if it turns out to be wanted it is asked for, as what is
+certain is, and what comes of that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from teola_plugin.runtime.graph_scheduler import Ready
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class Guess(Generic[R]):
+    """What may be asked, and what was."""
+
+    ready: Ready
+    request: R | None
+
+
+class Guesses(Generic[R]):
+    """Those that are not decided yet."""
+
+    def __init__(self) -> None:
+        self._open: dict[Guess[R], None] = {}
+
+    def add(self, ready: Ready, request: R | None) -> Guess[R]:
+        """One more."""
+        guess = Guess(ready, request)
+        self._open[guess] = None
+        return guess
+
+    def has_failed(self, guess: Guess[R]) -> bool:
+        """Its request has. Whether that counts for nothing, since nobody has wanted it so far."""
+        if guess not in self._open:
+            return False
+        guess.request = None
+        return True
+
+    def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[Guess[R], bool]]:
+        """Those of which it is known by now whether they are wanted; they are open no more."""
+        if not self._open:
+            return []
+        wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self._open}}
+        found = [(guess, known) for guess in self._open if (known := wanted[guess.ready.primitive.name]) is not None]
+        for guess, _ in found:
+            del self._open[guess]
+        return found
