@@ -209,8 +209,8 @@ def optimize(
       leaves that as it is, which is `critical_path` at first.
     - `profiles`: latency profiles by engine name, which the passes consult.
     - `speculate`: what may run ahead. `certain`: what the pipeline will ask for, unless it fails before. `branches`:
-      also embeddings, searches and rerankings that a condition may yet decide against, on engines with nothing else to
-      do (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine work is still batched across queries.
+      also embeddings, searches and rerankings that a condition may yet decide against, where they would begin at once
+      (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.
@@ -319,7 +319,7 @@ def _context(traced: Traced, options: Options) -> Context:
     engines = {name: engine_for(traced.engines[name]) for name in used}
     profiles = {n: p for n, e in engines.items() if (p := getattr(e, "profile", None)) is not None}
     capabilities = {name: e.capabilities for name, e in engines.items()}
-    glue = frozenset(name for name, function in traced.functions.items() if function.is_glue)
+    pure = frozenset(p.setting("fn") for p in traced.graph if p.kind == "call" and p.engine == "python")
     return Context(
-        {**profiles, **(options.profiles or {})}, capabilities, streams_lists=options.stream_lists, glue=glue
+        {**profiles, **(options.profiles or {})}, capabilities, streams_lists=options.stream_lists, pure=pure
     )

@@ -23,7 +23,7 @@ from langchain_core.output_parsers import NumberedListOutputParser, StrOutputPar
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import Runnable, RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from teola_plugin import writes
+from teola_plugin import pure, writes
 from teola_plugin.engines import Completion
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, EngineLLM, EngineReranker
 from tests.fakes import FakeEngine, says
@@ -134,6 +134,23 @@ def branch(e: Engines) -> Runnable[Any, Any]:
     )
 
 
+@pure
+def is_odd(said: str) -> bool:
+    return int(digest(said)[:2], 16) % 2 == 1
+
+
+def judged(e: Engines) -> Runnable[Any, Any]:
+    """Retrieves from one store or the other, as the model says."""
+    found = RunnableBranch(
+        (
+            ask("Odd? {question}") | e.chat | StrOutputParser() | is_odd,
+            (lambda x: x["question"]) | e.store("odd").as_retriever(search_kwargs={"k": 2}) | format_docs,
+        ),
+        (lambda x: x["text"]) | e.store("even").as_retriever(search_kwargs={"k": 1}) | format_docs,
+    )
+    return RunnablePassthrough.assign(context=found) | ask("{context} {question}") | e.chat | StrOutputParser()
+
+
 def map_reduce(e: Engines) -> Runnable[Any, Any]:
     def join(parts: list[str]) -> str:
         return "; ".join(parts)
@@ -209,7 +226,7 @@ def barrier(e: Engines) -> Runnable[Any, Any]:
 PIPELINES: dict[str, Callable[[Engines], Runnable[Any, Any]]] = {
     f.__name__: f
     for f in (
-        naive_rag, advanced_rag, assigns, branch, map_reduce, map_of_records, retrieval_chain, ensemble, ingest,
+        naive_rag, advanced_rag, assigns, branch, judged, map_reduce, map_of_records, retrieval_chain, ensemble, ingest,
         barrier,
     )
 }  # fmt: skip

@@ -254,3 +254,17 @@ def test_every_item_reaches_the_engine_exactly_once(policy, slots, concurrent, t
             scheduler.finish([running.pop(rng.randrange(len(running))).id])
     assert sorted(seen) == sorted(f"{r.name}{i}" for r in requests for i in range(r.items))
     assert scheduler.running_items == 0
+
+
+@pytest.mark.parametrize(("is_concurrent", "most"), [(False, [4, 4, 1]), (True, [8, 4, 4])])
+def test_what_would_begin_at_once(is_concurrent: bool, most: list[int]) -> None:
+    """Of two instances of four items: while nothing runs, while one is busy, and with three that wait."""
+    scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=is_concurrent), instances=2)
+    found = [max(n for n in range(9) if scheduler.begins_at_once(n))]
+    scheduler.submit(Request("embedding", {}, [Item(str(n), id=n) for n in range(4)], 1))
+    assert scheduler.next_batch()
+    found.append(max(n for n in range(9) if scheduler.begins_at_once(n)))
+    if not is_concurrent:
+        scheduler.submit(Request("embedding", {}, [Item(str(n), id=n) for n in range(10, 13)], 2))
+    found.append(max(n for n in range(9) if scheduler.begins_at_once(n)))
+    assert found == most

@@ -45,6 +45,41 @@ def test_items_flow_on_before_their_list_is_closed() -> None:
     assert names(s.apply([Fragment("rewrites", (0,), "r0")])) == [("q", ((0,),))]
 
 
+AHEAD = """
+inputs(question)
+kv = prefilling(question) @ llm
+verdict = decoding(kv) @ llm
+first = condition(verdict, fn='is_yes') @ python
+second = condition(verdict, fn='is_no') @ python
+q_ahead = embedding(question, ahead=True) @ embedder
+q = aggregate(q_ahead), when(first)
+hit_ahead = searching(q_ahead, ahead=True) @ kb
+hit = aggregate(hit_ahead), when(second)
+w = ingestion(question) @ kb, after(hit_ahead)
+outputs(q, hit, w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("events", "q", "hit"),
+    [
+        ([], None, None),
+        ([Fragment("first", (), True)], True, None),
+        ([Fragment("first", (), False)], None, None),
+        ([Fragment("second", (), False)], None, False),
+        ([Fragment("first", (), False), Fragment("second", (), False)], False, False),
+        ([Fragment("first", (), False), Fragment("second", (), True)], True, True),
+        ([Lost("first", ()), Lost("second", ())], False, False),
+        ([Lost("first", ())], None, None),
+    ],
+)
+def test_what_runs_ahead_is_wanted_by_those_who_take_it(events: list[Event], q: bool | None, hit: bool | None) -> None:
+    s = scheduler(AHEAD, question="q")
+    s.start()
+    s.apply(events)
+    assert (s.is_wanted("q_ahead"), s.is_wanted("hit_ahead")) == (q, hit)
+
+
 def test_requests_are_cut_into_stages() -> None:
     s = scheduler(RAG, question="q", docs="d")
     s.start()

@@ -189,3 +189,25 @@ def test_an_engine_s_error_is_the_same_object() -> None:
 def test_the_graph_scheduler_agrees_in_any_order(graph: Graph, items: int, random: Any) -> None:
     inputs = some_inputs(graph, items)
     assert run_in_any_order(graph, inputs, random.randrange) == run_in_order(graph, inputs)
+
+
+def test_what_runs_ahead_fails_for_whoever_takes_its_value() -> None:
+    graph = parse(
+        """
+        inputs(x, is_wanted)
+        y_ahead = embedding(x, ahead=True) @ e
+        z_ahead = searching(y_ahead, ahead=True) @ kb
+        z = aggregate(z_ahead), when(is_wanted)
+        outputs(z)
+    """.replace("        ", "")
+    )
+    error = OSError("gone")
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    engines = {"e": fail, "kb": lambda *_: "hit"}
+    assert interpret(graph, {"x": "a", "is_wanted": False}, engines) == {}
+    with pytest.raises(OSError, match="gone") as caught:
+        interpret(graph, {"x": "a", "is_wanted": True}, engines)
+    assert caught.value is error

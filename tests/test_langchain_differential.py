@@ -33,8 +33,21 @@ from langchain_core.runnables import (
 from teola_plugin import optimize, optimized, pure
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.engines import Completion
+from teola_plugin.runtime import host
 from tests.fakes import FakeEngine, collect_garbage
-from tests.langchain_world import PIPELINES, Engines, Recorder, answer, ask, digest, format_docs, input_of, plain_text
+from tests.langchain_world import (
+    PIPELINES,
+    Engines,
+    Recorder,
+    answer,
+    ask,
+    digest,
+    format_docs,
+    input_of,
+    is_odd,
+    judged,
+    plain_text,
+)
 from tests.langgraph_world import Patient
 
 FORMS = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
@@ -100,6 +113,41 @@ def test_pipeline(name: str, form: str) -> None:
     assert report.fallbacks == ()
     if optimized(chain).prepared.plan.has_slack and form in ("invoke", "ainvoke", "stream", "astream"):
         assert report.wasted == 0  # what ran ahead is what the framework asked for; who came first is chance
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("form", FORMS)
+def test_branches_read_ahead(form: str, number: int) -> None:
+    given = {"question": f"Who keeps hive {number}?", "text": f"Hive {number} is empty."}
+    plain = call(judged(Engines()), form, given, [])
+    chain = optimize(judged(Engines()), speculate="branches")
+    assert sum(record.code == "TR801" for record in optimized(chain).optimized.records) == 4
+    assert call(chain, form, given, []) == plain
+    assert report_of(chain).fallbacks == ()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_the_branch_that_is_not_taken_is_given_up(is_first: bool) -> None:
+    e = Engines()
+    chain = optimize(judged(e), speculate="branches")
+    judge = ask("Odd? {question}") | Engines().chat | StrOutputParser()
+    question = next(q for n in range(100) if is_odd(judge.invoke({"question": (q := f"hive {n}")})) == is_first)
+    given = {"question": question, "text": "the other hive"}
+    e.llm.gate, e.embedder.gate = asyncio.Event(), asyncio.Event()
+    e.embedder.batches.clear()  # of what the stores were filled with
+    task = asyncio.create_task(chain.ainvoke(given))
+    while not (e.llm.batches and e.embedder.batches):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert sorted(e.embedder.seen) == sorted([given["question"], given["text"]]), "before the model has spoken"
+    ids = {item.payload: item.id for batch in e.embedder.batches for item in batch.items}
+    host.loop.call_soon_threadsafe(e.llm.gate.set)
+    unwanted = ids[given["text" if is_first else "question"]]
+    while unwanted not in e.embedder.aborted:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    host.loop.call_soon_threadsafe(e.embedder.gate.set)
+    await task
+    assert e.embedder.aborted == [unwanted]
+    assert len(e.embedder.seen) == 2
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -361,7 +409,7 @@ def test_random_pipeline(seed: int) -> None:
     chain = maker.pipeline()
     plain = {form: call(chain, form, given, maker.effects) for form in forms}
     maker = Maker(seed)
-    chain = optimize(maker.pipeline(), speculate="branches" if seed % 2 else "certain")
+    chain = optimize(maker.pipeline())
     for form in forms:
         outcome = call(chain, form, given, maker.effects)
         assert outcome.failed == plain[form].failed, form
@@ -388,7 +436,7 @@ def test_a_call_that_is_given_up_leaves_nothing_behind(seed: int) -> None:
     plain = call(maker.pipeline(), "invoke", given, maker.effects)
     slow = Patient(answer)
     maker = Maker(seed, slow)
-    chain = optimize(maker.pipeline(), speculate="branches" if seed % 2 else "certain")
+    chain = optimize(maker.pipeline())
     threads = set(threading.enumerate())
     chance = random.Random(seed)
     with contextlib.suppress(Boom, TypeError):  # a coroutine function cannot be called from a thread

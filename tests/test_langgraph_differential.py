@@ -297,7 +297,7 @@ def test_random_graph(seed: int) -> None:
     call = some_call(seed, maker.is_async, maker.has_saver, maker.names)
     plain = [converse(maker, graph, call)]
     maker_of_fast = Maker(seed)
-    fast = optimize(maker_of_fast.graph(), speculate="branches" if seed % 2 else "certain")
+    fast = optimize(maker_of_fast.graph())
     for _ in range(1 + seed % 2):
         if calls := adapter.calls_of(fast):
             calls.wake()

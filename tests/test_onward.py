@@ -284,6 +284,7 @@ FOLLOWED = "inputs(x, xs=[]); {}; outputs(b)"
         ("a: [] = embedding(*xs) @ e; b: [] = call(*a, fn='upper') @ python", {}),
         ("a = embedding(x) @ pipeline; b = searching(a) @ s", {}),
         ("c = condition(x, fn='upper') @ python; a = embedding(x) @ e; b = searching(a) @ s, when(c)", {}),
+        ("a = embedding(x) @ e; b = searching(a, ahead=True) @ s", {}),  # perhaps nobody wants it
     ],
 )  # fmt: skip
 def test_who_follows(graph: str, followers: dict[str, list[str]]) -> None:

@@ -104,7 +104,7 @@ def read_context(line: str) -> Context:
     prefix = [*given.pop("prefix", []), *at_end]
     fields = {name: value for name, value in given.items() if name not in profiles}
     limits = fields.pop("max_items", {})
-    fields["glue"] = frozenset(fields.get("glue", ()))
+    fields["pure"] = frozenset(fields.get("pure", ()))
     capabilities = {
         e: Capabilities(max_items=limits.get(e, 64), prefix=e in prefix, prefix_at_end=e in at_end, remote=e in remote)
         for e in {*prefix, *remote, *limits}

@@ -8,6 +8,7 @@ import math
 import random
 import statistics
 import textwrap
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ import pytest
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineError, GraphError, TeolaError
 from teola_plugin.graph import parse
-from teola_plugin.passes import DEFAULT, Context, Pass, optimize_graph
+from teola_plugin.passes import BRANCHES, DEFAULT, Context, Pass, optimize_graph
 from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
@@ -67,6 +68,25 @@ kv = prefilling('You are friendly. ', question) @ llm
 answer = decoding(kv, max_tokens=12, temperature=0) @ llm
 outputs(answer)
 """
+JUDGED = """
+inputs(question, chunks=[])
+kv = prefilling('Is a search needed? ', question) @ llm
+verdict = decoding(kv, max_tokens=12) @ llm
+needed = condition(verdict, fn='odd') @ python
+vecs: [] = embedding(*chunks) @ embedder, when(needed)
+q = embedding(question) @ embedder, when(needed)
+hit = searching(q, top_k=5) @ store, reads(kb), when(needed)
+passages: [] = call(hit, fn='documents') @ python, when(needed)
+scores: [] = reranking(question, *passages) @ reranker, when(needed)
+top = call(passages, scores, fn='best') @ python, when(needed)
+q_2: [] = embedding(*chunks) @ embedder, when(needed, False)
+hits: [] = searching(*q_2, top_k=2) @ store, reads(kb), when(needed, False)
+other = call(hits, fn='merged') @ python, when(needed, False)
+either = aggregate(top, other)
+kv_2 = prefilling('Answer: ', question, ' Context: ', either) @ llm
+answer = decoding(kv_2, max_tokens=16) @ llm
+outputs(answer, vecs)
+"""
 EMBED = "inputs(x); y = embedding(x) @ embedder; outputs(y)"
 
 
@@ -113,6 +133,11 @@ def workload(
 
 
 APPS = {"rag": workload(RAG, DEFAULT), "chat": workload(CHAT)}
+ODD = {"odd": lambda text: zlib.crc32(text.encode()) % 2 == 1, "documents": lambda hit: hit["documents"]}
+BRANCHED = {
+    "rag": workload(JUDGED, BRANCHES, **{**ODD, "merged": lambda hits: str(merged(hits))}),
+    "chat": workload(CHAT),
+}
 
 
 def one(text: str, of: System | None = None, count: int = 1, *, gap_s: float = 0.0, **more: Any) -> Simulation:
@@ -141,7 +166,9 @@ class Several:
             await each.close()
 
 
-def really(arrivals: Sequence[Arrival], policy: PolicyName, instances: int) -> list[Ended]:
+def really(
+    arrivals: Sequence[Arrival], policy: PolicyName, instances: int, apps: Mapping[str, Workload] = APPS
+) -> list[Ended]:
     """The same queries on LocalHost and the profile engines."""
     makes: dict[str, Callable[[], Any]] = {
         "embedder": lambda: ProfileEmbedding(8, PAPER["embedding"], max_items=16),
@@ -154,7 +181,7 @@ def really(arrivals: Sequence[Arrival], policy: PolicyName, instances: int) -> l
     }
     prepared = {
         name: Prepared(app.plan, {fn: Function(call) for fn, call in app.functions.items()}, specs)
-        for name, app in APPS.items()
+        for name, app in apps.items()
     }
 
     async def run() -> list[Ended]:
@@ -181,6 +208,47 @@ def test_latencies_are_those_of_the_real_host(policy: PolicyName, rate: float, i
     simulated = simulate(arrivals, APPS, system(policy, servers), count=lambda text: len(tokenize(text)))
     assert latencies(simulated) == pytest.approx([ended.latency_s for ended in really(arrivals, policy, instances)])
     assert not any(ended.error for ended in simulated.ended)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rate", "instances"), [("critical_path", 1.0, 1), ("critical_path", 8.0, 1), ("to", 3.0, 2)]
+)
+def test_what_branches_read_ahead_takes_as_long_as_on_the_real_host(
+    policy: PolicyName, rate: float, instances: int
+) -> None:
+    arrivals = poisson(rate, {"rag": 1, "chat": 1}, count=40, seed=7)
+    says = partial(answer, dim=8, texts=TEXTS)
+    servers = {name: replace(each, instances=instances, answers=says) for name, each in SERVERS.items()}
+    simulated = simulate(arrivals, BRANCHED, system(policy, servers), count=lambda text: len(tokenize(text)))
+    real = really(arrivals, policy, instances, BRANCHED)
+    assert latencies(simulated) == pytest.approx([ended.latency_s for ended in real])
+    assert not any(ended.error for ended in [*real, *simulated.ended])
+
+
+@pytest.mark.parametrize("round_trip_s", [None, 0.2])
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_what_nobody_wants_is_not_waited_for_and_fails_nobody(is_wanted: bool, round_trip_s: float | None) -> None:
+    text = """
+    inputs(question)
+    kv = prefilling('Is a search needed? ', question) @ llm
+    verdict = decoding(kv, max_tokens=12) @ llm
+    needed = condition(verdict, fn='needed') @ python
+    q = embedding(question) @ embedder, when(needed)
+    outputs(verdict, q)
+    """
+
+    def fails(op: str, payload: Any, settings: Any) -> Any:
+        raise OSError("gone")
+
+    latency: dict[str, float] = {}
+    for name, passes in (("ahead", BRANCHES), ("after", ())):
+        app = replace(workload(text, passes, needed=lambda verdict: is_wanted), round_trip_s=None)
+        if round_trip_s:
+            app = replace(app, round_trip_s=lambda drawn: round_trip_s)
+        (ended,) = simulate([Arrival(0, "a", 0.0)], {"a": app}, system(servers=server("embedder", answers=fails))).ended
+        assert (repr(ended.error) == "OSError('gone')") == is_wanted
+        latency[name] = ended.latency_s
+    assert latency["ahead"] == pytest.approx(latency["after"]), "a read that failed is made again"
 
 
 @pytest.mark.parametrize("rounds", [2, 7])

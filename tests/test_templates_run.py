@@ -206,7 +206,6 @@ class Judged:
     """A judge that says what it is told to, and a search that it decides on."""
 
     def __init__(self, verdict: str, **search: Any) -> None:
-        self.may_judge = threading.Event()
         self.search = FakeEngine(
             **{"answer": lambda vector: {"documents": [f"saw {vector}"]}, "name": "store", **search}
         )
@@ -247,6 +246,16 @@ async def test_the_error_of_what_is_read_ahead_counts_only_if_it_is_wanted(verdi
         assert caught.value is error
     else:
         assert await judged.asked(while_judged=lambda: until(lambda: judged.search.batches)) == answer
+
+
+async def test_where_the_judge_fails_its_error_is_the_query_s() -> None:
+    error = ValueError("no judge")
+    judged = Judged("yes", answer=lambda vector: (_ for _ in ()).throw(OSError("the store is gone")))
+    judged.llm.answer = lambda prompt: (_ for _ in ()).throw(error)
+    with pytest.raises(ValueError, match="no judge") as caught:
+        await judged.asked(while_judged=lambda: until(lambda: judged.search.batches))
+    assert caught.value is error
+    assert len(judged.search.batches) == 1
 
 
 async def test_what_is_read_ahead_for_nothing_is_not_waited_for() -> None:

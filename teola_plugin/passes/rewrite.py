@@ -48,8 +48,8 @@ class Context:
     more, relative to the unsplit one (the paper's Table 3: 0.03 to 0.12). `long_prefix_tokens`: a shared
     prefix of that length is worth prefilling although the prefix cache may hold it. `overhead_s`: of one more
     request. `allow_early_stop`: nobody but the graph sees the text of a decoding, or asks for what it asks for (the
-    framework's own run does). `streams_lists`: models elsewhere are asked for a stream where that pays. `glue`:
-    functions (`fn`) that cost nothing and touch nothing, and may be called, and fail, for nothing.
+    framework's own run does). `streams_lists`: models elsewhere are asked for a stream where that pays. `pure`:
+    functions (`fn`) without effects, which may be called, and fail, for nothing.
     """
 
     profiles: Mapping[str, Profile | LlmProfile] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Context:
     overhead_s: float = 0.001
     allow_early_stop: bool = False
     streams_lists: bool = False
-    glue: frozenset[str] = frozenset()
+    pure: frozenset[str] = frozenset()
 
 
 class Pass(Protocol):

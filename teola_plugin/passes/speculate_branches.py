@@ -12,9 +12,9 @@ the condition comes out otherwise, what is still on its way is cancelled (runtim
 for other work is not asked before the condition is decided.
 
 Only what reads and does nothing else: embeddings, searches, rerankings, web searches, each on what is there without the
-condition, or on what is read ahead under the same one, and where a framework is traced through glue between them. What
-is written before the condition is decided is written before the read. Texts are not written ahead: that costs an LLM as
-much as what is wanted. Not where the condition is decided no later than the arguments are there.
+condition, or on what is read ahead under the same one, and in a framework's pipeline through the pure functions between
+them. What is written before the condition is decided is written before the read. Texts are not written ahead: that
+costs an LLM as much as what is wanted. Not where the condition is decided no later than the arguments are there.
 
 *Not among the default passes*, since others can see it: a search engine is asked for what nobody wants to know, and may
 charge for it. `optimize(pipeline, speculate="branches")` and `App(..., passes=BRANCHES)` have it. Source: the
@@ -62,10 +62,10 @@ class _Branches:
         condition = p.when.condition
         if p.engine == PIPELINE:
             return Record("TR802", NAME, p.name, False, "the framework's own run computes it")
-        glue = [q for r in p.refs if (q := self._glue(r.name, p))]
+        functions = [q for r in p.refs if (q := self._pure(r.name, p))]
         after = (*p.after, *(a.name for a in self._written_before(p)))
-        needed = [*(r.name for r in p.refs), *after, *(r.name for q in glue for r in q.refs)]
-        free = {q.name for q in glue} | {n for n in needed if self._is_ahead(n, p)}
+        needed = [*(r.name for r in p.refs), *after, *(r.name for q in functions for r in q.refs)]
+        free = {q.name for q in functions} | {n for n in needed if self._is_ahead(n, p)}
         bound = [n for n in needed if n not in free and condition in (n, *self.times.before[n])]
         if bound:
             reason = f"it takes {condition}" if bound[0] == condition else f"{bound[0]} is there only after {condition}"
@@ -77,7 +77,7 @@ class _Branches:
         if gain_s <= self.context.overhead_s:
             reason = f"predicted gain {gain_s * 1e3:.1f} ms, cost {self.context.overhead_s * 1e3:.1f} ms"
             return Record("TR803", NAME, p.name, False, reason, gain_s)
-        self.early[p.name] = [self._run_ahead(q, q.after, begin_s) for q in glue if q.name not in self.ahead]
+        self.early[p.name] = [self._run_ahead(q, q.after, begin_s) for q in functions if q.name not in self.ahead]
         self.early[p.name].append(self._run_ahead(p, after, begin_s + self.times.seconds[p.name]))
         early = Ref(self.early[p.name][-1].name, star=p.depth > 0)
         self.kept[p.name] = Primitive(
@@ -89,12 +89,12 @@ class _Branches:
         """It runs ahead, of the same condition."""
         return name in self.ahead and self.graph[name].when == p.when
 
-    def _glue(self, name: str, p: Primitive) -> Primitive | None:
-        """The function of that name, if it may be called for nothing, and runs only if `p` does."""
+    def _pure(self, name: str, p: Primitive) -> Primitive | None:
+        """The function of that name, if it may be called for nothing, and runs under the same condition."""
         q = next((q for q in self.graph if q.name == name), None)
         if q is None or (q.kind, q.engine, q.when) != ("call", "python", p.when) or q.reads or q.writes:
             return None
-        return q if q.setting("fn") in self.context.glue else None
+        return q if q.setting("fn") in self.context.pure else None
 
     def _written_before(self, p: Primitive) -> list[Primitive]:
         """What only the condition kept apart from a read that needs it."""

@@ -94,8 +94,9 @@ class _Direct:
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
         places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
-        if not self.host.begins_at_once(engine_for(spec), len(payloads)):
-            return None
+        engine = engine_for(spec)
+        if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
+            return None  # of others the lane will say
         return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:

@@ -378,7 +378,8 @@ class RunAhead:
         def ended() -> None:
             if next(ends) == len(replies):
                 failed = _any_failed(replies)
-                self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
+                if not (guess and guess.request is None):  # else it was given up
+                    self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
                 self._soon(came, ended=1)
 
         def came() -> list[Ready]:
