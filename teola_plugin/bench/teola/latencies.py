@@ -231,7 +231,7 @@ def _plot(app: str, found: Curves) -> Plot:
     places = range(len(found.rates))
     series = tuple(
         Series(way.name, tuple((found.rates[at], found.mean_s(way, at)) for at in places), way == FRAMEWORK)
-        for way in (*PAPERS, FRAMEWORK, OURS[1], BEST)
+        for way in (*PAPERS, FRAMEWORK, OURS[1], BEST, *((AHEAD,) if AHEAD in found.runs else ()))
     )
     top = 4 * max(found.mean_s(BEST, at) for at in places)
     return Plot(f"App {app}: mean latency", "queries a second", "seconds", series, top)
