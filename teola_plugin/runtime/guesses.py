@@ -28,30 +28,28 @@ class Guess(Generic[R]):
 
 
 class Guesses(Generic[R]):
-    """Those that are not decided yet."""
+    """`open`: those that are not decided yet."""
 
     def __init__(self) -> None:
-        self._open: dict[Guess[R], None] = {}
+        self.open: dict[Guess[R], None] = {}
 
     def add(self, ready: Ready, request: R | None) -> Guess[R]:
         """One more."""
         guess = Guess(ready, request)
-        self._open[guess] = None
+        self.open[guess] = None
         return guess
 
     def has_failed(self, guess: Guess[R]) -> bool:
         """Its request has. Whether that counts for nothing, since nobody has wanted it so far."""
-        if guess not in self._open:
+        if guess not in self.open:
             return False
         guess.request = None
         return True
 
     def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[Guess[R], bool]]:
         """Those of which it is known by now whether they are wanted; they are open no more."""
-        if not self._open:
-            return []
-        wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self._open}}
-        found = [(guess, known) for guess in self._open if (known := wanted[guess.ready.primitive.name]) is not None]
+        wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self.open}}
+        found = [(guess, known) for guess in self.open if (known := wanted[guess.ready.primitive.name]) is not None]
         for guess, _ in found:
-            del self._open[guess]
+            del self.open[guess]
         return found

@@ -104,7 +104,8 @@ class Prepared:
 
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
     `rounds`: functions that are graphs, made ready as well.
-    `sights`: where its primitives find their arguments; `followers`: see followers.py. Both are worked out here.
+    `sights`: where its primitives find their arguments; `followers`: see followers.py; `ahead`: those that perhaps
+    nobody wants. These are worked out here.
     """
 
     plan: Plan
@@ -114,11 +115,13 @@ class Prepared:
     rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
     followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
+    ahead: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.sights:
             object.__setattr__(self, "sights", sights_of(self.plan))
             object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
+            object.__setattr__(self, "ahead", frozenset(p.name for p in self.plan.graph if p.setting("ahead")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +219,15 @@ class RunAhead:
     def _step(self, step: Callable[[], list[Ready]]) -> None:
         try:
             pending = step()
-            self._settle()
+            if self._guesses.open:
+                self._settle()
             while pending:
                 events: list[Event] = []
                 for ready in pending:
                     events += self._begin(ready)
                 pending = self._scheduler.apply(events) if events else []
-                self._settle()
+                if self._guesses.open:
+                    self._settle()
         except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
             self._is_over = True
             self._session.fell_back(e)
@@ -351,7 +356,7 @@ class RunAhead:
 
     def _request(self, ready: Ready) -> None:
         p = ready.primitive
-        is_wanted = self._scheduler.is_wanted(p.name) if p.setting("ahead") else True
+        is_wanted = self._scheduler.is_wanted(p.name) if p.name in self._prepared.ahead else True
         if is_wanted is False:
             return
         started_s = time.perf_counter()

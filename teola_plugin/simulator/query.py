@@ -148,7 +148,8 @@ class Query:
         self._is_over = True
 
     def _run(self, pending: list[Ready]) -> None:
-        self._settle()
+        if self._guesses.open:
+            self._settle()
         while pending:
             events: list[Event] = []
             for ready in _bundled(pending) if self._world.bundles else pending:
@@ -164,7 +165,8 @@ class Query:
                 elif is_wanted is None:
                     self._ask_for(ready, step, is_guess=True)
             pending = self._scheduler.apply(events) if events else []
-            self._settle()
+            if self._guesses.open:
+                self._settle()
 
     def _settle(self) -> None:
         """What was guessed, and is wanted or not by now."""
