@@ -127,12 +127,35 @@ def test_branches_read_ahead(form: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
+async def test_a_read_that_failed_before_it_was_wanted_is_made_again(is_first: bool) -> None:
+    given = {"question": a_question(is_first), "text": "the other hive"}
+    plain = await judged(Engines()).ainvoke(given)
+    e = Engines()
+    chain = optimize(judged(e), speculate="branches")
+    works = e.embedder.answer
+    e.embedder.answer = lambda text: (_ for _ in ()).throw(OSError("the embedder is down"))
+    e.llm.gate = asyncio.Event()
+    e.embedder.batches.clear()
+    task = asyncio.create_task(chain.ainvoke(given))
+    while not (e.llm.batches and e.embedder.batches):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    e.embedder.answer = works
+    host.loop.call_soon_threadsafe(e.llm.gate.set)
+    assert await task == plain
+
+
+def a_question(is_first: bool) -> str:
+    """One for which the judge takes the first branch, or the other."""
+    judge = ask("Odd? {question}") | Engines().chat | StrOutputParser()
+    return next(q for n in range(100) if is_odd(judge.invoke({"question": (q := f"hive {n}")})) == is_first)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
 async def test_the_branch_that_is_not_taken_is_given_up(is_first: bool) -> None:
     e = Engines()
     chain = optimize(judged(e), speculate="branches")
-    judge = ask("Odd? {question}") | Engines().chat | StrOutputParser()
-    question = next(q for n in range(100) if is_odd(judge.invoke({"question": (q := f"hive {n}")})) == is_first)
-    given = {"question": question, "text": "the other hive"}
+    given = {"question": a_question(is_first), "text": "the other hive"}
     e.llm.gate, e.embedder.gate = asyncio.Event(), asyncio.Event()
     e.embedder.batches.clear()  # of what the stores were filled with
     task = asyncio.create_task(chain.ainvoke(given))

@@ -225,6 +225,12 @@ def test_what_branches_read_ahead_takes_as_long_as_on_the_real_host(
     assert not any(ended.error for ended in [*real, *simulated.ended])
 
 
+def test_a_guess_that_is_wanted_before_it_arrives_waits_as_others_do() -> None:
+    apps = {name: replace(app, round_trip_s=lambda drawn: drawn.uniform(0, 3)) for name, app in BRANCHED.items()}
+    done = simulate(poisson(8.0, {"rag": 1, "chat": 1}, count=60, seed=7), apps, system())
+    assert [ended.error for ended in done.ended] == [None] * 60
+
+
 @pytest.mark.parametrize("round_trip_s", [None, 0.2])
 @pytest.mark.parametrize("is_wanted", [True, False])
 def test_what_nobody_wants_is_not_waited_for_and_fails_nobody(is_wanted: bool, round_trip_s: float | None) -> None:

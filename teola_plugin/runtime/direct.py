@@ -161,7 +161,8 @@ class _Direct:
         onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
             engine, op, payloads, settings, replies,
-            query=self.query, urgency=urgency, places=places, onward=onward, is_guess=is_guess,
+            query=self.query, urgency=urgency, places=places, onward=onward,
+            gives_way=(lambda: self.guessed.issuperset(replies)) if is_guess else None,
         )  # fmt: skip
         return replies
 

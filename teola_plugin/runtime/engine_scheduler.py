@@ -61,7 +61,8 @@ class Request:
 
     `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
     `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: see the module;
-    `beginning`: see policies.py; `is_guess`: perhaps nobody wants it (guesses.py).
+    `beginning`: see policies.py; `gives_way`: whether to refuse it, if it would have to wait
+    (guesses.py).
     """
 
     op: str
@@ -77,7 +78,7 @@ class Request:
     group: Hashable = None
     beginning: Hashable = None
     own_s: float = 0.0
-    is_guess: bool = False
+    gives_way: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         if self.group is None:

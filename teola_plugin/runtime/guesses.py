@@ -21,10 +21,11 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Guess(Generic[R]):
-    """What may be asked, and what was."""
+    """What may be asked, and what was. `is_open`: nobody knows yet whether it is wanted."""
 
     ready: Ready
     request: R | None
+    is_open: bool = True
 
 
 class Guesses(Generic[R]):
@@ -41,15 +42,15 @@ class Guesses(Generic[R]):
 
     def has_failed(self, guess: Guess[R]) -> bool:
         """Its request has. Whether that counts for nothing, since nobody has wanted it so far."""
-        if guess not in self.open:
-            return False
-        guess.request = None
-        return True
+        if guess.is_open:
+            guess.request = None
+        return guess.is_open
 
     def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[Guess[R], bool]]:
         """Those of which it is known by now whether they are wanted; they are open no more."""
         wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self.open}}
         found = [(guess, known) for guess in self.open if (known := wanted[guess.ready.primitive.name]) is not None]
         for guess, _ in found:
+            guess.is_open = False
             del self.open[guess]
         return found

@@ -106,7 +106,7 @@ class Lane:
             readers.sort(key=lambda reader: -_length(reader.item.payload))  # the long ones share batches
         request.items = [reader.item for reader in readers]
         try:
-            if request.is_guess and not self.begins_at_once(len(readers)):
+            if request.gives_way and not self.begins_at_once(len(readers)) and request.gives_way():
                 raise Overloaded("what perhaps nobody wants does not wait for other work")
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:

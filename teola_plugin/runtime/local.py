@@ -129,11 +129,11 @@ class LocalHost:
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
         *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, places: Sequence[Place | None] = (),
-        onward: tuple[Onward, ...] = (), is_guess: bool = False,
+        onward: tuple[Onward, ...] = (), gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
 
-        `places`, `onward`: see runtime/onward.py. `is_guess`: perhaps nobody wants it; Overloaded if it had to wait.
+        `places`, `onward`: see runtime/onward.py. `gives_way`: asked if it would have to wait; if so, it is Overloaded.
         """
         owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
         begun_s = query.begun_s
@@ -146,7 +146,7 @@ class LocalHost:
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
         whose = items[0].id if owner == 0 and items else owner
         depth, remaining_s, own_s = urgency.depth, urgency.remaining_s, urgency.own_s
-        request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, is_guess=is_guess)
+        request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, gives_way=gives_way)
         self._keeps |= hasattr(engine, "release")
         self.soon(self._enqueue, engine, request, replies)
 

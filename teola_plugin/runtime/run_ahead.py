@@ -247,7 +247,7 @@ class RunAhead:
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
         p = ready.primitive
-        if p.engine == PIPELINE:
+        if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
             return []
         match p.kind:
             case "prefilling" | "full_prefilling":
@@ -357,8 +357,6 @@ class RunAhead:
     def _request(self, ready: Ready) -> None:
         p = ready.primitive
         is_wanted = self._scheduler.is_wanted(p.name) if p.name in self._prepared.ahead else True
-        if is_wanted is False:
-            return
         started_s = time.perf_counter()
         payloads = [args[0] if len(args) == 1 else args for args in ready.args]
         spec, op, urgency = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
@@ -388,7 +386,10 @@ class RunAhead:
                 self._soon(came, ended=1)
 
         def came() -> list[Ready]:
-            if guess and (guess.request is None or (_any_failed(replies) and self._guesses.has_failed(guess))):
+            if guess and guess.request is None:
+                return []
+            if guess and _any_failed(replies) and self._guesses.has_failed(guess):
+                self._session.settle(replies, is_wanted=False)
                 return []
             return self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies))
 

@@ -187,6 +187,12 @@ class Session:
         places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
         """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked."""
+        return self._ahead(spec, op, payloads, settings, urgency)
+
+    def _ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
+        is_guess: bool = False,
+    ) -> list[Reply]:  # fmt: skip
         engine = engine_for(spec)
         stamp = _stamp(engine)
         replies: list[Reply] = []
@@ -203,9 +209,15 @@ class Session:
                     fresh.append((self._bound(payload), slot.reply))
                 replies.append(slot.reply)
         submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
-        submit(fresh)
+        submit(fresh, gives_way=partial(self._give_way, fresh) if is_guess else None)
         self._take_over(shared, submit)
         return replies
+
+    def _give_way(self, work: Sequence[tuple[Any, Reply]]) -> bool:
+        """Leave these slots, unless the framework's run has taken one."""
+        with kept_off, self._lock:
+            given_up = [self._slots.give_up(reply) for _, reply in work]
+        return all(given_up)
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
@@ -214,7 +226,7 @@ class Session:
         """See `run_ahead.Ahead`."""
         if self._is_closed or not self._host.begins_at_once(engine_for(spec), len(payloads)):
             return None
-        return self.submit_ahead(spec, op, payloads, settings, urgency, places)
+        return self._ahead(spec, op, payloads, settings, urgency, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
         """See `run_ahead.Ahead`."""
@@ -461,12 +473,12 @@ class Session:
 
     def _submit(
         self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], urgency: Urgency,
-        spec: EngineSpec,
+        spec: EngineSpec, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         if work:
             payloads, replies = zip(*work, strict=True)
             self._host.submit(
-                engine, op, payloads, settings, replies, query=self._query, urgency=urgency,
+                engine, op, payloads, settings, replies, query=self._query, urgency=urgency, gives_way=gives_way,
             )  # fmt: skip
 
 
@@ -523,7 +535,7 @@ class _Inner(Session):
 
     def _submit(
         self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], urgency: Urgency,
-        spec: EngineSpec,
+        spec: EngineSpec, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
         pass_on(self._outer, theirs, [reply for _, reply in work])

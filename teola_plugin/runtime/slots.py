@@ -92,6 +92,10 @@ class Slots:
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
         """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over."""
         entry = self._by_key.setdefault(key, _OfKey())
+        for at in range(entry.taken, len(entry.slots)):
+            if entry.slots[at].is_given_up:
+                entry.slots[at] = _Slot(Reply(), stamp)
+                return Next(entry.slots[at].reply, "miss")
         at, entry.ahead = entry.ahead, entry.ahead + 1
         if at < len(entry.slots):
             return Next(entry.slots[at].reply, "hit")

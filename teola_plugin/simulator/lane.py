@@ -81,7 +81,7 @@ class Lane:
         """Take a request in; its payloads get their values. Raises: Overloaded for a guess that would have to wait."""
         if request.is_dropped:
             return
-        if request.guess and not self._scheduler.begins_at_once(self._fresh(request)):
+        if request.guess and request.guess.is_open and not self._scheduler.begins_at_once(self._fresh(request)):
             raise Overloaded("what perhaps nobody wants does not wait for other work")
         step, urgency, now_s = request.step, request.step.urgency, self._clock.now_s
         request.queued_s = now_s
