@@ -62,6 +62,8 @@ class _OfKey:
     slots: list[_Slot] = field(default_factory=list)
     taken: int = 0
     ahead: int = 0
+    has_given_up: bool = False
+    """Some of them may be."""
 
     def share(self, op: str) -> Reply | None:
         """Make a new slot that is to take over the reply of the last one, where nobody can tell the difference."""
@@ -92,7 +94,7 @@ class Slots:
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
         """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over."""
         entry = self._by_key.setdefault(key, _OfKey())
-        for at in range(entry.taken, len(entry.slots)):
+        for at in range(entry.taken, len(entry.slots)) if entry.has_given_up else ():
             if entry.slots[at].is_given_up:
                 entry.slots[at] = _Slot(Reply(), stamp)
                 return Next(entry.slots[at].reply, "miss")
@@ -128,7 +130,7 @@ class Slots:
         for entry in self._by_key.values():
             for slot in entry.slots[entry.taken :]:
                 if slot.reply is reply:
-                    slot.is_given_up = True
+                    slot.is_given_up = entry.has_given_up = True
                     return True
         return False
 
