@@ -37,23 +37,18 @@ def speculate_branches(graph: Graph, context: Context) -> tuple[Graph, list[Reco
     """The graph with reads ahead of their conditions where they are predicted to pay."""
     branches = _Branches(graph, context, timing(graph, context), set(graph.depths()))
     records = [branches.decide(p) for p in graph if p.when and p.kind in READS and not (p.writes or p.setting("ahead"))]
-    changes = {name: [*early, branches.kept[name]] for name, early in branches.early.items() if name in branches.kept}
-    return graph.replacing(changes), records
+    return graph.replacing(branches.changes), records
 
 
 @dataclass(slots=True)
 class _Branches:
-    """`early`: by the primitives before which they stand, those that run ahead; `kept`: what passes their values on.
-
-    `ahead`: what runs ahead in place of a primitive, and when it is there.
-    """
+    """`changes`: what stands in place of a read. `ahead`: what runs ahead in place of which, and is there when."""
 
     graph: Graph
     context: Context
     times: Timing
     taken: set[str]
-    early: dict[str, list[Primitive]] = field(default_factory=dict)
-    kept: dict[str, Primitive] = field(default_factory=dict)
+    changes: dict[str, list[Primitive]] = field(default_factory=dict)
     ahead: dict[str, tuple[Primitive, float]] = field(default_factory=dict)
 
     def decide(self, p: Primitive) -> Record:
@@ -77,12 +72,11 @@ class _Branches:
         if gain_s <= self.context.overhead_s:
             reason = f"predicted gain {gain_s * 1e3:.1f} ms, cost {self.context.overhead_s * 1e3:.1f} ms"
             return Record("TR803", NAME, p.name, False, reason, gain_s)
-        self.early[p.name] = [self._run_ahead(q, q.after, begin_s) for q in functions if q.name not in self.ahead]
-        self.early[p.name].append(self._run_ahead(p, after, begin_s + self.times.seconds[p.name]))
-        early = Ref(self.early[p.name][-1].name, star=p.depth > 0)
-        self.kept[p.name] = Primitive(
-            p.name, "aggregate", (early,), depth=p.depth, reads=p.reads, when=p.when, origin=p.origin
-        )
+        called = [self._run_ahead(q, q.after, begin_s) for q in functions if q.name not in self.ahead]
+        early = self._run_ahead(p, after, begin_s + self.times.seconds[p.name])
+        value = Ref(early.name, star=p.depth > 0)
+        kept = Primitive(p.name, "aggregate", (value,), depth=p.depth, reads=p.reads, when=p.when, origin=p.origin)
+        self.changes[p.name] = [*called, early, kept]
         return Record("TR801", NAME, p.name, True, f"{gain_s * 1e3:.1f} ms of it before {condition} is known", gain_s)
 
     def _is_ahead(self, name: str, p: Primitive) -> bool:

@@ -61,8 +61,7 @@ class Request:
 
     `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
     `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: see the module;
-    `beginning`: see policies.py; `gives_way`: whether to refuse it, if it would have to wait
-    (guesses.py).
+    `beginning`: see policies.py; `gives_way`: says whether to refuse it, where it would wait (guesses.py).
     """
 
     op: str

@@ -1,7 +1,7 @@
 """What was asked before anybody knew whether it is wanted (passes/speculate_branches.py): pure state, for one query.
 
     guess = guesses.add(ready, request)                # is_wanted(name) is None
-    guesses.has_failed(guess)                          # before it was decided: as if it had not been asked
+    guesses.withdraw(guess)                            # it failed before it was decided: as if it had not been asked
     for guess, is_wanted in guesses.decided(scheduler.is_wanted): ...
 
 A guess without a request was not asked, or it has failed: if it turns out to be wanted it is asked for, as what is
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.graph_scheduler import Ready
 
 R = TypeVar("R")
@@ -28,20 +29,25 @@ class Guess(Generic[R]):
     is_open: bool = True
 
 
+def crowded_out() -> Overloaded:
+    """Why a lane refuses a guess."""
+    return Overloaded("what perhaps nobody wants does not wait for other work")
+
+
 class Guesses(Generic[R]):
     """`open`: those that are not decided yet."""
 
     def __init__(self) -> None:
-        self.open: dict[Guess[R], None] = {}
+        self.open: list[Guess[R]] = []
 
     def add(self, ready: Ready, request: R | None) -> Guess[R]:
         """One more."""
         guess = Guess(ready, request)
-        self.open[guess] = None
+        self.open.append(guess)
         return guess
 
-    def has_failed(self, guess: Guess[R]) -> bool:
-        """Its request has. Whether that counts for nothing, since nobody has wanted it so far."""
+    def withdraw(self, guess: Guess[R]) -> bool:
+        """As if it had not been asked, unless it is decided. Whether that is so."""
         if guess.is_open:
             guess.request = None
         return guess.is_open
@@ -52,5 +58,5 @@ class Guesses(Generic[R]):
         found = [(guess, known) for guess in self.open if (known := wanted[guess.ready.primitive.name]) is not None]
         for guess, _ in found:
             guess.is_open = False
-            del self.open[guess]
+        self.open = [guess for guess in self.open if guess.is_open]
         return found

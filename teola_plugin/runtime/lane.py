@@ -34,6 +34,7 @@ from teola_plugin.profile import Profile
 from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.debts import Counts, Reader
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.policies import Policy
 from teola_plugin.runtime.recovery import Recovery
@@ -107,7 +108,7 @@ class Lane:
         request.items = [reader.item for reader in readers]
         try:
             if request.gives_way and not self.begins_at_once(len(readers)) and request.gives_way():
-                raise Overloaded("what perhaps nobody wants does not wait for other work")
+                raise crowded_out()
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:
             self.counts.refused += len(readers)

@@ -388,7 +388,7 @@ class RunAhead:
         def came() -> list[Ready]:
             if guess and guess.request is None:
                 return []
-            if guess and _any_failed(replies) and self._guesses.has_failed(guess):
+            if guess and _any_failed(replies) and self._guesses.withdraw(guess):
                 self._session.settle(replies, is_wanted=False)
                 return []
             return self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies))

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, cast
 
 from teola_plugin.engines import Batch, Item, freeze
-from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engine_scheduler import Request as Queued
+from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
 from teola_plugin.simulator.batch_server import BatchInstance
 from teola_plugin.simulator.clock import Clock
@@ -82,7 +82,7 @@ class Lane:
         if request.is_dropped:
             return
         if request.guess and request.guess.is_open and not self._scheduler.begins_at_once(self._fresh(request)):
-            raise Overloaded("what perhaps nobody wants does not wait for other work")
+            raise crowded_out()
         step, urgency, now_s = request.step, request.step.urgency, self._clock.now_s
         request.queued_s = now_s
         fresh: list[Work] = []

@@ -286,7 +286,7 @@ class Query:
         self._go(self._apply, request)
 
     def _apply(self, request: Request) -> list[Ready]:
-        if request.guess and request.has_lost and self._guesses.has_failed(request.guess):
+        if request.guess and request.has_lost and self._guesses.withdraw(request.guess):
             return []
         return self._scheduler.apply(self._events(request))
 
