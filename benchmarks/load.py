@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -26,7 +26,7 @@ from typing import Annotated
 
 import typer
 from load_apps import Simulated
-from load_runs import HEADS, ROW, Run, Way, World, lines, picture
+from load_runs import HEADS, ROW, Measured, Run, Way, World, lines, picture
 
 from teola_plugin import runtime
 from teola_plugin.runtime.policies import POLICIES
@@ -74,10 +74,7 @@ def main(
             )
             screen.say(ROW.format(*HEADS))
             for rate in sorted(share or (0.3, 0.9)):
-                found = []
-                for way in ways:
-                    progress.update(task, description=f"{rate:g} {way}")
-                    found.append(load.run(way, rate, rate * capacity))
+                found = load.runs(ways, rate, rate * capacity, lambda said: progress.update(task, description=said))
                 runs += found
                 for line in lines(found):
                     screen.say(line)
@@ -120,14 +117,17 @@ class Load:
         arrivals = [replace(a, at_s=0.0) for a in poisson(1.0, self._world.mix, count=self._size.burst, seed=0)]
         return self._size.burst / self._world.measure(Way("to"), arrivals, next(self._runs)).took_s
 
-    def run(self, way: Way, share: float, rate: float) -> Run:
-        """All seeds."""
-        found = [
-            self._world.measure(
-                way, poisson(rate, self._world.mix, count=self._size.queries, seed=seed), next(self._runs)
-            )
-            for seed in self._size.seeds
-        ]
+    def runs(self, ways: Sequence[Way], share: float, rate: float, say: Callable[[str], None]) -> list[Run]:
+        """All ways in turn for each seed: hours in which the machine is slow are no single way's."""
+        found: dict[Way, list[Measured]] = {way: [] for way in ways}
+        for seed in self._size.seeds:
+            arrivals = poisson(rate, self._world.mix, count=self._size.queries, seed=seed)
+            for way in ways:
+                say(f"{share:g} {way}, seed {seed}")
+                found[way].append(self._world.measure(way, arrivals, next(self._runs)))
+        return [self._run(way, share, found[way]) for way in ways]
+
+    def _run(self, way: Way, share: float, found: Sequence[Measured]) -> Run:
         return Run(
             way, share, tuple(tuple(e.latency_s for e in each.ended if not e.error) for each in found),
             statistics.fmean(len(each.ended) / each.took_s for each in found),
