@@ -62,6 +62,28 @@ async def what_hangs_is_ended_though_nobody_waits() -> list[str]:
     return problems
 
 
+async def a_process_in_which_several_hang_is_ended_once() -> list[str]:
+    """What it is ended for hears of it a while later; meanwhile others have been silent for too long."""
+
+    class Slow(Restartable):
+        restarts = 0
+
+        def restart(self) -> None:
+            Slow.restarts += 1
+            asyncio.get_running_loop().call_later(3.0, self.crash, "was ended")
+
+    scene = Scene(LLM, Faults(hang=1.0), kind=Slow, rules=Rules(stall_s=5.0))
+    for n in range(2):
+        scene.ask(f"ok:{n}a", f"ok:{n}b", op="decoding", settings=SAMPLED)
+        await asyncio.sleep(1)
+    await asyncio.sleep(4.5)
+    scene.expect(scene.lane.counts.stalls == 2, f"{scene.lane.counts.stalls} stalls")
+    scene.expect(Slow.restarts == 1, f"its process was ended {Slow.restarts} times")
+    scene.engine.instances[0]._faults.hang = 0.0
+    await scene.until_all_ended()
+    return scene.problems
+
+
 async def an_engine_that_never_recovers_keeps_nobody() -> list[str]:
     scene = Scene(faults=Faults(never_recovers=True))
     scene.ask("crasher:1", "ok:1", deadline_s=30.0)
@@ -115,6 +137,7 @@ SCENES = (
     far_deadlines_leave_nothing,
     late_ones_end_in_any_state,
     what_hangs_is_ended_though_nobody_waits,
+    a_process_in_which_several_hang_is_ended_once,
     an_engine_that_never_recovers_keeps_nobody,
     an_answer_before_its_time,
     closing_in_the_middle,

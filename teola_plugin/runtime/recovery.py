@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -45,6 +46,7 @@ class Recovery:
         self._back = back
         self._gone = gone
         self._loop = asyncio.get_running_loop()
+        self._restarted_s: dict[int, float] = {}  # when each instance was restarted last
 
     def rule(self, stall_s: float | None) -> None:
         """How long an instance may say nothing; None for any time."""
@@ -94,6 +96,9 @@ class Recovery:
         restart: Callable[[], None] | None = getattr(attempt.engine, "restart", None)
         if restart and not attempt.was_restarted:
             attempt.was_restarted = True
+            if self._restarted_s.get(attempt.at, -math.inf) >= attempt.started_s:
+                return  # for another attempt, which this one will hear of as well
+            self._restarted_s[attempt.at] = self._loop.time()
             log.warning("engine %r: no word for %.1f s, its process is ended", self._name, silent_s)
             try:
                 restart()
