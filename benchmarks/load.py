@@ -2,7 +2,8 @@
 
     python benchmarks/load.py                      LangChain on engines that wait by published profiles (6 minutes)
     python benchmarks/load.py --engines real       LangChain on vLLM, MiniLM, a cross-encoder and Chroma, here
-    python benchmarks/load.py --engines simulate   e-graphs without a framework, in virtual time (2 minutes)
+    python benchmarks/load.py --graphs             e-graphs without a framework, on either of them
+    python benchmarks/load.py --engines simulate   e-graphs in virtual time (2 minutes)
     python benchmarks/load.py --plot load.svg      mean and P99 against the rate, as a picture
 
 Queries arrive at random (Poisson), of all apps in a mix, whether those before have ended or not. Rates are shares of
@@ -15,7 +16,9 @@ prompts' common beginnings.
 
 from __future__ import annotations
 
+import gc
 import itertools
+import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from load_apps import Simulated
+from load_apps import InRealTime, Simulated, make_engines
 from load_runs import HEADS, ROW, Measured, Run, Way, World, lines, picture
 
 from teola_plugin import runtime
@@ -43,6 +46,9 @@ class Engines(StrEnum):
 SIZES = {Engines.profile: (40, 1), Engines.real: (20, 1), Engines.simulate: (150, 4)}
 """Queries for each seed and rate, and seeds."""
 
+PROFILE_S = 20.0
+"""For the profile of each real engine."""
+
 
 def main(
     engines: Annotated[Engines, typer.Option()] = Engines.profile,
@@ -52,7 +58,10 @@ def main(
     queries: Annotated[int | None, typer.Option(min=2, help="For each seed and rate.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions, each with other arrivals.")] = None,
     burst: Annotated[int, typer.Option(min=2, help="Queries at once, to find the capacity.")] = 40,
-    instances: Annotated[int, typer.Option(min=1, help="Of each engine (simulate).")] = 1,
+    graphs: Annotated[bool, typer.Option("--graphs", help="E-graphs in place of LangChain.")] = False,
+    instances: Annotated[
+        int, typer.Option(min=1, help="Of each engine (simulate, or profile engines with --graphs).")
+    ] = 1,
     without: Annotated[bool, typer.Option(help="Also without the passes.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Write a picture (SVG).")] = None,
 ) -> None:
@@ -62,7 +71,7 @@ def main(
     runs: list[Run] = []
     with own_screen() as screen, progress_bar(screen.console) as progress:
         task = progress.add_task("starting the engines", total=None)
-        with _world(engines, instances, app or [""]) as world:
+        with _world(engines, graphs, instances, app or [""]) as world:
             ways = [Way(p, has) for has in ((True, False) if without else (True,)) for p in policy or [*POLICIES]]
             ways = [*([Way()] if world.has_original else []), *ways]
             load = Load(world, size)
@@ -84,15 +93,24 @@ def main(
 
 
 @contextmanager
-def _world(engines: Engines, instances: int, apps: Sequence[str]) -> Iterator[World]:
+def _world(engines: Engines, graphs: bool, instances: int, apps: Sequence[str]) -> Iterator[World]:
     if engines == Engines.simulate:
         yield Simulated(apps, instances)
         return
-    from load_chains import Chains
-
-    chains = Chains(engines.value, apps)
     try:
-        yield chains
+        if not graphs:
+            from load_chains import Chains
+
+            world: World = Chains(engines.value, apps)
+        elif engines == Engines.real:
+            from load_real import REAL_GRAPHS, real_engines
+
+            world = InRealTime(apps, real_engines(PROFILE_S).shared, REAL_GRAPHS)
+        else:
+            world = InRealTime(apps, make_engines(instances))
+        gc.collect()
+        gc.freeze()  # else a collection of all that was imported stops half a second of whichever run it falls into
+        yield world
     finally:
         runtime.host.close()
 
@@ -118,11 +136,11 @@ class Load:
         return self._size.burst / self._world.measure(Way("to"), arrivals, next(self._runs)).took_s
 
     def runs(self, ways: Sequence[Way], share: float, rate: float, say: Callable[[str], None]) -> list[Run]:
-        """All ways in turn for each seed: hours in which the machine is slow are no single way's."""
+        """For each seed all ways, in another order: a time in which the machine is slow is no single way's."""
         found: dict[Way, list[Measured]] = {way: [] for way in ways}
         for seed in self._size.seeds:
             arrivals = poisson(rate, self._world.mix, count=self._size.queries, seed=seed)
-            for way in ways:
+            for way in random.Random(seed).sample(ways, len(ways)):
                 say(f"{share:g} {way}, seed {seed}")
                 found[way].append(self._world.measure(way, arrivals, next(self._runs)))
         return [self._run(way, share, found[way]) for way in ways]

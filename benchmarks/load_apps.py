@@ -10,13 +10,14 @@ import asyncio
 import random
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from load_runs import Measured, Meter, Way
+from load_runs import Measured, Meter, Way, measured
 
+from teola_plugin import runtime
 from teola_plugin.engines import Batch, Emit, Engine, EngineSpec
 from teola_plugin.errors import EngineError
 from teola_plugin.graph import parse
@@ -28,9 +29,11 @@ from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, drive
+from teola_plugin.runtime.simulate import Arrival, Ended, drive
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.trace import Function
+
+T = TypeVar("T")
 
 GRAPHS = {
     "naive RAG": """
@@ -128,13 +131,18 @@ class Several:
             await each.close()
 
 
+def mix_of(apps: Sequence[str]) -> Mapping[str, float]:
+    """The apps of which one of these is a part of the name."""
+    return {name: n for name, n in MIX.items() if any(part in name for part in apps)}
+
+
 class Simulated:
     """Implements `load_runs.World`, in virtual time; each measurement has engines of its own."""
 
     has_original = False
 
     def __init__(self, apps: Sequence[str], instances: int) -> None:
-        self.mix = {name: n for name, n in MIX.items() if any(part in name for part in apps)}
+        self.mix = mix_of(apps)
         self._instances = instances
 
     def measure(self, way: Way, arrivals: Sequence[Arrival], run: int) -> Measured:
@@ -156,6 +164,36 @@ class Simulated:
         return Measured(ended, took_s, {name: statistics.fmean(means) for name, means in sizes.items()})
 
 
+class InRealTime:
+    """Implements `load_runs.World`, on the host of this process; all runs share the engines."""
+
+    has_original = False
+
+    def __init__(self, apps: Sequence[str], engines: Mapping[str, Several], graphs: Mapping[str, str] = GRAPHS) -> None:
+        self.mix = mix_of(apps)
+        self._meters = [Meter(each) for several in engines.values() for each in several.instances]
+        self._apps = {
+            has_passes: {name: prepare(name, engines, passes, graphs) for name in self.mix}
+            for has_passes, passes in ((True, DEFAULT), (False, ()))
+        }
+        first = [Arrival(-1 - n, name, 0.0) for n, name in enumerate(self.mix)]
+        on_host(driven(self._apps[True], first))  # what is loaded and compiled at first use
+
+    def measure(self, way: Way, arrivals: Sequence[Arrival], run: int) -> Measured:
+        runtime.host.use(way.policy)
+        return on_host(measured(driven(self._apps[way.has_passes], arrivals, run), self._meters))
+
+
+def driven(apps: Mapping[str, Prepared], arrivals: Sequence[Arrival], run: int = 0) -> Coroutine[Any, Any, list[Ended]]:
+    """What becomes of these queries on the host of this process."""
+    return drive(arrivals, lambda a: run_query(runtime.host, apps[a.app], inputs_of(a.app, a.number, run)))
+
+
+def on_host(work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to on the loop of the host."""
+    return asyncio.run_coroutine_threadsafe(work, runtime.host.loop).result()
+
+
 def make_engines(instances: int = 1) -> dict[str, Several]:
     """What the apps share, by the names that the graphs have for it."""
     makes: dict[str, Callable[[], Engine]] = {
@@ -167,7 +205,9 @@ def make_engines(instances: int = 1) -> dict[str, Several]:
     return {name: Several([make() for _ in range(instances)]) for name, make in makes.items()}
 
 
-def prepare(app: str, engines: Mapping[str, Several], passes: Sequence[Pass] = DEFAULT) -> Prepared:
+def prepare(
+    app: str, engines: Mapping[str, Several], passes: Sequence[Pass] = DEFAULT, graphs: Mapping[str, str] = GRAPHS
+) -> Prepared:
     """The app's graph rewritten, planned and put on the engines."""
     context = Context(
         {name: each.profile for name, each in engines.items()},
@@ -175,17 +215,17 @@ def prepare(app: str, engines: Mapping[str, Several], passes: Sequence[Pass] = D
         expected_items=16,
         expected_tokens=CHUNK_WORDS,
     )
-    graph = optimize_graph(parse(textwrap.dedent(GRAPHS[app])), passes, context, strict=True).graph
+    graph = optimize_graph(parse(textwrap.dedent(graphs[app])), passes, context, strict=True).graph
     specs = {name: EngineSpec("engine", engine, name) for name, engine in engines.items()}
     return Prepared(make_plan(graph, durations(graph, context)), FUNCTIONS, specs)
 
 
-def inputs_of(app: str, number: int) -> dict[str, Any]:
-    """What query `number` asks."""
-    drawn = random.Random(number)
-    given: dict[str, Any] = {"question": f"{_words(drawn, 12)} ({app} {number})"}
+def inputs_of(app: str, number: int, run: int = 0) -> dict[str, Any]:
+    """What query `number` asks: in another run the same with other words, so that nothing is cached from before."""
+    drawn, words = random.Random(number), _vocabulary(run)
+    given: dict[str, Any] = {"question": f"{_words(drawn, 12, words)} ({app} {number})"}
     if app in CHUNKS:
-        given["chunks"] = [_words(drawn, CHUNK_WORDS) for _ in range(drawn.randint(*CHUNKS[app]))]
+        given["chunks"] = [_words(drawn, CHUNK_WORDS, words) for _ in range(drawn.randint(*CHUNKS[app]))]
     if app == "contextual retrieval":
         given["document"] = " ".join(given["chunks"][:4])
     return given
@@ -197,11 +237,16 @@ def texts() -> tuple[str, ...]:
     return tuple(_words(random.Random(-n - 1), CHUNK_WORDS) for n in range(64))
 
 
-def _words(drawn: random.Random, count: int) -> str:
-    return " ".join(drawn.choices(VOCABULARY, k=count))
-
-
 VOCABULARY = [f"{start}{end}" for start in ("ba", "ko", "ri", "su", "tel", "mar") for end in ("no", "vin", "dor", "ke")]
+
+
+@cache
+def _vocabulary(run: int) -> Sequence[str]:
+    return random.Random(run).sample(VOCABULARY, len(VOCABULARY)) if run else VOCABULARY
+
+
+def _words(drawn: random.Random, count: int, words: Sequence[str] = VOCABULARY) -> str:
+    return " ".join(drawn.choices(words, k=count))
 
 
 def _documents(hit: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[str]:
@@ -220,4 +265,5 @@ FUNCTIONS = {
     "first": Function(lambda top: top[0]),
     "second": Function(lambda top: top[1]),
     "listed": Function("\n".join),
+    "thirds": Function(lambda text: [text[len(text) * n // 3 : len(text) * (n + 1) // 3] for n in range(3)]),
 }

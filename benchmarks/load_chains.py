@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -15,7 +12,7 @@ from langchain_classic.retrievers.multi_query import LineListOutputParser
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
-from load_runs import Measured, Meter, Way
+from load_runs import Measured, Meter, Way, measured
 
 from teola_plugin import optimize, runtime
 from teola_plugin.api import optimized
@@ -47,7 +44,7 @@ class Chains:
             "two views": two_views(kit.llm),
             "chat": CHAT | kit.llm | StrOutputParser(),
         }
-        self.mix = {name: n for name, n in MIX.items() if any(part in name for part in apps)}
+        self.mix: Mapping[str, float] = {name: n for name, n in MIX.items() if any(part in name for part in apps)}
         self._chains = {name: chains[name] for name in self.mix}
         self._twins = {
             has_passes: {name: optimize(chain, passes=passes) for name, chain in self._chains.items()}
@@ -57,39 +54,16 @@ class Chains:
         self._meters = [Meter(engine) for engine in {id(e): e for e in map(engine_for, specs)}.values()]
         for name, chain in self._chains.items():
             chain.invoke({"question": f"{name}?"})  # what is loaded and compiled at first use
-        gc.collect()
-        gc.freeze()  # else a collection of all that was imported stops half a second of whichever run it falls into
 
     def measure(self, way: Way, arrivals: Sequence[Arrival], run: int) -> Measured:
         runtime.host.use(way.policy or "to")
         chains = self._twins[way.has_passes] if way.policy else self._chains
-        for meter in self._meters:
-            meter.mean()
-        return asyncio.run(self._measured(chains, arrivals, run))
 
-    async def _measured(self, chains: Mapping[str, Any], arrivals: Sequence[Arrival], run: int) -> Measured:
         def ask(arrival: Arrival) -> Any:
             question = f"{QUESTIONS[arrival.number % len(QUESTIONS)]} ({run}-{arrival.number})"
             return chains[arrival.app].ainvoke({"question": question})
 
-        watch = asyncio.create_task(longest_pause_s())
-        started_s, busy_s = time.perf_counter(), time.process_time()
-        ended = await drive(arrivals, ask)
-        took_s, busy_s = time.perf_counter() - started_s, time.process_time() - busy_s
-        watch.cancel()
-        batches = {meter.name: meter.mean() for meter in self._meters}
-        return Measured(ended, took_s, batches, busy_s / took_s, await watch)
-
-
-async def longest_pause_s() -> float:
-    """How long the event loop stood still at most, until this is cancelled: the machine had other things to do."""
-    longest_s = 0.0
-    with contextlib.suppress(asyncio.CancelledError):
-        while True:
-            woken_s = time.perf_counter()
-            await asyncio.sleep(0.05)
-            longest_s = max(longest_s, time.perf_counter() - woken_s - 0.05)
-    return longest_s
+        return asyncio.run(measured(drive(arrivals, ask), self._meters))
 
 
 def advanced(kit: LangChainKit) -> Runnable[dict[str, str], str]:

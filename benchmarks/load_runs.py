@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -158,3 +161,26 @@ class Meter:
         """Since the last time it was asked."""
         sizes, self._sizes = self._sizes, []
         return statistics.fmean(sizes) if sizes else 0.0
+
+
+async def measured(run: Awaitable[Sequence[Ended]], meters: Sequence[Meter]) -> Measured:
+    """What becomes of the queries, and what the process, its event loop and its engines do meanwhile."""
+    for meter in meters:
+        meter.mean()
+    watch = asyncio.create_task(_longest_pause_s())
+    began_s, busy_s = time.perf_counter(), time.process_time()
+    ended = await run
+    took_s, busy_s = time.perf_counter() - began_s, time.process_time() - busy_s
+    watch.cancel()
+    return Measured(ended, took_s, {meter.name: meter.mean() for meter in meters}, busy_s / took_s, await watch)
+
+
+async def _longest_pause_s() -> float:
+    """How long the event loop stood still at most, until this is cancelled: the machine had other things to do."""
+    longest_s = 0.0
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            woken_s = time.perf_counter()
+            await asyncio.sleep(0.05)
+            longest_s = max(longest_s, time.perf_counter() - woken_s - 0.05)
+    return longest_s

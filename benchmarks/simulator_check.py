@@ -29,27 +29,25 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import Annotated, Any
 
-import psutil
 import typer
 from load_apps import (
     BATCH_ITEMS,
     CHUNK_WORDS,
     FUNCTIONS,
-    GRAPHS,
-    MIX,
     PREFILL_TOKENS,
-    Several,
+    driven,
     inputs_of,
     make_engines,
+    mix_of,
+    on_host,
     prepare,
     texts,
 )  # fmt: skip
+from load_real import REAL_GRAPHS, real_engines
 
 from teola_plugin import runtime
-from teola_plugin.engines import Engine
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
 from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.engines.simulated import ProfileStore
 from teola_plugin.runtime.engines.simulated_text import answer, tokenize
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
@@ -57,7 +55,6 @@ from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.screen import own_screen, progress_bar
 from teola_plugin.simulator import BatchServer, LlmServer, System, Workload, simulate
-from teola_plugin.trace import Function
 
 ROW = "{:>5}{:>8}  {:>8}{:>11}{:>8}  {:>8}{:>11}{:>8}  {:>11}{:>8}"
 HEADS = ("load", "per s", "mean", "simulated", "diff", "P95", "simulated", "diff")
@@ -110,7 +107,7 @@ def main(
                 screen.say(line)
             return
         task = progress.add_task("starting the engines", total=None)
-        mix = {name: n for name, n in MIX.items() if any(part in name for part in app or [""])}
+        mix = mix_of(app or [""])
         with real_world(mix, budget) if engines == Engines.real else profile_world(mix, engines, instances) as world:
             count = queries or QUERIES[engines]
             burst = [replace(a, at_s=0.0) for a in poisson(1.0, mix, count=BURST, seed=0)]
@@ -158,7 +155,8 @@ def profile_world(mix: Mapping[str, float], kind: Engines, instances: int) -> It
         yield World(mix, run, workloads, system, step_s, same, SAME_TEXTS)
         return
     late_s = waited_s(step_s) - step_s
-    run = partial(run_really, mix, make_engines(instances))
+    engines = make_engines(instances)
+    run = partial(run_really, {name: prepare(name, engines) for name in mix})
     note = f"a wait of {1000 * step_s:.0f} ms takes {1000 * late_s:.1f} ms more here"
     yield World(mix, run, workloads, system, step_s, later(system, late_s), LATE, note)
 
@@ -178,14 +176,16 @@ def later(system: System, late_s: float) -> System:
     return replace(system, servers={name: slowed(server) for name, server in system.servers.items()})
 
 
+STORE = {name: PAPER[name] for name in ("searching", "ingestion")}
+
+
 def paper_system(instances: int, answers: Callable[..., Any] | None = None) -> System:
     """What `load_apps.make_engines` makes; tokens are words and signs."""
     more: dict[str, Any] = {"instances": instances, "answers": answers, "count": lambda text: len(tokenize(text))}
-    store = {name: PAPER[name] for name in ("searching", "ingestion")}
     return System({
         "embedder": BatchServer({"embedding": PAPER["embedding"]}, max_items=BATCH_ITEMS, **more),
         "reranker": BatchServer({"reranking": PAPER["reranking"]}, max_items=BATCH_ITEMS, **more),
-        "store": BatchServer(store, texts=texts(), **more),
+        "store": BatchServer(STORE, texts=texts(), **more),
         "llm": LlmServer(PAPER_LLM["7b"], max_prefill_tokens=PREFILL_TOKENS, **more),
     })  # fmt: skip
 
@@ -194,6 +194,11 @@ def workloads_of(apps: Mapping[str, Prepared]) -> dict[str, Workload]:
     """The same plans and functions for the simulator."""
     calls = {name: function.call for name, function in FUNCTIONS.items()}
     return {name: Workload(app.plan, calls, partial(inputs_of, name)) for name, app in apps.items()}
+
+
+def run_really(apps: Mapping[str, Prepared], arrivals: Sequence[Arrival]) -> list[Ended]:
+    """In real time, on the host of this process."""
+    return on_host(driven(apps, arrivals))
 
 
 def waited_s(seconds: float, times: int = 100) -> float:
@@ -205,7 +210,7 @@ def waited_s(seconds: float, times: int = 100) -> float:
             await asyncio.sleep(seconds)
         return (time.perf_counter() - began_s) / times
 
-    return asyncio.run_coroutine_threadsafe(wait(), runtime.host.loop).result()
+    return on_host(wait())
 
 
 def run_virtually(mix: Mapping[str, float], instances: int, arrivals: Sequence[Arrival]) -> list[Ended]:
@@ -223,97 +228,46 @@ def run_virtually(mix: Mapping[str, float], instances: int, arrivals: Sequence[A
         return runner.run(run())
 
 
-def run_really(mix: Mapping[str, float], engines: Mapping[str, Several], arrivals: Sequence[Arrival]) -> list[Ended]:
-    """In real time, on the host of this process."""
-    apps = {name: prepare(name, engines) for name in mix}
-    work = drive(arrivals, lambda a: run_query(runtime.host, apps[a.app], inputs_of(a.app, a.number)))
-    return asyncio.run_coroutine_threadsafe(work, runtime.host.loop).result()
-
-
 # --- real engines ---------------------------------------------------------------------------------------------------
-
-LIST = "queries: [] = decoding(queries_kv, items='lines', max_tokens=24, shape='lines:3') @ llm"
-"""A model of random weights writes no lines: its text is cut into three."""
-
-CUT = "text = decoding(queries_kv, max_tokens=24) @ llm\n        queries: [] = call(text, fn='thirds') @ python"
 
 
 @contextmanager
 def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
-    """The same graphs on vLLM with the tiny Llama, MiniLM, and the tiny cross-encoder, as their profiles are now."""
-    from sentence_transformers import CrossEncoder, SentenceTransformer
-
-    from teola_plugin.demo.parts import llm_parts
-    from teola_plugin.demo.tiny_model import minilm_path, tiny_cross_encoder
-    from teola_plugin.profiling import measure
-    from teola_plugin.runtime.engines.embedding import EmbeddingEngine
+    """The same graphs on real engines, as their profiles are now."""
     from teola_plugin.runtime.engines.lengths import count_tokens
-    from teola_plugin.runtime.engines.reranking import RerankingEngine
 
-    made: dict[str, Engine] = {
-        "llm": llm_parts("real").llm,
-        "embedder": EmbeddingEngine(SentenceTransformer(str(minilm_path()), device="cpu")),
-        "reranker": RerankingEngine(CrossEncoder(str(tiny_cross_encoder()), device="cpu")),
-    }
     try:
-        profiles, demands = {}, {}
-        for name, engine in made.items():
-            began_s, used_s = time.perf_counter(), processors_s()
-            profiles[name] = measure(engine, budget_s=budget_s)
-            demands[name] = (processors_s() - used_s) / (time.perf_counter() - began_s)
-        llm = profiles["llm"]
+        real = real_engines(budget_s)
+        counts = {name: lru_cache(100_000)(partial(count_tokens, engine)) for name, engine in real.made.items()}
+        most = {name: engine.capabilities for name, engine in real.made.items()}
+        llm = real.profiles["llm"]
         assert isinstance(llm, LlmProfile)
-        store = {name: PAPER[name] for name in ("searching", "ingestion")}
-        made["store"] = ProfileStore(texts(), store["searching"], store["ingestion"])
-        counts = {name: lru_cache(100_000)(partial(count_tokens, engine)) for name, engine in made.items()}
         servers: dict[str, BatchServer | LlmServer] = {
             **{
                 name: BatchServer(
-                    {op: profiles[name]}, 1, made[name].capabilities.max_items, count=counts[name], demand=demands[name]
+                    {op: real.profiles[name]}, 1, most[name].max_items, count=counts[name], demand=real.demands[name]
                 )
                 for name, op in (("embedder", "embedding"), ("reranker", "reranking"))
             },
-            "store": BatchServer(store, texts=texts(), demand=0.0),  # it waits
+            "store": BatchServer(STORE, texts=texts(), demand=0.0),  # it waits
             "llm": LlmServer(
-                llm, 1, made["llm"].capabilities.max_items, kv_tokens=made["llm"].capabilities.max_tokens,
-                block_tokens=CPU_BLOCK_TOKENS, mixes_prefills=True, count=counts["llm"], demand=demands["llm"],
+                llm, 1, most["llm"].max_items, kv_tokens=most["llm"].max_tokens, block_tokens=CPU_BLOCK_TOKENS,
+                mixes_prefills=True, count=counts["llm"], demand=real.demands["llm"],
             ),
         }  # fmt: skip
-        for name, engine in made.items():
-            engine.profile = profiles.get(name, PAPER["searching"])  # type: ignore[attr-defined]
-        engines = {name: Several([engine]) for name, engine in made.items()}
-        FUNCTIONS["thirds"] = Function(thirds)
-        GRAPHS.update({name: with_fixed_lengths(text) for name, text in GRAPHS.items()})
-        run = partial(run_really, mix, engines)
-        workloads = workloads_of({name: prepare(name, engines) for name in mix})
-        run([Arrival(-1 - n, name, 0.0) for n, name in enumerate(mix)])  # what is compiled at first use
+        apps = {name: prepare(name, real.shared, graphs=REAL_GRAPHS) for name in mix}
+        run_really(apps, [Arrival(-1 - n, name, 0.0) for n, name in enumerate(mix)])  # what is compiled at first use
         system = System(servers, cores=len(os.sched_getaffinity(0)))
-        note = f"{_told(profiles)}; cores in use: {', '.join(f'{name} {n:.2f}' for name, n in demands.items())}"
-        yield World(mix, run, workloads, system, llm.step_s(8), System(servers), OWN, note)
+        used = ", ".join(f"{name} {n:.2f}" for name, n in real.demands.items())
+        note = f"{_told(real.profiles)}; cores in use: {used}"
+        run = partial(run_really, apps)
+        yield World(mix, run, workloads_of(apps), system, llm.step_s(8), System(servers), OWN, note)
     finally:
         runtime.host.close()
 
 
-def processors_s() -> float:
-    """What this process and those that it started have used of processors so far."""
-    me = psutil.Process()
-    used = [process.cpu_times() for process in (me, *me.children(recursive=True))]
-    return sum(each.user + each.system for each in used)
-
-
 CPU_BLOCK_TOKENS = 128
 """vLLM's block size on a CPU."""
-
-
-def with_fixed_lengths(graph: str) -> str:
-    """The graph with greedy answers that do not end by themselves."""
-    lines = graph.replace(LIST, CUT).splitlines()
-    fixed = [line.replace(") @ llm", ", temperature=0.0, ignore_eos=True) @ llm") for line in lines]
-    return "\n".join(f if " decoding(" in line else line for f, line in zip(fixed, lines, strict=True))
-
-
-def thirds(text: str) -> list[str]:
-    return [text[len(text) * n // 3 : len(text) * (n + 1) // 3] for n in range(3)]
 
 
 def _told(profiles: Mapping[str, Any]) -> str:
