@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+TOKEN_CHARACTERS = 4
+"""Of English text, about."""
+
 MAX_KNOTS = 8
 """`fit` tries every subset of its columns, two to the power of their number."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from teola_plugin.engines import WRITES, Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, EngineCrashed
+from teola_plugin.profile import LlmProfile
 
 NATURES = ("ok", "none", "fails", "poison", "crasher")
 """The value is of the payload; is None; the item fails; its whole batch fails; its engine crashes."""
@@ -99,6 +100,7 @@ class Instance:
     ) -> None:
         self.name = name
         self.capabilities = capabilities
+        self.profile: LlmProfile | None = None
         self.holding: dict[tuple[int, int], Item] = {}  # by call and position
         self._faults = faults
         self._record = record

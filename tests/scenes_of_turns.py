@@ -7,6 +7,7 @@ from typing import Any
 
 from teola_plugin.engines import Capabilities, Done
 from teola_plugin.errors import Overloaded
+from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.lane import Rules
 from tests.faulty_engines import Instance
@@ -17,6 +18,7 @@ ABUSE = 8
 KEPT = 0.45
 """Of what a tenant is served alone, when it has half of the engine."""
 
+AGING_S = Limits().aging_s
 BOUNDED = Rules(Limits(max_queued_items=40))
 
 
@@ -28,6 +30,19 @@ async def deep_ones_first() -> list[str]:
     scene.ask("ok:deep", depth=5)
     await scene.until_all_ended()
     scene.expect(scene.served() == ["ok:busy", "ok:deep", "ok:shallow"], f"served in the order {scene.served()}")
+    return scene.problems
+
+
+async def texts_that_hold_each_other_up_come_one_by_one() -> list[str]:
+    scene = Scene(LLM, policy="critical_path")
+    scene.engine.instances[0].profile = LlmProfile(Profile.affine(10.0), Profile.affine(0.1))
+    beside: list[int] = []
+    scene.record.look = lambda: beside.append(len(scene.engine.instances[0].holding))
+    for owner in range(1, 7):
+        scene.ask(f"ok:{owner}", op="decoding", settings=GREEDY, owner=owner)
+    await scene.until_all_ended()
+    scene.expect(beside == [0] * 6, f"beside others {beside}, in {scene.record.batches}")
+    scene.expect(scene.loop.time() < AGING_S, "each waited until it was too old to wait")
     return scene.problems
 
 
@@ -177,6 +192,7 @@ async def each_reader_has_what_was_found() -> list[str]:
 
 SCENES = (
     deep_ones_first,
+    texts_that_hold_each_other_up_come_one_by_one,
     one_call_for_a_batch,
     one_call_at_a_time,
     old_ones_first,

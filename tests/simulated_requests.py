@@ -11,8 +11,8 @@ from typing import Any
 from teola_plugin.engines import Delta, Outcome
 from teola_plugin.seams import Reply
 
-GREEDY = {"temperature": 0}
-SAMPLED = {"temperature": 0.7}
+GREEDY = {"temperature": 0, "max_tokens": 1}
+SAMPLED = {"temperature": 0.7, "max_tokens": 1}
 
 
 class Ending(Exception):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.engines import WRITES, Capabilities, Done, Failed, Outcome, Urgency
+from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.lane import Lane, Rules
 from teola_plugin.runtime.local import LocalHost, Query
@@ -27,6 +28,9 @@ from tests.simulated_requests import GREEDY, SAMPLED, Asked, Ending, Watched
 
 PATIENCE_S = 5000.0
 """After this a reply without an end is taken to have none."""
+
+LLM_PROFILE = LlmProfile(Profile.affine(0.3), Profile.affine(0.1))
+"""With this, prompts of several queries wait for each other at an LLM (runtime/company.py)."""
 
 STALL_S = 8.0
 AGING_S = 5.0
@@ -60,6 +64,7 @@ class World:
         policy = self.rng.choice(("po", "to", "topology", "critical_path"))
         self.host = LocalHost(policy, Rules(limits, STALL_S), loop=self.loop)  # type: ignore[arg-type]
         few = self.rng.choice((2, 4, 8))
+        self.llm_profile = LLM_PROFILE if seed % 2 else None
         self.embedder = self._served("embedder", Capabilities(max_items=few), 3, limits)
         self.store = self._served("store", Capabilities(max_items=few, abort=True), 1, limits)
         self.llm = self._served(
@@ -79,7 +84,9 @@ class World:
         def new() -> Instance:
             kind = rng.choice((Instance, Restartable))
             seed = random.Random(rng.random())
-            return kind(f"{name}{rng.randint(0, 9)}", capabilities, self._faults(), record, seed)
+            made = kind(f"{name}{rng.randint(0, 9)}", capabilities, self._faults(), record, seed)
+            made.profile = self.llm_profile
+            return made
 
         served = Served(Several([new() for _ in range(rng.randint(1, most))]), record, limits, spare=new)
         record.is_awaited = lambda op, payload, tenant: any(

@@ -10,11 +10,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from teola_plugin.engines import Batch, Capabilities, Item, Urgency
 from teola_plugin.errors import Overloaded
+from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
 from teola_plugin.runtime.policies import POLICIES
 from teola_plugin.runtime.shares import OVERFULL
 
 LIMIT = 12
+SLOW = LlmProfile(Profile.affine(5.0), Profile.affine(1.0))
+"""Of several queries, nearly all had better wait."""
+
 OBJECTIVES = ("", "", "latency", "throughput")
 
 
@@ -35,11 +39,11 @@ class Use(RuleBasedStateMachine):
     @initialize(
         policy=st.sampled_from(sorted(POLICIES)), slots=st.integers(1, 5), concurrent=st.booleans(),
         tokens=st.sampled_from((None, 50)), count=st.integers(1, 3), limit=st.sampled_from((None, LIMIT)),
-        at_end=st.booleans(), tolerance_s=st.sampled_from((0.0, 2.0)),
+        at_end=st.booleans(), tolerance_s=st.sampled_from((0.0, 2.0)), llm=st.sampled_from((None, SLOW)),
     )  # fmt: skip
     def begin(
         self, policy: str, slots: int, concurrent: bool, tokens: int | None, count: int, limit: int | None,
-        at_end: bool, tolerance_s: float,
+        at_end: bool, tolerance_s: float, llm: LlmProfile | None,
     ) -> None:  # fmt: skip
         self.capabilities = Capabilities(
             slots, tokens if concurrent else None, concurrent=concurrent, prefix=True, prefix_at_end=at_end
@@ -47,7 +51,7 @@ class Use(RuleBasedStateMachine):
         self.limit = limit
         self.count = count
         self.scheduler = EngineScheduler(
-            POLICIES[policy], self.capabilities, instances=count, limits=Limits(limit, 5.0, tolerance_s)
+            POLICIES[policy], self.capabilities, instances=count, limits=Limits(limit, 5.0, tolerance_s), llm=llm
         )
 
     # --- what is done to it ------------------------------------------------------------------------------------------
@@ -66,7 +70,7 @@ class Use(RuleBasedStateMachine):
             for n in range(size)
         ]
         self.last_id += size
-        request = Request(op, {"k": kind}, items, query, depth, begun_s=self.now_s)
+        request = Request(op, {"max_tokens": kind}, items, query, depth, begun_s=self.now_s)
         waiting = self.scheduler.queued_items
         try:
             self.scheduler.submit(request, self.now_s)

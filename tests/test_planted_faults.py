@@ -15,6 +15,7 @@ import pytest
 from teola_plugin.engines import Delta, Done, Failed
 from teola_plugin.errors import EngineCrashed, Overloaded
 from teola_plugin.runtime import debts, lane, retries
+from teola_plugin.runtime.company import Company
 from teola_plugin.runtime.deadlines import Deadlines
 from teola_plugin.runtime.debts import Debt
 from teola_plugin.runtime.engine_scheduler import Limits
@@ -250,6 +251,11 @@ def readers_share_what_was_found(patch: pytest.MonkeyPatch) -> None:
 @fault
 def a_listener_that_fails_fails_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(debts, "put", lambda reply, outcome: reply.put(outcome))
+
+
+@fault
+def company_never_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Company, "end", lambda *_: None)
 
 
 @fault

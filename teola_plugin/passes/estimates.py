@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Arg, Graph, Literal, Primitive, map_depth, yields
 from teola_plugin.passes.rewrite import Context
 from teola_plugin.plan import is_request
-from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
-
-TOKEN_CHARACTERS = 4
-"""Of English text, about."""
+from teola_plugin.profile import PAPER, PAPER_LLM, TOKEN_CHARACTERS, LlmProfile, Profile
 
 TESTBED = {
     "embedding": PAPER["embedding"],

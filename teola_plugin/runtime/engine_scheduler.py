@@ -16,6 +16,7 @@ Before the policy is asked:
   others of its operation and settings fill the batch.
 - **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
   `critical_path` lets no query wait for another's items: they have the next batch.
+- **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (company.py).
 - **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
   an instance takes nothing else until it has had it.
 - **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
@@ -31,7 +32,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Item, freeze
+from teola_plugin.profile import LlmProfile
 from teola_plugin.runtime.beginnings import Beginnings, beginning_of
+from teola_plugin.runtime.company import Company
 from teola_plugin.runtime.instances import Instances
 from teola_plugin.runtime.pace import Pace
 from teola_plugin.runtime.policies import Pick, Policy, critical_path, po
@@ -99,9 +102,9 @@ class EngineScheduler:
 
     def __init__(
         self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
-        knee_items: Callable[[str], int | None] = lambda op: None,
+        knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
-        """`knee_items`: of an operation, how many items a batch gains by (see the module)."""
+        """`knee_items`: of an operation, how many items a batch gains by. `llm`: what texts take (see the module)."""
         self.policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
@@ -117,6 +120,7 @@ class EngineScheduler:
         self._shares = Shares()
         self._pace = Pace()
         self._is_saturated = False
+        self._company = Company(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
 
     # --- what it holds -----------------------------------------------------------------------------------------------
 
@@ -198,10 +202,11 @@ class EngineScheduler:
         if not picks:
             return None
         first = queue[picks[0].index]
-        at = self._instance_for(first, room)
+        waiting = len({request.query for request in queue}) / self.instances.count_up if self._company else 0.0
+        at = self._instance_for(first, room, waiting, now_s)
         if at is None:
             return None
-        going = self._going_to(at, queue, picks, room)
+        going = self._going_to(at, queue, self._in_company(at, queue, picks, waiting, now_s), room)
         if not going:
             return None
         if not self.running_items:
@@ -209,6 +214,8 @@ class EngineScheduler:
         for request, mine in going:
             self._leave(self._place[mine[0].id], mine)
             self.instances.start(at, mine, request.query, is_alone=first.is_alone)
+            if self._company:
+                self._company.start(at, request.op, request.settings, mine, request.query)
         items = tuple([item for _, mine in going for item in mine])
         self._shares.serve(items)
         if self.limits.prefix_tolerance_s:
@@ -300,11 +307,41 @@ class EngineScheduler:
             del self._queue[place]
             self._suspects.discard(place)
 
-    def _instance_for(self, request: Request, room: Sequence[int]) -> int | None:
+    def _instance_for(self, request: Request, room: list[int], waiting: float, now_s: float) -> int | None:
+        """None: it waits. An instance that has company enough has no `room` from now on."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
-        return self.instances.best(request.items[0], request.query, room)
+        at = self.instances.best(request.items[0], request.query, room)
+        while at is not None and self._has_company(at, request, waiting, now_s):
+            room[at] = 0
+            at = self.instances.best(request.items[0], request.query, room)
+        return at
+
+    def _in_company(
+        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: float, now_s: float
+    ) -> Sequence[Pick]:
+        """Of these, those before the first that had better wait."""
+        if self._company is None:
+            return picks
+        beside: list[Request] = []
+        for place, pick in enumerate(picks):
+            request = queue[pick.index]
+            if beside and self._has_company(at, request, waiting, now_s, beside):
+                return picks[:place]
+            beside.append(request)
+        return picks
+
+    def _has_company(
+        self, at: int, request: Request, waiting: float, now_s: float, beside: Sequence[Request] = ()
+    ) -> bool:
+        """An LLM's instance has so many texts to write that this one had better wait; `beside`: what begins with it."""
+        if self._company is None or self.policy is not critical_path or request.op != "decoding":
+            return False
+        if now_s - request.since_s >= self.limits.aging_s:
+            return False
+        more = [(each.query, each.settings) for each in beside if each.op == "decoding"]
+        return self._company.is_enough(at, request.query, request.items[0], waiting, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
@@ -353,6 +390,8 @@ class EngineScheduler:
     def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
         """These items ended; asking twice does no harm."""
         self._beginnings.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
+        if self._company:
+            self._company.end(ids)
         if ended := self.instances.end(ids):
             self._pace.end(ended, now_s)
 

@@ -30,7 +30,7 @@ from typing import Any
 from teola_plugin.engines import Batch, Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, freeze, is_repeatable
 from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, Overloaded
 from teola_plugin.events import BatchRan
-from teola_plugin.profile import Profile
+from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.debts import Counts, Reader
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
@@ -69,7 +69,7 @@ class Lane:
         self.held: Engine | None = None
         self.scheduler = EngineScheduler(
             policy, _handing_on(engine.capabilities), instances=len(_instances(engine)), limits=rules.limits,
-            knee_items=_knee_items(engine),
+            knee_items=_knee_items(engine), llm=_llm_profile(engine),
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._time_s = self._loop.time  # on Linux and macOS the clock of `time.perf_counter` too
@@ -309,6 +309,14 @@ def _knee_items(engine: Engine) -> Callable[[str], int | None]:
     knees = {op: each.knee_items for op, each in getattr(one, "profiles", {}).items()}
     knee = profile.knee_items if isinstance(profile, Profile) else None
     return lambda op: knees.get(op, knee)
+
+
+def _llm_profile(engine: Engine) -> LlmProfile | None:
+    """Of an LLM whose texts hold up one another, where this is the scheduler that they wait in."""
+    if engine.capabilities.is_scheduled or engine.capabilities.remote:
+        return None
+    profile = getattr(next(iter(_instances(engine)), engine), "profile", None)
+    return profile if isinstance(profile, LlmProfile) else None
 
 
 def _instances(engine: Engine) -> Sequence[Engine]:

@@ -53,6 +53,7 @@ class Lane:
             instances=server.instances,
             limits=Limits(prefix_tolerance_s=system.prefix_tolerance_s),
             knee_items=lambda op: knees.get(op),
+            llm=server.profile if isinstance(server, LlmServer) else None,
         )
         self._priority = PRIORITIES[system.policy]
         self._instances = [self._instance(trace) for _ in range(server.instances)]

@@ -20,12 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from teola_plugin.errors import EngineError
+from teola_plugin.profile import TOKEN_CHARACTERS
 
 Count = Callable[[str], int]
-
-TOKEN_CHARACTERS = 4
-"""Of English text, about."""
-
 
 FOUND_PAGES = 4
 """By a web search that does not say how many: top-4 as in Teola's first application."""

@@ -1,0 +1,164 @@
+"""How many texts an LLM writes side by side, as tables: prompts in the order in which they are due, and who begins."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from teola_plugin.engines import Capabilities, Item, Urgency
+from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
+from teola_plugin.runtime.company import PIECE_CHARACTERS
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.engines.simulated import ProfileLLM
+from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.seams import Reply
+
+LLM = LlmProfile(Profile.affine(0.0, token_s=0.01), Profile.affine(0.1))
+"""A prompt of 400 characters takes 1 s, ten steps as long."""
+
+AGING_S = 30.0
+
+
+@dataclass(frozen=True)
+class P:
+    """A prompt: its query, seconds to prefill and to decode (None: nobody knows), and its operation."""
+
+    query: int
+    prefill_s: int = 1
+    decode_s: float | None = 1.0
+    op: str = "decoding"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {} if self.decode_s is None else {"max_tokens": round(self.decode_s / 0.1)}
+
+
+def scheduler_of(
+    policy: str = "critical_path", llm: LlmProfile | None = LLM, instances: int = 1, *, prefix: bool = False
+) -> EngineScheduler:
+    capabilities = Capabilities(32, concurrent=True, prefix=prefix)
+    return EngineScheduler(
+        POLICIES[policy], capabilities, instances=instances, limits=Limits(None, AGING_S, 0.0), llm=llm
+    )
+
+
+def put(scheduler: EngineScheduler, number: int, p: P, text: str = "") -> None:
+    """Queue it; the lower its number, the sooner it is due."""
+    text = text or f"{number:04}".ljust(400 * p.prefill_s, ".")
+    item = Item(text, p.query, id=number + 1)
+    scheduler.submit(Request(p.op, p.settings, [item], p.query, 1, begun_s=float(number)))
+
+
+def begun(scheduler: EngineScheduler, now_s: float = 0.0) -> list[int]:
+    """The numbers of those that begin now."""
+    numbers = []
+    while batch := scheduler.next_batch(now_s):
+        numbers += [item.id - 1 for item in batch.items]
+    return numbers
+
+
+# Of `n` queries in the queue none begins where prefills of others would take 2 + n / 2 times what those decode.
+TABLE = [
+    ("long prompts, short answers", [P(1, 3, 0.2), P(2, 3, 0.2), P(3, 3, 0.2), P(4, 3, 0.2)], [0]),
+    ("short prompts, long answers", [P(1, 1, 9.0), P(2, 1, 9.0), P(3, 1, 9.0), P(4, 1, 9.0)], [0, 1, 2, 3]),
+    ("as many as bear each other", [P(n, 1, 1.0) for n in range(8)], [0, 1, 2, 3, 4, 5, 6]),
+    ("a query waits for nobody of its own", [P(1, 3, 0.2), P(1, 3, 0.2), P(1, 3, 0.2)], [0, 1, 2]),
+    ("nor for those whose length nobody knows", [P(1, 3, None), P(2, 3, 0.2), P(3, 3, 0.2)], [0, 1, 2]),
+    ("nor for prefills", [P(1, 3, 0.2, "partial_prefilling"), P(2, 3, 0.2)], [0, 1]),
+    ("nobody overtakes one that waits", [P(1, 1, 0.2), P(2, 9, 0.2), P(3, 1, 0.9)], [0]),
+]
+
+
+@pytest.mark.parametrize(("prompts", "begins"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_who_begins(prompts: list[P], begins: list[int]) -> None:
+    scheduler = scheduler_of()
+    for number, p in enumerate(prompts):
+        put(scheduler, number, p)
+    assert begun(scheduler) == begins
+
+
+HARD = [P(1, 3, 0.2), P(2, 3, 0.2)]
+"""The second had better wait."""
+
+
+@pytest.mark.parametrize(("policy", "llm"), [("topology", LLM), ("to", LLM), ("po", LLM), ("critical_path", None)])
+def test_others_know_of_no_company(policy: str, llm: LlmProfile | None) -> None:
+    scheduler = scheduler_of(policy, llm)
+    for number, p in enumerate(HARD):
+        put(scheduler, number, p)
+    assert begun(scheduler) == [0, 1]
+
+
+@pytest.mark.parametrize("is_together", [True, False])
+def test_when_the_company_ends_the_next_begins(is_together: bool) -> None:
+    scheduler = scheduler_of()
+    put(scheduler, 0, HARD[0])
+    assert is_together or begun(scheduler) == [0]
+    put(scheduler, 1, HARD[1])
+    assert begun(scheduler) == ([0] if is_together else [])
+    scheduler.finish([1])
+    assert begun(scheduler) == [1]
+
+
+def test_another_instance_takes_what_would_wait_at_the_best_one() -> None:
+    scheduler = scheduler_of(instances=2)
+    for number in range(3):
+        put(scheduler, number, P(number, 3, 0.2))
+    assert begun(scheduler) == [0, 1]
+    scheduler.finish([1])
+    assert begun(scheduler) == [2]
+
+
+def test_what_has_waited_for_too_long_begins() -> None:
+    scheduler = scheduler_of()
+    for number, p in enumerate(HARD):
+        put(scheduler, number, p)
+    assert begun(scheduler) == [0]
+    assert begun(scheduler, AGING_S - 1) == []
+    assert begun(scheduler, AGING_S) == [1]
+
+
+def test_a_prompt_is_as_long_as_what_is_not_in_the_cache() -> None:
+    known, other = ("." * 4 * PIECE_CHARACTERS, "," * 4 * PIECE_CHARACTERS)
+    for prefix, text, begins in ((True, known, [1]), (True, other, []), (False, known, [])):
+        scheduler = scheduler_of(prefix=prefix)
+        put(scheduler, 0, P(1, decode_s=0.2), known + "What?")
+        assert begun(scheduler) == [0]
+        put(scheduler, 1, P(2, decode_s=0.2), text + "Who?")
+        assert begun(scheduler) == begins, (prefix, text[:1])
+
+
+def test_short_answers_to_long_prompts_come_sooner() -> None:
+    """The paper's 7B model, 24 prompts of 512 tokens within 4 s, 10 tokens each: mean and longest."""
+
+    async def run(policy: str) -> list[float]:
+        loop = asyncio.get_running_loop()
+        host = LocalHost(policy, loop=loop)  # type: ignore[arg-type]
+        engine = ProfileLLM("llm", PAPER_LLM["7b"], max_prefill_tokens=1024)
+
+        async def ask(query: int) -> float:
+            await asyncio.sleep(query / 6)
+            reply, began_s = Reply(), loop.time()
+            host.submit(
+                engine, "decoding", [f"{query} " + "word " * 511], {"max_tokens": 10}, [reply],
+                query=Query(query, begun_s=began_s), urgency=Urgency(1, 0.5),
+            )  # fmt: skip
+            await reply.aresult()
+            return loop.time() - began_s
+
+        latencies_s = await asyncio.gather(*map(ask, range(24)))
+        await host.aclose()
+        return latencies_s
+
+    found = {}
+    for policy in ("topology", "critical_path"):
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            found[policy] = runner.run(run(policy))
+    assert statistics.fmean(found["critical_path"]) < 0.8 * statistics.fmean(found["topology"])
+    assert max(found["critical_path"]) < max(found["topology"])
