@@ -10,8 +10,8 @@ soon as there is a slot hold up one another, and all end late:
 
 In between lies what is done here. A text beside `n` others is held up by about `n` prefills, so a prompt waits in the
 queue while `n` times its prefill takes longer than `PATIENCE` times what the others decode, and some more for each
-query that waits: the more wait, the more the instance has to be used well. Prompts of one query do not wait for each
-other, since it needs them all.
+query that waits: the more wait, the more the instance has to be used well. Texts of its own query do not count, since
+the query needs them all.
 
 What a prefill and a step take is what the latency profile says (without one nothing waits), how long a text gets what
 `max_tokens` says (without it nothing waits beside it), and what is in the prefix cache what was sent there lately.
@@ -20,9 +20,9 @@ What a prefill and a step take is what the latency profile says (without one not
 from __future__ import annotations
 
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from teola_plugin.engines import Item
@@ -35,7 +35,48 @@ PIECE_CHARACTERS = 256
 """What a prompt has in common with earlier ones is known in steps of so many."""
 
 KNOWN_PIECES = 8192
-"""So many that were sent last are taken for cached: a quarter of a million tokens."""
+"""So many that were sent last are taken for cached: half a million tokens."""
+
+MOST_TOKENS = 1 << 20
+"""More is no length that anybody has in mind."""
+
+
+@dataclass(slots=True)
+class Texts:
+    """Some that decode: how many, for how many seconds in all, and of how many of them nobody knows."""
+
+    count: int = 0
+    seconds: float = 0.0
+    unknown: int = 0
+
+    def add(self, other: Texts, sign: int = 1) -> None:
+        """Those too; `sign` -1: without those."""
+        self.count += sign * other.count
+        self.seconds += sign * other.seconds
+        self.unknown += sign * other.unknown
+
+
+class Crowd:
+    """Texts by their queries."""
+
+    def __init__(self) -> None:
+        self.all = Texts()
+        self._each: dict[Hashable, Texts] = {}
+
+    def add(self, query: Hashable, texts: Texts, sign: int = 1) -> None:
+        """These of that query too; `sign` -1: without these."""
+        self.all.add(texts, sign)
+        mine = self._each.setdefault(query, Texts())
+        mine.add(texts, sign)
+        if not mine.count:
+            del self._each[query]
+
+    def others(self, query: Hashable) -> Texts:
+        """Those of all other queries."""
+        texts = replace(self.all)
+        if mine := self._each.get(query):
+            texts.add(mine, -1)
+        return texts
 
 
 class Company:
@@ -44,33 +85,39 @@ class Company:
     def __init__(self, llm: LlmProfile, *, has_prefixes: bool) -> None:
         self._llm = llm
         self._has_prefixes = has_prefixes
-        self._decoding: dict[int, dict[int, tuple[Hashable, float]]] = {}  # by instance and item: query, seconds
-        self._at: dict[int, int] = {}
+        self._crowds: dict[int, Crowd] = {}  # by instance
+        self._running: dict[int, tuple[int, Hashable, Texts]] = {}  # by item
         self._known: OrderedDict[int, None] = OrderedDict()  # the latest last
 
-    def is_enough(
-        self, at: int, query: Hashable, item: Item, waiting: float,
-        more: Sequence[tuple[Hashable, Mapping[str, Any]]] = (),
-    ) -> bool:  # fmt: skip
-        """Whether a prompt of a query had better wait. `waiting`: queries in the queue, for each instance.
+    def is_enough(self, at: int, query: Hashable, item: Item, waiting: float, more: Crowd | None = None) -> bool:
+        """Whether prompts like this one of a query had better wait.
 
-        `more`: query and settings of what is about to begin there.
+        `waiting`: queries in the queue, for each instance. `more`: what is about to begin there.
         """
-        there = [*self._decoding.get(at, {}).values(), *((whose, self._decode_s(settings)) for whose, settings in more)]
-        others = [seconds for whose, seconds in there if whose != query]
-        if not others or not isinstance(item.payload, str):
+        others = self._crowds[at].others(query) if at in self._crowds else Texts()
+        if more:
+            others.add(more.others(query))
+        if not others.count or others.unknown or not isinstance(item.payload, str):
             return False
-        decode_s = math.fsum(others) / len(others)
-        return len(others) * self._prefill_s(item) > (PATIENCE + EACH * waiting) * decode_s
+        bears_s = (PATIENCE + EACH * waiting) * others.seconds / others.count
+        return others.count * self._prefill_s(at, item) > bears_s
+
+    def texts(self, settings: Mapping[str, Any], count: int) -> Texts:
+        """So many, with these settings."""
+        tokens = settings.get("max_tokens")
+        if not isinstance(tokens, int) or tokens < 1 or tokens is True:
+            return Texts(count, 0.0, count)
+        return Texts(count, count * min(tokens, MOST_TOKENS) * self._llm.step_s(1))
 
     def start(self, at: int, op: str, settings: Mapping[str, Any], items: Sequence[Item], query: Hashable) -> None:
         """These are with that instance from now on."""
         for item in items:
             if op == "decoding":
-                self._decoding.setdefault(at, {})[item.id] = (query, self._decode_s(settings))
-                self._at[item.id] = at
+                texts = self.texts(settings, 1)
+                self._crowds.setdefault(at, Crowd()).add(query, texts)
+                self._running[item.id] = (at, query, texts)
             if isinstance(item.payload, str):
-                for piece in self._pieces(item):
+                for piece in self._pieces(at, item):
                     self._known[piece] = None
                     self._known.move_to_end(piece)
         while len(self._known) > KNOWN_PIECES:
@@ -79,23 +126,20 @@ class Company:
     def end(self, ids: Collection[int]) -> None:
         """These items ended."""
         for item_id in ids:
-            if (at := self._at.pop(item_id, None)) is not None:
-                del self._decoding[at][item_id]
+            if (running := self._running.pop(item_id, None)) is not None:
+                at, query, texts = running
+                self._crowds[at].add(query, texts, -1)
 
-    def _decode_s(self, settings: Mapping[str, Any]) -> float:
-        tokens = settings.get("max_tokens")
-        return tokens * self._llm.step_s(1) if isinstance(tokens, int) else math.inf
-
-    def _prefill_s(self, item: Item) -> float:
-        pieces = itertools.takewhile(self._known.__contains__, self._pieces(item))
+    def _prefill_s(self, at: int, item: Item) -> float:
+        pieces = itertools.takewhile(self._known.__contains__, self._pieces(at, item))
         known = PIECE_CHARACTERS * sum(1 for _ in pieces)
         return self._llm.prefill_s((len(item.payload) - known) // TOKEN_CHARACTERS, known // TOKEN_CHARACTERS)
 
-    def _pieces(self, item: Item) -> Iterator[int]:
-        """A number for each beginning of its prompt; none if there is no prefix cache."""
+    def _pieces(self, at: int, item: Item) -> Iterator[int]:
+        """A number for each beginning of its prompt at that instance; none if there is no prefix cache."""
         if not self._has_prefixes:
             return
-        text, number = item.payload, hash(item.tenant)
+        text, number = item.payload, hash((at, item.tenant))
         for start in range(0, len(text) - PIECE_CHARACTERS + 1, PIECE_CHARACTERS):
             number = hash((number, text[start : start + PIECE_CHARACTERS]))
             yield number

@@ -27,6 +27,7 @@ Before the policy is asked:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from typing import Any
 from teola_plugin.engines import Batch, Capabilities, Item, freeze
 from teola_plugin.profile import LlmProfile
 from teola_plugin.runtime.beginnings import Beginnings, beginning_of
-from teola_plugin.runtime.company import Company
+from teola_plugin.runtime.company import Company, Crowd
 from teola_plugin.runtime.instances import Instances
 from teola_plugin.runtime.pace import Pace
 from teola_plugin.runtime.policies import Pick, Policy, critical_path, po
@@ -120,6 +121,7 @@ class EngineScheduler:
         self._shares = Shares()
         self._pace = Pace()
         self._is_saturated = False
+        self.waits_until_s = math.inf
         self._company = Company(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
 
     # --- what it holds -----------------------------------------------------------------------------------------------
@@ -189,7 +191,11 @@ class EngineScheduler:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_batch(self, now_s: float = 0.0) -> Batch | None:
-        """The next batch if an instance has a free slot for one; its items count as running from now on."""
+        """The next batch if an instance has a free slot for one; its items count as running from now on.
+
+        If there is none, `waits_until_s` says when there is one at the latest because of its age.
+        """
+        self.waits_until_s = math.inf
         if not self._queue:
             return None
         due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
@@ -202,8 +208,8 @@ class EngineScheduler:
         if not picks:
             return None
         first = queue[picks[0].index]
-        waiting = len({request.query for request in queue}) / self.instances.count_up if self._company else 0.0
-        at = self._instance_for(first, room, waiting, now_s)
+        waiting = len({request.query for request in queue}) if self._company else 0
+        at = self._instance_for(first, waiting, room, now_s)
         if at is None:
             return None
         going = self._going_to(at, queue, self._in_company(at, queue, picks, waiting, now_s), room)
@@ -307,41 +313,45 @@ class EngineScheduler:
             del self._queue[place]
             self._suspects.discard(place)
 
-    def _instance_for(self, request: Request, room: list[int], waiting: float, now_s: float) -> int | None:
-        """None: it waits. An instance that has company enough has no `room` from now on."""
+    def _instance_for(self, request: Request, waiting: int, room: Sequence[int], now_s: float) -> int | None:
+        """None: it waits. `waiting`: queries in the queue."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
-        at = self.instances.best(request.items[0], request.query, room)
+        left = list(room)
+        at = self.instances.best(request.items[0], request.query, left)
         while at is not None and self._has_company(at, request, waiting, now_s):
-            room[at] = 0
-            at = self.instances.best(request.items[0], request.query, room)
+            left[at] = 0
+            at = self.instances.best(request.items[0], request.query, left)
+            if at is None:
+                self.waits_until_s = request.since_s + self.limits.aging_s
         return at
 
     def _in_company(
-        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: float, now_s: float
+        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: int, now_s: float
     ) -> Sequence[Pick]:
         """Of these, those before the first that had better wait."""
-        if self._company is None:
+        if self._company is None or self.policy is not critical_path:
             return picks
-        beside: list[Request] = []
+        more = Crowd()
+        queries: set[Hashable] = set()
         for place, pick in enumerate(picks):
             request = queue[pick.index]
-            if beside and self._has_company(at, request, waiting, now_s, beside):
+            if place and self._has_company(at, request, waiting - len(queries - {request.query}), now_s, more):
                 return picks[:place]
-            beside.append(request)
+            queries.add(request.query)
+            if request.op == "decoding":
+                more.add(request.query, self._company.texts(request.settings, pick.count))
         return picks
 
-    def _has_company(
-        self, at: int, request: Request, waiting: float, now_s: float, beside: Sequence[Request] = ()
-    ) -> bool:
-        """An LLM's instance has so many texts to write that this one had better wait; `beside`: what begins with it."""
+    def _has_company(self, at: int, request: Request, waiting: int, now_s: float, more: Crowd | None = None) -> bool:
+        """An LLM's instance has so many texts to write that this one had better wait; `more`: what begins with it."""
         if self._company is None or self.policy is not critical_path or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
-        more = [(each.query, each.settings) for each in beside if each.op == "decoding"]
-        return self._company.is_enough(at, request.query, request.items[0], waiting, more)
+        each = waiting / self.instances.count_up
+        return self._company.is_enough(at, request.query, request.items[0], each, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]

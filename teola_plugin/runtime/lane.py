@@ -85,6 +85,7 @@ class Lane:
         self._is_closed = False
         self._will_pump = False
         self._freed_s = -math.inf
+        self._again_s = math.inf
 
     @property
     def counts(self) -> Counts:
@@ -198,6 +199,14 @@ class Lane:
             self._learn(self.held.capabilities)
         while batch := self.scheduler.next_batch(self._time_s()):
             self._start(instances[batch.instance], batch)
+        if self.scheduler.waits_until_s < self._again_s:
+            self._again_s = self.scheduler.waits_until_s
+            self._loop.call_at(self._again_s, self._pump_again)
+
+    def _pump_again(self) -> None:
+        """What waits for others to end has waited for long enough."""
+        self._again_s = math.inf
+        self.pump()
 
     def _learn(self, capabilities: Capabilities) -> None:
         """Some are known only once the engine runs, such as how much KV cache it has."""

@@ -10,6 +10,7 @@ instance and by each answer on its way back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -59,6 +60,7 @@ class Lane:
         self._instances = [self._instance(trace) for _ in range(server.instances)]
         self._joinable: dict[Any, dict[Any, Work]] = {}
         self._will_pump = False
+        self._again_s = math.inf
 
     def _instance(self, trace: bool) -> BatchInstance | LlmInstance:
         begun = self._note_begin if trace else None
@@ -173,6 +175,13 @@ class Lane:
         now_s = self._clock.now_s
         while batch := self._scheduler.next_batch(now_s):
             self._start(batch)
+        if self._scheduler.waits_until_s < self._again_s:
+            self._again_s = self._scheduler.waits_until_s
+            self._clock.at(self._again_s, self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._again_s = math.inf
+        self._pump()
 
     def _start(self, batch: Batch) -> None:
         works = cast("Sequence[Work]", batch.items)
