@@ -29,7 +29,7 @@ from typing import Annotated
 
 import typer
 from load_apps import InRealTime, Simulated, make_engines
-from load_runs import HEADS, ROW, Measured, Run, Way, World, lines, picture
+from load_runs import HEADS, PROFILE_S, ROW, Measured, Run, Way, World, lines, picture
 
 from teola_plugin import runtime
 from teola_plugin.runtime.policies import POLICIES
@@ -45,9 +45,6 @@ class Engines(StrEnum):
 
 SIZES = {Engines.profile: (40, 1), Engines.real: (20, 1), Engines.simulate: (150, 4)}
 """Queries for each seed and rate, and seeds."""
-
-PROFILE_S = 20.0
-"""For the profile of each real engine."""
 
 
 def main(

@@ -12,7 +12,7 @@ from langchain_classic.retrievers.multi_query import LineListOutputParser
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
-from load_runs import Measured, Meter, Way, measured
+from load_runs import PROFILE_S, Measured, Meter, Way, measured
 
 from teola_plugin import optimize, runtime
 from teola_plugin.api import optimized
@@ -21,6 +21,7 @@ from teola_plugin.demo.langchain_kit import LangChainKit
 from teola_plugin.demo.langchain_rag import ANSWER, QUERIES, REFINE
 from teola_plugin.demo.parts import Sizes, llm_parts
 from teola_plugin.passes import DEFAULT
+from teola_plugin.profiling import measure
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.simulate import Arrival, drive
 
@@ -37,7 +38,10 @@ class Chains:
     has_original = True
 
     def __init__(self, kind: str, apps: Sequence[str]) -> None:
-        kit = LangChainKit(llm_parts(kind), Sizes(passages(64)), "load")
+        parts = llm_parts(kind)
+        if kind == "real":
+            parts.llm.profile = measure(parts.llm, budget_s=PROFILE_S)
+        kit = LangChainKit(parts, Sizes(passages(64)), "load")
         chains = {
             "naive RAG": kit.pipeline("naive"),
             "advanced RAG": advanced(kit),

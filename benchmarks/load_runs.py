@@ -27,6 +27,9 @@ BASE = "topology"
 
 RESAMPLES = 500
 
+PROFILE_S = 20.0
+"""For the profile of each real engine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Way:

@@ -350,8 +350,8 @@ class EngineScheduler:
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
-        each = waiting / self.instances.count_up
-        return self._company.is_enough(at, request.query, request.items[0], each, more)
+        waited_s = (now_s - request.since_s) * waiting / self.instances.count_up  # as if all came with this one
+        return self._company.is_enough(at, request.query, request.items[0], waited_s, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
