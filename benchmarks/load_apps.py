@@ -176,12 +176,16 @@ class InRealTime:
             has_passes: {name: prepare(name, engines, passes, graphs) for name in self.mix}
             for has_passes, passes in ((True, DEFAULT), (False, ()))
         }
-        first = [Arrival(-1 - n, name, 0.0) for n, name in enumerate(self.mix)]
-        on_host(driven(self._apps[True], first))  # what is loaded and compiled at first use
+        warm_up(self._apps[True])
 
     def measure(self, way: Way, arrivals: Sequence[Arrival], run: int) -> Measured:
         runtime.host.use(way.policy)
         return on_host(measured(driven(self._apps[way.has_passes], arrivals, run), self._meters))
+
+
+def warm_up(apps: Mapping[str, Prepared]) -> None:
+    """A query of each, for what is loaded and compiled at first use."""
+    on_host(driven(apps, [Arrival(-1 - n, name, 0.0) for n, name in enumerate(apps)]))
 
 
 def driven(apps: Mapping[str, Prepared], arrivals: Sequence[Arrival], run: int = 0) -> Coroutine[Any, Any, list[Ended]]:

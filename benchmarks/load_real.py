@@ -64,11 +64,9 @@ def real_engines(budget_s: float) -> RealEngines:
     profiles, demands = {}, {}
     for name, engine in made.items():
         began_s, used_s = time.perf_counter(), _processors_s()
-        profiles[name] = measure(engine, budget_s=budget_s)
+        profiles[name] = engine.profile = measure(engine, budget_s=budget_s)  # type: ignore[attr-defined]
         demands[name] = (_processors_s() - used_s) / (time.perf_counter() - began_s)
     made["store"] = ProfileStore(texts(), PAPER["searching"], PAPER["ingestion"])
-    for name, engine in made.items():
-        engine.profile = profiles.get(name, PAPER["searching"])  # type: ignore[attr-defined]
     return RealEngines(made, profiles, demands)
 
 

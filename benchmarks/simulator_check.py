@@ -42,6 +42,7 @@ from load_apps import (
     on_host,
     prepare,
     texts,
+    warm_up,
 )  # fmt: skip
 from load_real import REAL_GRAPHS, real_engines
 
@@ -256,7 +257,7 @@ def real_world(mix: Mapping[str, float], budget_s: float) -> Iterator[World]:
             ),
         }  # fmt: skip
         apps = {name: prepare(name, real.shared, graphs=REAL_GRAPHS) for name in mix}
-        run_really(apps, [Arrival(-1 - n, name, 0.0) for n, name in enumerate(mix)])  # what is compiled at first use
+        warm_up(apps)
         system = System(servers, cores=len(os.sched_getaffinity(0)))
         used = ", ".join(f"{name} {n:.2f}" for name, n in real.demands.items())
         note = f"{_told(real.profiles)}; cores in use: {used}"

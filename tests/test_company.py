@@ -11,7 +11,7 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Emit, Item, Urgency
 from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
-from teola_plugin.runtime.company import PIECE_CHARACTERS
+from teola_plugin.runtime.company import PIECE_CHARACTERS, Company
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.lane import Rules
@@ -178,6 +178,10 @@ def test_what_an_instance_has_cached_another_has_not() -> None:
         assert begun(scheduler) == begins
     put(scheduler, 2, P(2, decode_s=0.2), f"{text}2")
     assert begun(scheduler) == [2], "both have it by now"
+    company, item = Company(LLM, has_prefixes=True), Item(text, 3, id=3)
+    for at, sent in enumerate((text, "," * len(text))):
+        company.start(at, "decoding", {"max_tokens": 2}, [Item(sent, at, id=at + 1)], at)
+    assert [company.is_enough(at, 3, item, 0.0) for at in (0, 1)] == [False, True]
 
 
 def test_nobody_waits_for_what_hangs_for_longer_than_its_age() -> None:

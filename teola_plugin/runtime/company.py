@@ -112,9 +112,9 @@ class Company:
 
     def start(self, at: int, op: str, settings: Mapping[str, Any], items: Sequence[Item], query: Hashable) -> None:
         """These are with that instance from now on."""
+        texts = self.texts(settings, 1)
         for item in items:
             if op == "decoding":
-                texts = self.texts(settings, 1)
                 self._crowds.setdefault(at, Crowd()).add(query, texts)
                 self._running[item.id] = (at, query, texts)
             if isinstance(item.payload, str):

@@ -208,7 +208,7 @@ class EngineScheduler:
         if not picks:
             return None
         first = queue[picks[0].index]
-        waiting = len({request.query for request in queue}) if self._company else 0
+        waiting = len({request.query for request in queue}) if self._limit else 0
         at = self._instance_for(first, waiting, room, now_s)
         if at is None:
             return None
@@ -327,11 +327,16 @@ class EngineScheduler:
                 self.waits_until_s = request.since_s + self.limits.aging_s
         return at
 
+    @property
+    def _limit(self) -> Company | None:
+        """What says how many texts run side by side, where the policy asks for it."""
+        return self._company if self.policy is critical_path else None
+
     def _in_company(
         self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: int, now_s: float
     ) -> Sequence[Pick]:
         """Of these, those before the first that had better wait."""
-        if self._company is None or self.policy is not critical_path:
+        if (limit := self._limit) is None:
             return picks
         more = Crowd()
         queries: set[Hashable] = set()
@@ -341,17 +346,17 @@ class EngineScheduler:
                 return picks[:place]
             queries.add(request.query)
             if request.op == "decoding":
-                more.add(request.query, self._company.texts(request.settings, pick.count))
+                more.add(request.query, limit.texts(request.settings, pick.count))
         return picks
 
     def _has_company(self, at: int, request: Request, waiting: int, now_s: float, more: Crowd | None = None) -> bool:
         """An LLM's instance has so many texts to write that this one had better wait; `more`: what begins with it."""
-        if self._company is None or self.policy is not critical_path or request.op != "decoding":
+        if (limit := self._limit) is None or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
         waited_s = (now_s - request.since_s) * waiting / self.instances.count_up  # as if all came with this one
-        return self._company.is_enough(at, request.query, request.items[0], waited_s, more)
+        return limit.is_enough(at, request.query, request.items[0], waited_s, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]

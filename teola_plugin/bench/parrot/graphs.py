@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.graph import Graph, parse
-
-TOKEN_CHARACTERS = 4
+from teola_plugin.profile import TOKEN_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
