@@ -77,8 +77,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("prompts", "begins"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_who_begins(prompts: list[P], begins: list[int]) -> None:
-    scheduler = scheduler_of()
+@pytest.mark.parametrize("policy", ["topology", "critical_path"])
+def test_who_begins(policy: str, prompts: list[P], begins: list[int]) -> None:
+    scheduler = scheduler_of(policy)
     for number, p in enumerate(prompts):
         put(scheduler, number, p)
     assert begun(scheduler) == begins
@@ -88,7 +89,7 @@ HARD = [P(1, 3, 0.2), P(2, 3, 0.2)]
 """The second had better wait."""
 
 
-@pytest.mark.parametrize(("policy", "llm"), [("topology", LLM), ("to", LLM), ("po", LLM), ("critical_path", None)])
+@pytest.mark.parametrize(("policy", "llm"), [("to", LLM), ("po", LLM), ("topology", None), ("critical_path", None)])
 def test_others_know_of_no_company(policy: str, llm: LlmProfile | None) -> None:
     scheduler = scheduler_of(policy, llm)
     for number, p in enumerate(HARD):
@@ -233,8 +234,9 @@ def test_short_answers_to_long_prompts_come_sooner() -> None:
         return latencies_s
 
     found = {}
-    for policy in ("topology", "critical_path"):
+    for policy in ("to", "topology", "critical_path"):
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             found[policy] = runner.run(run(policy))
-    assert statistics.fmean(found["critical_path"]) < 0.8 * statistics.fmean(found["topology"])
-    assert max(found["critical_path"]) < max(found["topology"])
+    for policy in ("topology", "critical_path"):
+        assert statistics.fmean(found[policy]) < 0.8 * statistics.fmean(found["to"])
+        assert max(found[policy]) < max(found["to"])

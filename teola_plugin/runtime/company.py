@@ -1,4 +1,4 @@
-"""How many texts an LLM writes side by side, under `critical_path`.
+"""How many texts an LLM writes side by side, under `topology` and `critical_path`.
 
 A prefill holds up all that decodes on its instance. Where prompts are long and answers short, prompts that begin as
 soon as there is a slot hold up one another, and all end late:

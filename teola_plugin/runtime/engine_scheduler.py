@@ -16,7 +16,8 @@ Before the policy is asked:
   others of its operation and settings fill the batch.
 - **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
   `critical_path` lets no query wait for another's items: they have the next batch.
-- **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (company.py).
+- **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (company.py). So
+  it is with the two policies that tell queries apart.
 - **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
   an instance takes nothing else until it has had it.
 - **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
@@ -38,7 +39,7 @@ from teola_plugin.runtime.beginnings import Beginnings, beginning_of
 from teola_plugin.runtime.company import Company, Crowd
 from teola_plugin.runtime.instances import Instances
 from teola_plugin.runtime.pace import Pace
-from teola_plugin.runtime.policies import Pick, Policy, critical_path, po
+from teola_plugin.runtime.policies import APPLICATION_AWARE, Pick, Policy, critical_path, po
 from teola_plugin.runtime.shares import Shares
 
 RELAXED = 0.5
@@ -330,7 +331,7 @@ class EngineScheduler:
     @property
     def _limit(self) -> Company | None:
         """What says how many texts run side by side, where the policy asks for it."""
-        return self._company if self.policy is critical_path else None
+        return self._company if self.policy in APPLICATION_AWARE else None
 
     def _in_company(
         self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: int, now_s: float

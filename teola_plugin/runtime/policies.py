@@ -164,6 +164,9 @@ def _earliest(queue: Sequence[Waiting]) -> dict[Hashable, int]:
 
 POLICIES: dict[str, Policy] = {"po": po, "to": to, "topology": topology, "critical_path": critical_path}
 
+APPLICATION_AWARE = (topology, critical_path)
+"""Those that tell queries apart; the others know invocations only."""
+
 
 def no_priority(urgency: Urgency, begun_s: float) -> int:
     """In the order in which they are handed on."""
