@@ -33,7 +33,7 @@ STEADY = 0.95
 MANY = 64
 """Instances of each engine: as good as without end for one query."""
 
-SEEDS = 3
+SEEDS = 8
 """Draws of arrivals at each rate, whose means are taken: one alone can make ways differ by 2 % that do the same."""
 
 SAME = 0.05
@@ -101,7 +101,7 @@ class Curves:
 
 
 def curves(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes, more: Sequence[float] = ()) -> Curves:
-    """Every way at shares of the capacity of LlamaDist-TO, at half and nine tenths of LlamaDist-PO's, and at `more`."""
+    """Every way at shares of the capacity of LlamaDist-TO, at half and all that is steady of LlamaDist-PO's, and at `more`."""
     largest = tuned(setting, place, ways, sizes)
     loads = [Load(place, way, math.inf, sizes.burst, setting.seed, largest[way]) for way in ways]
     bursts = {run.load.way: run for run in setting.map(measure, loads)}
@@ -129,7 +129,7 @@ def _rates(bursts: Mapping[Way, Measured], sizes: Sizes, is_quick: bool, more: S
             chains.setdefault(way.policy, bursts[way].capacity_per_s)  # of LlamaDist, else of LlamaDistPC
     wanted = [share * chains.get("to", max(run.capacity_per_s for run in bursts.values())) for share in sizes.shares]
     if "po" in chains and not is_quick:
-        wanted += [share * chains["po"] for share in (0.5, 0.9)]
+        wanted += [share * chains["po"] for share in (0.5, STEADY)]
     kept: list[float] = []
     for rate in sorted([*wanted, *more]):
         if not kept or rate > (1 + SAME) * kept[-1]:
