@@ -20,8 +20,9 @@ from teola_plugin.bench.page import page
 from teola_plugin.bench.report import head_of, lines, markdown
 from teola_plugin.bench.teola.ablations import graph_ablation
 from teola_plugin.bench.teola.batches import FIGURE_7, ends, figure_4, figure_7
-from teola_plugin.bench.teola.critical_path import WAITING, spent_s
-from teola_plugin.bench.teola.measure import Load, Place, measure, path_of
+from teola_plugin.bench.teola.critical_path import WAITING, around_s, spent_s
+from teola_plugin.bench.teola.curves import MANY
+from teola_plugin.bench.teola.measure import Load, Place, around_of, measure, path_of
 from teola_plugin.bench.teola.modes import BEST, MORE, PAPERS, WAYS, Way
 from teola_plugin.cli import app
 from teola_plugin.errors import TeolaError
@@ -148,6 +149,29 @@ def test_the_critical_path_is_walked_back_by_dependencies() -> None:
         Span(0, "d", "store", 1.1, 1.5, 2.0),
     ]
     assert spent_s(graph, spans, 2.1) == pytest.approx({"embedder": 1.0, "store": 0.5, WAITING: 0.6})
+
+
+def test_what_stands_around_the_work_of_an_engine() -> None:
+    graph = parse(
+        "inputs(x); q = embedding(x) @ embedder; d = searching(q) @ store; r = reranking(d) @ ranker\n"
+        "a = embedding(r) @ embedder; w = websearch(x) @ web; o = aggregate(a, w); outputs(o)"
+    )
+    spans = [
+        Span(0, "q", "embedder", 0.1, 0.1, 1.0),
+        Span(0, "d", "store", 1.0, 1.0, 1.5),
+        Span(0, "r", "ranker", 1.5, 1.5, 3.5),
+        Span(0, "r", "ranker", 1.5, 1.6, 2.6),  # the shorter half may be the last
+        Span(0, "a", "embedder", 3.5, 3.5, 3.8),
+    ]
+    around = around_s(graph, spans, lambda span: span.end_s - span.begin_s)
+    assert around == pytest.approx({"embedder": 0.1, "store": 1.0 + 1.0 + 0.3, "ranker": 1.5 + 0.3})
+
+
+@pytest.mark.parametrize("app", "ABCE")
+def test_no_query_is_shorter_than_its_bound(app: str) -> None:
+    alone = measure(Load(Place((app,)), BEST, 0.0, 3))
+    for engine, around in around_of(Load(Place((app,)), BEST, 0.0, 3, instances=MANY)).items():
+        assert around + alone.work_s(engine) <= alone.mean_s + 1e-9, engine
 
 
 @pytest.mark.parametrize("way", [PAPERS[0], BEST], ids=str)

@@ -1,15 +1,21 @@
-"""What a query spends its time with: the chain of requests that its end waited for, walked back from the end.
+"""What a query spends its time with, and how little it could be.
 
-embedder  [......]
-store             [..]
-llm       [..........]    [........]        walked back: llm, store, embedder
+The chain of requests that its end waited for, walked back from the end:
+
+    embedder  [......]
+    store             [..]
+    llm       [..........]    [........]        walked back: llm, store, embedder
+
+And around the work of one engine, in whatever order: until its first request can begin, and what has yet to follow
+its last. No order of things makes a query shorter than all three together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from teola_plugin.graph import Graph
+from teola_plugin.plan import is_request
 from teola_plugin.simulator import Span
 
 WAITING = "waiting"
@@ -33,6 +39,29 @@ def spent_s(graph: Graph, spans: Sequence[Span], latency_s: float) -> Mapping[st
         now_s, names = last.begin_s, _nearest(graph, graph[last.primitive].dependencies, by_primitive)
     spent[WAITING] += now_s
     return spent
+
+
+def around_s(graph: Graph, spans: Sequence[Span], single_s: Callable[[Span], float]) -> Mapping[str, float]:
+    """At least so many seconds until each engine can begin and from when it ends to the end of the query, together.
+
+    `spans`: of one query of this graph that began at 0, on engines without end. `single_s`: what a request takes of
+    which only one item is left.
+    """
+    shortest_s: dict[str, float] = {}
+    for span in spans:
+        shortest_s[span.primitive] = min(single_s(span), shortest_s.get(span.primitive, single_s(span)))
+    consumers = graph.consumers()
+    after_s: dict[str, float] = {}
+    for p in reversed(graph.primitives):
+        behind = consumers[p.name] if p.name in shortest_s or not is_request(p) else ()  # not of one that was skipped
+        after_s[p.name] = max((shortest_s.get(c.name, 0.0) + after_s[c.name] for c in behind), default=0.0)
+    by_engine: dict[str, list[Span]] = {}
+    for span in spans:
+        by_engine.setdefault(span.engine, []).append(span)
+    return {
+        engine: min(span.begin_s for span in mine) + min(after_s[span.primitive] for span in mine)
+        for engine, mine in by_engine.items()
+    }
 
 
 def _nearest(graph: Graph, names: Iterable[str], asked: Mapping[str, Sequence[Span]]) -> set[str]:

@@ -101,7 +101,7 @@ class Curves:
 
 
 def curves(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes, more: Sequence[float] = ()) -> Curves:
-    """Every way at shares of the capacity of LlamaDist-TO, at half and all that is steady of LlamaDist-PO's, and at `more`."""
+    """Every way at shares of the capacity of LlamaDist-TO, at two of LlamaDist-PO's, and at `more`."""
     largest = tuned(setting, place, ways, sizes)
     loads = [Load(place, way, math.inf, sizes.burst, setting.seed, largest[way]) for way in ways]
     bursts = {run.load.way: run for run in setting.map(measure, loads)}

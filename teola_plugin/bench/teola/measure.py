@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from teola_plugin.bench.apps import APPS
-from teola_plugin.bench.teola.critical_path import spent_s
+from teola_plugin.bench.teola.critical_path import around_s, spent_s
 from teola_plugin.bench.teola.modes import Way
 from teola_plugin.bench.teola.testbed import HOP_S, INSTANCES, LLM_SIZES, context_of, servers_of
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import durations
 from teola_plugin.plan import Plan, make_plan
+from teola_plugin.profile import Profile
 from teola_plugin.runtime.simulate import Arrival, poisson
-from teola_plugin.simulator import EngineUse, Simulation, System, Workload, simulate
+from teola_plugin.simulator import EngineUse, Simulation, Span, System, Workload, simulate
 
 ALONE_S = 1000.0
 """Between queries that are to be alone."""
@@ -73,6 +74,10 @@ class Measured:
         ordered = sorted(self.latencies_s)
         return ordered[math.ceil(0.99 * len(ordered)) - 1]
 
+    def work_s(self, engine: str) -> float:
+        """Of each instance, for a query."""
+        return self.engines[engine].busy_s / (self.load.instances * INSTANCES[engine] * len(self.latencies_s))
+
     @property
     def per_s(self) -> float:
         return len(self.latencies_s) / self.took_s
@@ -100,6 +105,32 @@ def path_of(load: Load) -> Mapping[str, float]:
     """What the end of its first query, alone, waited for: see critical_path.py."""
     done = _simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
     return spent_s(plan_of(load.place, load.place.apps[0], load.way).graph, done.spans, done.ended[0].latency_s)
+
+
+def around_of(load: Load) -> Mapping[str, float]:
+    """Around the work of each engine, mean of its queries: see critical_path.py. For queries of one app, one at a time.
+
+    Of a query that does not need the engine, none.
+    """
+    done = _simulated(load, trace=True)
+    context = context_of(load.place.apps[0], load.place.size, load.way, has_logs=load.place.has_logs)
+    graph = plan_of(load.place, load.place.apps[0], load.way).graph
+
+    def single_s(span: Span) -> float:
+        profile = context.profiles.get(span.engine)
+        took_s = span.end_s - span.begin_s
+        return min(took_s, profile.predict_s(1)) if isinstance(profile, Profile) else took_s
+
+    begun_s = {ended.arrival.number: ended.arrival.at_s for ended in done.ended}
+    by_query: dict[int, list[Span]] = {}
+    for span in done.spans:
+        at_s = begun_s[span.query]
+        by_query.setdefault(span.query, []).append(replace(span, begin_s=span.begin_s - at_s, end_s=span.end_s - at_s))
+    found: dict[str, float] = {}
+    for spans in by_query.values():
+        for engine, seconds in around_s(graph, spans, single_s).items():
+            found[engine] = found.get(engine, 0.0) + seconds / len(done.ended)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
