@@ -67,6 +67,8 @@ def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any
         return ray
     if address is None or address == "local":
         return _start(ray, num_cpus)
+    if address == "auto":
+        address = _meant_by_auto()
     if address != "auto":
         _check_port(address)
     try:
@@ -105,8 +107,18 @@ def _start(ray: Any, num_cpus: float | None) -> Any:
     return ray
 
 
+def _meant_by_auto() -> str:
+    """Where Ray would go: to a cluster that runs here, else to the last one noted, which may have died since."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+
+        return canonicalize_bootstrap_address("auto") or "auto"
+    except (ImportError, ConnectionError):  # another release; nothing is noted, as Ray then says
+        return "auto"
+
+
 def _check_port(address: str) -> None:
-    """Ray itself would try for a minute."""
+    """Ray itself would try for minutes."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     if not parts.hostname or not parts.port:
         raise EngineError(f"{address!r} is no address of Ray: expected host:port or ray://host:port")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -146,6 +147,20 @@ def test_a_dead_address_is_told_from_a_missing_one() -> None:
     said = done.stdout.splitlines()
     assert len(said) == len(addresses)
     assert all(repr(address) in line and "Ray" in line for address, line in zip(addresses, said, strict=True))
+
+
+def test_a_cluster_that_is_noted_and_died_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    code = (
+        "import functools, ray._private.services\n"
+        "from teola_plugin.runtime.ray_cluster import connect\n"
+        "ray._private.services.find_gcs_addresses = functools.cache(set)  # not those of other tests\n"
+        "connect('auto')"
+    )
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert re.search(r"EngineError: there is no Ray at '[\d.]+:1'", done.stderr), done.stderr
 
 
 def test_instances_are_added_and_taken_away_under_load(cluster: Any) -> None:
