@@ -36,6 +36,9 @@ MANY = 64
 SEEDS = 8
 """Draws of arrivals at each rate, whose means are taken: one alone can make ways differ by 2 % that do the same."""
 
+TUNING_SEEDS = 3
+"""Of these the first so many are drawn to find the largest batches by: one alone can find some that are bad."""
+
 SAME = 0.05
 """Two rates that differ by less are one."""
 
@@ -146,16 +149,18 @@ def tuned(setting: Setting, place: Place, ways: Sequence[Way], sizes: Sizes) -> 
     doubled = DOUBLED[3::3] if setting.quick else DOUBLED
     for at in (1, 0):  # first the other engines, then the LLMs
         loads = [
-            Load(place, way, rate, sizes.queries, setting.seed, _with(found[way], at, each))
+            Load(place, way, rate, sizes.queries, seed, _with(found[way], at, each))
             for way in tuning
             for each in reversed(doubled)
             if each <= LARGEST[at]
+            for seed in sizes.seeds[:TUNING_SEEDS]
         ]
-        tried: dict[Way, list[Measured]] = {}
+        tried: dict[Way, dict[tuple[int, int], float]] = {way: {} for way in tuning}
         for run in setting.map(measure, loads):
-            tried.setdefault(run.load.way, []).append(run)
-        for way, runs in tried.items():
-            found[way] = min(runs, key=lambda run: run.mean_s).load.largest or LARGEST
+            sums, largest = tried[run.load.way], run.load.largest or LARGEST
+            sums[largest] = sums.get(largest, 0.0) + run.mean_s
+        for way, sums in tried.items():
+            found[way] = min(sums, key=lambda largest: sums[largest])
     return found
 
 
