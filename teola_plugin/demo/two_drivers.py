@@ -55,5 +55,7 @@ def _table(before: dict[str, Sequence[int]], after: dict[str, Sequence[int]]) ->
     table = Table("engine on Ray", "items", "batches", "of both processes", title="two processes, the same engines")
     for name, counts in after.items():
         earlier = before.get(name, (0, 0, 0))
+        if counts[0] == earlier[0]:
+            continue  # LlamaIndex's: neither process asks it now
         table.add_row(name, *(str(now - then) for now, then in zip(counts, earlier, strict=True)))
     return table
