@@ -59,7 +59,8 @@ def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any
     """
     if _ours and not is_connected() and os.environ.get("RAY_ADDRESS") == _ours:
         del os.environ["RAY_ADDRESS"]
-    address = address or os.environ.get("RAY_ADDRESS") or None
+    if not address or address == "auto":  # as for Ray
+        address = os.environ.get("RAY_ADDRESS") or address or None
     if address is None or address == "local":
         _ask_for_token()
     ray = import_ray()
@@ -113,7 +114,7 @@ def _meant_by_auto() -> str:
         from ray._private.services import canonicalize_bootstrap_address
 
         return canonicalize_bootstrap_address("auto") or "auto"
-    except (ImportError, ConnectionError):  # another release; nothing is noted, as Ray then says
+    except (ImportError, ConnectionError, ValueError):  # another release; nothing that it could be: Ray says so
         return "auto"
 
 

@@ -149,7 +149,10 @@ def test_a_dead_address_is_told_from_a_missing_one() -> None:
     assert all(repr(address) in line and "Ray" in line for address, line in zip(addresses, said, strict=True))
 
 
-def test_a_cluster_that_is_noted_and_died_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("set_to", "said"), [("", r"'[\d.]+:1'"), ("ray://127.0.0.1:2", "'ray://127.0.0.1:2'")], ids=["noted", "set"]
+)
+def test_a_cluster_that_died_is_not_waited_for(set_to: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     code = (
@@ -158,9 +161,9 @@ def test_a_cluster_that_is_noted_and_died_is_not_waited_for(tmp_path: Path) -> N
         "ray._private.services.find_gcs_addresses = functools.cache(set)  # not those of other tests\n"
         "connect('auto')"
     )
-    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""}
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": set_to}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    assert re.search(r"EngineError: there is no Ray at '[\d.]+:1'", done.stderr), done.stderr
+    assert re.search(f"EngineError: there is no Ray at {said}", done.stderr), done.stderr
 
 
 def test_instances_are_added_and_taken_away_under_load(cluster: Any) -> None:
