@@ -85,8 +85,7 @@ class Measured:
     @property
     def busiest(self) -> tuple[str, float]:
         """The engine whose instances were busy for the largest share of the time, and that share."""
-        places = self.load.instances * self.took_s
-        shares = {name: use.busy_s / (places * INSTANCES[name]) for name, use in self.engines.items()}
+        shares = {name: self.work_s(name) * self.per_s for name in self.engines}
         return max(shares.items(), key=lambda pair: pair[1])
 
     @property
