@@ -61,3 +61,34 @@ def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert runner.run(crashed()) == expected
+
+
+def test_an_instance_that_has_left_does_not_speak_for_the_one_in_its_place() -> None:
+    class Slow:
+        def __init__(self, takes_s: float) -> None:
+            self.takes_s = takes_s
+
+        async def recovered(self) -> None:
+            await asyncio.sleep(self.takes_s)
+
+    async def crashed() -> None:
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Any) -> None:
+            tasks.append(asyncio.get_running_loop().create_task(work))
+
+        recovery = Recovery("engine", scheduler, Counts(), None, spawn=spawn, back=lambda: None, gone=lambda e: None)
+        one, other = Slow(1.0), Slow(2.0)
+        recovery.crashed(Attempt(one, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
+        scheduler.resize(1)
+        scheduler.resize(2)
+        assert scheduler.instances.is_up(1)
+        recovery.crashed(Attempt(other, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert not scheduler.instances.is_up(1)
+        await asyncio.gather(*tasks)
+        assert scheduler.instances.is_up(1)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(crashed())

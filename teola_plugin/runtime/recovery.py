@@ -46,6 +46,7 @@ class Recovery:
         self._back = back
         self._gone = gone
         self._loop = asyncio.get_running_loop()
+        self._down: dict[int, Engine] = {}  # what is to recover, by place; after a resize another may stand there
         self._restarted_s: dict[int, float] = {}  # when each instance was restarted last
 
     def rule(self, stall_s: float | None) -> None:
@@ -61,6 +62,7 @@ class Recovery:
         self._counts.crashes += 1
         log.warning("engine %r: instance %d crashed with %d items in it", self._name, attempt.at, len(attempt.numbers))
         self._scheduler.mark(attempt.at, is_up=False)
+        self._down[attempt.at] = attempt.engine
         self._spawn(self._recover(attempt.engine, attempt.at))
 
     async def _recover(self, instance: Engine, at: int) -> None:
@@ -75,8 +77,10 @@ class Recovery:
                     self._gone(e)  # and the next request may find it well again
                     break
             await asyncio.sleep(wait_s)
-        self._scheduler.mark(at, is_up=True)
-        self._back()
+        if self._down.get(at) is instance:
+            del self._down[at]
+            self._scheduler.mark(at, is_up=True)
+            self._back()
 
     # --- stalls ------------------------------------------------------------------------------------------------------
 
