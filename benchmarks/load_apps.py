@@ -22,8 +22,7 @@ from teola_plugin.engines import Batch, Emit, Engine, EngineSpec
 from teola_plugin.errors import EngineError
 from teola_plugin.graph import parse
 from teola_plugin.passes import DEFAULT, Context, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import make_plan
+from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER, PAPER_LLM
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
@@ -221,7 +220,7 @@ def prepare(
     )
     graph = optimize_graph(parse(textwrap.dedent(graphs[app])), passes, context, strict=True).graph
     specs = {name: EngineSpec("engine", engine, name) for name, engine in engines.items()}
-    return Prepared(make_plan(graph, durations(graph, context)), FUNCTIONS, specs)
+    return Prepared(planned(graph, context), FUNCTIONS, specs)
 
 
 def inputs_of(app: str, number: int, run: int = 0) -> dict[str, Any]:

@@ -29,8 +29,7 @@ import typer
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import parse
 from teola_plugin.passes import Context
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import make_plan
+from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER_LLM
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engine_scheduler import Limits
@@ -158,7 +157,7 @@ async def _measured(
 def _prepared(text: str, llm: ProfileLLM) -> Prepared:
     graph = parse(text)
     context = Context({"llm": llm.profile}, {"llm": llm.capabilities}, expected_tokens=ANSWER_TOKENS)
-    return Prepared(make_plan(graph, durations(graph, context)), {}, {"llm": EngineSpec("engine", llm, "llm")})
+    return Prepared(planned(graph, context), {}, {"llm": EngineSpec("engine", llm, "llm")})
 
 
 def _inputs(drawn: random.Random, shots: Sequence[str], app: str) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """`optimize` and what it keeps: the way from a user's object to the same object, sooner.
 
-pipeline --adapter.trace--> p-graph --passes--> e-graph --make_plan--> plan        once
+pipeline --adapter.trace--> p-graph --passes--> e-graph --planned--> plan          once
 call: session + run-ahead of the plan, and the framework's own method inside it    each time
 """
 
@@ -23,9 +23,9 @@ from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
 from teola_plugin.engines import Urgency
 from teola_plugin.errors import TeolaError
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
+from teola_plugin.passes.estimates import planned
 from teola_plugin.passes.speculate_branches import speculate_branches
-from teola_plugin.plan import is_request, make_plan
+from teola_plugin.plan import is_request
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
@@ -107,7 +107,7 @@ class OptimizedPipeline:
         self.optimized, self.prepared = _prepared(traced, options)
         self.reports: deque[Report] = deque(maxlen=64)
         self._worth = Worth()
-        self._urgency = max(self.prepared.plan.remaining.values(), default=Urgency(1))
+        self._urgency = max(self.prepared.plan.remaining.values(), key=lambda each: each[:2], default=Urgency(1))
         self._stretches = {id(traced): (traced, self.prepared)}
 
     def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
@@ -310,7 +310,7 @@ def optimized(pipeline: Any) -> OptimizedPipeline:
 def _prepared(traced: Traced, options: Options) -> tuple[Optimized, Prepared]:
     context = _context(traced, options)
     optimized = optimize_graph(traced.graph, options.passes, context, strict=options.strict)
-    plan = make_plan(optimized.graph, durations(optimized.graph, context))
+    plan = planned(optimized.graph, context)
     return optimized, Prepared(plan, traced.functions, traced.engines, options.stream_lists)
 
 

@@ -88,17 +88,25 @@ class Completion(str):
         return self
 
 
+class Taker(NamedTuple):
+    """Seconds that an engine takes which gets values one by one: for a batch of them, and for each value in it."""
+
+    batch_s: float
+    item_s: float
+
+
 class Urgency(NamedTuple):
     """How far it is from a request to the output of its query, in requests and predicted seconds; itself included.
 
     `objective`: `latency` or `throughput` where somebody has deduced it (passes/deduce_objectives.py). `own_s`: of the
-    seconds, those that it takes itself.
+    seconds, those that it takes itself. `taker`: what follows it, if that can begin with each of its values.
     """
 
     depth: int = 0
     remaining_s: float = 0.0
     objective: str = ""
     own_s: float = 0.0
+    taker: Taker | None = None
 
 
 NOT_URGENT = Urgency()

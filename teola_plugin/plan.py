@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from teola_plugin.engines import NOT_URGENT, Urgency
+from teola_plugin.engines import NOT_URGENT, Taker, Urgency
 from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, Ref, map_depth, validate, yields
 
 
@@ -50,10 +50,13 @@ def is_request(primitive: Primitive) -> bool:
     return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
 
 
-def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None, then: Urgency = NOT_URGENT) -> Plan:
+def make_plan(
+    graph: Graph, seconds: Mapping[str, float] | None = None, then: Urgency = NOT_URGENT,
+    takers: Mapping[str, Taker] | None = None,
+) -> Plan:  # fmt: skip
     """The plan of a valid graph. `seconds`: what each primitive may take (`passes.estimates`).
 
-    `then`: what has yet to follow when all of it is there.
+    `then`: what has yet to follow when all of it is there. `takers`: what takes the values of a primitive one by one.
 
     Raises: GraphError.
     """
@@ -69,6 +72,7 @@ def make_plan(graph: Graph, seconds: Mapping[str, float] | None = None, then: Ur
             max((each.remaining_s for each in behind), default=then.remaining_s) + own_s,
             p.setting("objective", ""),
             own_s,
+            (takers or {}).get(p.name),
         )
     return Plan(
         graph,

@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-from teola_plugin.engines import Capabilities, Failed, Urgency
+from teola_plugin.engines import Capabilities, Failed, Taker, Urgency
 from teola_plugin.runtime.lane import Rules
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.tenancy import Terms
@@ -39,12 +39,14 @@ class Scene:
     def ask(
         self, *payloads: str, op: str = "embedding", settings: dict[str, Any] | None = None, tenant: str = "",
         deadline_s: float = math.inf, owner: int = 1, depth: int = 0, remaining_s: float = 0.0,
+        taker: Taker | None = None,
     ) -> list[Watched]:  # fmt: skip
         replies = [Watched() for _ in payloads]
         self.replies += replies
         self.host.submit(
             self.engine, op, payloads, settings or {}, replies,  # type: ignore[arg-type]
-            query=Query(owner, Terms(tenant, deadline_s), self.loop.time()), urgency=Urgency(depth, remaining_s),
+            query=Query(owner, Terms(tenant, deadline_s), self.loop.time()),
+            urgency=Urgency(depth, remaining_s, taker=taker),
         )  # fmt: skip
         return replies
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from teola_plugin.engines import Capabilities, Done
+from teola_plugin.engines import Capabilities, Done, Taker
 from teola_plugin.errors import Overloaded
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
@@ -43,6 +43,18 @@ async def texts_that_hold_each_other_up_come_one_by_one() -> list[str]:
     await scene.until_all_ended()
     scene.expect(beside == [0] * 6, f"beside others {beside}, in {scene.record.batches}")
     scene.expect(scene.loop.time() < AGING_S, "each waited until it was too old to wait")
+    return scene.problems
+
+
+async def texts_that_are_handed_on_come_in_waves() -> list[str]:
+    scene = Scene(LLM, policy="critical_path")
+    scene.engine.instances[0].profile = LlmProfile(Profile.affine(1.0), Profile.affine(0.1))
+    for n in range(4):
+        scene.ask(f"ok:{n}", op="decoding", settings=GREEDY, taker=Taker(0.1, 2.0))
+    await scene.until_all_ended()
+    sizes = [len(batch) for batch in scene.record.batches]
+    scene.expect(sizes == [2, 2], f"waves of {sizes}")
+    scene.expect(scene.loop.time() < AGING_S, "the later wave waited until it was too old to wait")
     return scene.problems
 
 
@@ -193,6 +205,7 @@ async def each_reader_has_what_was_found() -> list[str]:
 SCENES = (
     deep_ones_first,
     texts_that_hold_each_other_up_come_one_by_one,
+    texts_that_are_handed_on_come_in_waves,
     one_call_for_a_batch,
     one_call_at_a_time,
     old_ones_first,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.engines import WRITES, Capabilities, Done, Failed, Outcome, Urgency
+from teola_plugin.engines import WRITES, Capabilities, Done, Failed, Outcome, Taker, Urgency
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.lane import Lane, Rules
@@ -31,6 +31,9 @@ PATIENCE_S = 5000.0
 
 LLM_PROFILE = LlmProfile(Profile.affine(0.3), Profile.affine(0.1))
 """With this, prompts of several queries wait for each other at an LLM (runtime/company.py)."""
+
+TAKERS = (None, Taker(0.5, 2.0))
+"""With the latter, texts of a query that has the LLM to itself come in waves (runtime/waves.py)."""
 
 STALL_S = 8.0
 AGING_S = 5.0
@@ -168,7 +171,7 @@ class World:
         self.host.submit(
             served.engine, op, [one.payload for one in asked], settings, [one.reply for one in asked],  # type: ignore[arg-type]
             query=Query(owner, Terms(tenant, deadline_s), now_s),
-            urgency=Urgency(rng.randint(0, 5), rng.uniform(0, 100)),
+            urgency=Urgency(rng.randint(0, 5), rng.uniform(0, 100), taker=TAKERS[owner % 2]),
         )  # fmt: skip
         self.loop.call_soon(self.look, served)
         return asked

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.engines import Batch, Capabilities, Emit, Item, Urgency
+from teola_plugin.engines import Batch, Capabilities, Emit, Item, Taker, Urgency
 from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
 from teola_plugin.runtime.company import PIECE_CHARACTERS, Company
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.lane import Rules
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 
@@ -49,10 +50,10 @@ def scheduler_of(
     )
 
 
-def put(scheduler: EngineScheduler, number: int, p: P, text: str = "") -> None:
+def put(scheduler: EngineScheduler, number: int, p: P, text: str = "", *, taker: Taker | None = None) -> None:
     """Queue it; the lower its number, the sooner it is due."""
     text = text or f"{number:04}".ljust(400 * p.prefill_s, ".")
-    item = Item(text, p.query, id=number + 1)
+    item = Item(text, p.query, id=number + 1, urgency=Urgency(taker=taker))
     scheduler.submit(Request(p.op, p.settings, [item], p.query, 1, begun_s=float(number)))
 
 
@@ -182,7 +183,25 @@ def test_what_an_instance_has_cached_another_has_not() -> None:
     company, item = Company(LLM, has_prefixes=True), Item(text, 3, id=3)
     for at, sent in enumerate((text, "," * len(text))):
         company.start(at, "decoding", {"max_tokens": 2}, [Item(sent, at, id=at + 1)], at)
-    assert [company.is_enough(at, 3, item, 0.0) for at in (0, 1)] == [False, True]
+    assert [company.is_enough(at, 3, item, 1, 0.0) for at in (0, 1)] == [False, True]
+
+
+def test_prompts_that_come_together_hold_others_up_together() -> None:
+    """One query writes 2 s on; a prompt of another takes 1 s, and so does each that comes with it."""
+    company, item = Company(LLM, has_prefixes=False), Item("." * 400, 2, id=2)
+    company.start(0, "decoding", {"max_tokens": 20}, [Item("", 1, id=1)], 1)
+    assert [company.is_enough(0, 2, item, together, 0.0) for together in (1, 4, 5)] == [False, False, True]
+    assert not company.is_enough(0, 1, item, 5, 0.0), "it needs them all"
+
+
+@pytest.mark.parametrize("taker", [None, Taker(0.1, 0.1)])
+def test_only_those_that_are_handed_on_come_together(taker: Taker | None) -> None:
+    scheduler = scheduler_of()
+    put(scheduler, 0, P(1, 1, 2.0))
+    assert begun(scheduler) == [0]
+    for number in range(1, 6):
+        put(scheduler, number, P(2, 1, 2.0), taker=taker)
+    assert begun(scheduler) == ([] if taker else [1, 2, 3, 4, 5])
 
 
 def test_nobody_waits_for_what_hangs_for_longer_than_its_age() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from teola_plugin.engines import Batch, Capabilities, Item, Urgency
 from teola_plugin.runtime.beginnings import PREFIX_CHARS
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.request import Request
 
 
 @dataclass(frozen=True)

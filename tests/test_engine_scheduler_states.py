@@ -8,16 +8,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from teola_plugin.engines import Batch, Capabilities, Item, Urgency
+from teola_plugin.engines import Batch, Capabilities, Item, Taker, Urgency
 from teola_plugin.errors import Overloaded
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.shares import OVERFULL
 
 LIMIT = 12
 SLOW = LlmProfile(Profile.affine(5.0), Profile.affine(1.0))
 """Of several queries, nearly all had better wait."""
+
+TAKERS = (None, Taker(1.0, 20.0))
+"""After the latter, texts that are there early gain a lot."""
 
 OBJECTIVES = ("", "", "latency", "throughput")
 
@@ -60,11 +64,13 @@ class Use(RuleBasedStateMachine):
         size=st.integers(0, 7), tenant=st.sampled_from("abc"), query=st.integers(1, 3), depth=st.integers(0, 3),
         kind=st.integers(0, 1), tokens=st.integers(0, 70), op=st.sampled_from(("decoding", "partial_prefilling")),
         text=st.sampled_from(("text", "text and more", "other")), objective=st.sampled_from(OBJECTIVES),
+        taker=st.sampled_from(TAKERS),
     )  # fmt: skip
     def submit(
-        self, size: int, tenant: str, query: int, depth: int, kind: int, tokens: int, op: str, text: str, objective: str
-    ) -> None:
-        urgency = Urgency(depth, 0.0, objective)
+        self, size: int, tenant: str, query: int, depth: int, kind: int, tokens: int, op: str, text: str,
+        objective: str, taker: Taker | None,
+    ) -> None:  # fmt: skip
+        urgency = Urgency(depth, 0.0, objective, taker=taker)
         items = [
             Item(text, query, id=self.last_id + n + 1, tenant=tenant, tokens=tokens, urgency=urgency)
             for n in range(size)
@@ -145,7 +151,7 @@ class Use(RuleBasedStateMachine):
     def answer_all(self, how: str, more: bool) -> None:
         """Of the oldest call, which goes on; and something is there that could be next."""
         if more:
-            self.submit(2, "a", 1, 1, 0, 1, "decoding", "text", "")
+            self.submit(2, "a", 1, 1, 0, 1, "decoding", "text", "", None)
         for item_id in [item.id for item in self.calls[0].items] if self.calls else ():
             if item_id in self.running:
                 self._ended(item_id, how)

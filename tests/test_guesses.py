@@ -17,7 +17,7 @@ import pytest
 from teola_plugin.engines import Batch, Completion, Done, Emit, Failed
 from teola_plugin.graph import parse
 from teola_plugin.passes import BRANCHES, DEFAULT, Context, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
+from teola_plugin.passes.estimates import planned
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.local import LocalHost
@@ -94,7 +94,7 @@ async def come_to(text: str, passes: Sequence[Pass], functions: Mapping[str, Any
     }
     words = ["a", "b", "c"][: drawn.randint(0, 3)]
     graph = optimize_graph(parse(text), passes, CONTEXT, strict=True).graph
-    plan = make_plan(graph, durations(graph, CONTEXT))
+    plan = planned(graph, CONTEXT)
     specs = {name: engine.spec for name, engine in engines.items()}
     prepared = Prepared(plan, {name: Function(call) for name, call in functions.items()}, specs)
     host = LocalHost(loop=asyncio.get_running_loop())
@@ -160,7 +160,7 @@ outputs(q)
     llm, embedder = InTurn(name="llm", concurrent=True), FakeEngine(name="embedder", max_items=1)
     llm.turns = turns
     graph = optimize_graph(parse(text.strip()), BRANCHES, CONTEXT, strict=True).graph
-    plan = make_plan(graph, durations(graph, CONTEXT))
+    plan = planned(graph, CONTEXT)
     busy = make_plan(parse("inputs(x)\ny = embedding(x) @ embedder\noutputs(y)"))
     specs = {"llm": llm.spec, "embedder": embedder.spec}
 

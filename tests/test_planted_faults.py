@@ -26,6 +26,7 @@ from teola_plugin.runtime.policies import POLICIES, topology
 from teola_plugin.runtime.recovery import Recovery
 from teola_plugin.runtime.retries import Retries
 from teola_plugin.runtime.shares import Shares
+from teola_plugin.runtime.waves import Waves
 from tests.scenarios import SCENARIOS, play
 from tests.simulation import simulate
 
@@ -256,6 +257,12 @@ def a_listener_that_fails_fails_others(patch: pytest.MonkeyPatch) -> None:
 @fault
 def company_never_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Company, "end", lambda *_: None)
+
+
+@fault
+def a_later_wave_never_begins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Waves, "_wanted", staticmethod(lambda plan, at, running: min(plan.left[at][:1], default=0)))
+    patch.setattr(Waves, "until_s", property(lambda self: math.inf))
 
 
 @fault

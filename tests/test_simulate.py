@@ -15,8 +15,7 @@ from teola_plugin.errors import EngineClosed, EngineError, TeolaError
 from teola_plugin.graph import parse
 from teola_plugin.interpret import interpret
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import make_plan
+from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER, PAPER_LLM
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
@@ -81,7 +80,7 @@ def prepared(text: str, parts: dict[str, Any], functions: dict[str, Function] = 
     )
     graph = optimize_graph(parse(text), DEFAULT, context, strict=True).graph
     specs = {name: EngineSpec("engine", each, name) for name, each in parts.items()}
-    return Prepared(make_plan(graph, durations(graph, context)), functions, specs)
+    return Prepared(planned(graph, context), functions, specs)
 
 
 def virtually(work: Callable[[LocalHost], Awaitable[T]], policy: PolicyName = "topology") -> T:

@@ -20,8 +20,7 @@ from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineError, GraphError, TeolaError
 from teola_plugin.graph import parse
 from teola_plugin.passes import BRANCHES, DEFAULT, Context, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import make_plan
+from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
@@ -129,7 +128,7 @@ def workload(
         allow_early_stop=True,
     )
     graph = optimize_graph(parse(textwrap.dedent(text)), passes, context, strict=True).graph
-    return Workload(make_plan(graph, durations(graph, context)), {"merged": merged, "best": best, **functions}, inputs)
+    return Workload(planned(graph, context), {"merged": merged, "best": best, **functions}, inputs)
 
 
 APPS = {"rag": workload(RAG, DEFAULT), "chat": workload(CHAT)}

@@ -33,8 +33,8 @@ from teola_plugin.bench.parrot.graphs import text
 from teola_plugin.bench.parrot.rows import rate_at
 from teola_plugin.graph import Graph, parse
 from teola_plugin.passes import DEFAULT, Context, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import Plan, make_plan
+from teola_plugin.passes.estimates import planned
+from teola_plugin.plan import Plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.simulate import poisson
@@ -183,7 +183,7 @@ def _plan(way: Way, n: int) -> Plan:
     known = {name: server.capabilities(bundles=False) for name, server in system(way).servers.items()}
     context = Context(PROFILES, known, expected_items=n, expected_tokens=PASSAGE_TOKENS)
     optimized = optimize_graph(graph(n, way.one_pool), way.passes, context, strict=True).graph
-    return make_plan(optimized, durations(optimized, context))
+    return planned(optimized, context)
 
 
 def least_s(n: int) -> float:

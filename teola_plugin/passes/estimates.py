@@ -7,12 +7,13 @@ framework's own run has got there: after everything that is written before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from teola_plugin.engines import NOT_URGENT, Taker, Urgency
 from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Arg, Graph, Literal, Primitive, map_depth, yields
 from teola_plugin.passes.rewrite import Context
-from teola_plugin.plan import is_request
+from teola_plugin.plan import Plan, is_request, make_plan
 from teola_plugin.profile import PAPER, PAPER_LLM, TOKEN_CHARACTERS, LlmProfile, Profile
 
 TESTBED = {
@@ -106,6 +107,79 @@ def durations(graph: Graph, context: Context) -> dict[str, float]:
     items = item_counts(graph, context.expected_items)
     unknown = context.expected_items
     return {p.name: _duration_s(p, instances(p, depths, items, unknown), context) for p in graph}
+
+
+def planned(graph: Graph, context: Context, then: Urgency = NOT_URGENT) -> Plan:
+    """The plan of a valid graph, by what its requests may take. `then`: see `make_plan`."""
+    return make_plan(graph, durations(graph, context), then, slowest_takers(graph, context))
+
+
+def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
+    """Of texts that LLMs write for items which are there together: the slowest of what takes these texts one by one.
+
+    None if something waits for all of them. Only engines that run one batch at a time and whose profile is known count.
+    """
+    depths, consumers = graph.depths(), graph.consumers()
+    found = {}
+    for p in graph:
+        if p.kind in DECODES and map_depth(p, depths) and _begin_together(p, graph, depths):
+            profiles = _batched(takers(p, depths, consumers), context)
+            if slowest := max(map(_taker, profiles), key=lambda each: each.item_s, default=None):
+                found[p.name] = slowest
+    return found
+
+
+def _begin_together(p: Primitive, graph: Graph, depths: Mapping[str, int]) -> bool:
+    """Nothing hands it one item after the other."""
+    givers = {each.name: each for each in graph}
+    seen, open_ = {p.name}, [p]
+    while open_:
+        for ref in open_.pop().refs:
+            giver = givers.get(ref.name)
+            if giver is None or not ref.star or giver.name in seen:
+                continue
+            seen.add(giver.name)
+            if giver.is_splittable or (is_request(giver) and map_depth(giver, depths)):
+                return False
+            if map_depth(giver, depths):
+                open_.append(giver)
+    return True
+
+
+def takers(
+    p: Primitive, depths: Mapping[str, int], consumers: Mapping[str, Sequence[Primitive]]
+) -> Collection[Primitive]:
+    """The requests that take the values of a primitive one by one; none if something waits for all of them."""
+    found: dict[str, Primitive] = {}
+    seen, open_ = {p.name}, [p]
+    while open_:
+        giver = open_.pop()
+        for taker in consumers[giver.name]:
+            stars = [ref.star for ref in taker.refs if ref.name == giver.name]
+            is_each = map_depth(taker, depths) == map_depth(p, depths) and stars and all(stars)
+            if not is_each or giver.name in taker.after or taker.engine == PIPELINE:
+                return ()
+            if is_request(taker):
+                found[taker.name] = taker
+            elif taker.name not in seen:
+                seen.add(taker.name)
+                open_.append(taker)
+    return found.values()
+
+
+def _batched(requests: Iterable[Primitive], context: Context) -> Iterator[Profile]:
+    """The profiles of those that run one batch at a time."""
+    for request in requests:
+        known = context.capabilities.get(request.engine)
+        profile = context.profiles.get(request.engine)
+        if isinstance(profile, Profile) and not (known and known.concurrent):
+            yield profile
+
+
+def _taker(profile: Profile) -> Taker:
+    one_s, most = profile.predict_s(1), max(2, profile.max_items)
+    item_s = (profile.predict_s(most) - one_s) / (most - 1)
+    return Taker(max(0.0, one_s - item_s), item_s)
 
 
 def batch_s(p: Primitive, count: float, context: Context) -> float:

@@ -11,7 +11,8 @@ soon as there is a slot hold up one another, and all end late:
 In between lies what is done here. A text beside `n` others is held up by about `n` prefills. So a prompt waits in the
 queue while `n` times its prefill takes longer than `PATIENCE` times what the others decode, and than `SHARE` of the
 time that the queries in the queue have waited by now, together: where many wait for long, the instance has to be used
-well above all. Texts of its own query do not count, since the query needs them all.
+well above all. Texts of its own query do not count, since the query needs them all. But where many of them begin at
+once, to be handed on one by one (waves.py), each of the other queries is held up by all their prefills.
 
 What a prefill and a step take is what the latency profile says (without one nothing waits), how long a text gets what
 `max_tokens` says (without it nothing waits beside it), and what is in the prefix cache what was sent there lately.
@@ -72,6 +73,11 @@ class Crowd:
         if not mine.count:
             del self._each[query]
 
+    @property
+    def queries(self) -> Collection[Hashable]:
+        """Whose they are."""
+        return self._each.keys()
+
     def others(self, query: Hashable) -> Texts:
         """Those of all other queries."""
         texts = replace(self.all)
@@ -90,18 +96,25 @@ class Company:
         self._running: dict[int, tuple[int, Hashable, Texts]] = {}  # by item
         self._known: OrderedDict[int, None] = OrderedDict()  # the latest last
 
-    def is_enough(self, at: int, query: Hashable, item: Item, waited_s: float, more: Crowd | None = None) -> bool:
+    def is_enough(
+        self, at: int, query: Hashable, item: Item, together: int, waited_s: float, more: Crowd | None = None
+    ) -> bool:
         """Whether prompts like this one of a query had better wait.
 
-        `waited_s`: the queries in the queue, for each instance. `more`: what is about to begin there.
+        `together`: so many of its prompts would begin there. `waited_s`: the queries in the queue, for each instance.
+        `more`: what is about to begin there.
         """
-        others = self._crowds[at].others(query) if at in self._crowds else Texts()
-        if more:
-            others.add(more.others(query))
+        crowds = [crowd for crowd in (self._crowds.get(at), more) if crowd]
+        others = Texts()
+        for crowd in crowds:
+            others.add(crowd.others(query))
         if not others.count or others.unknown or not isinstance(item.payload, str):
             return False
         bears_s = PATIENCE * others.seconds / others.count + SHARE * waited_s
-        return others.count * self._prefill_s(at, item) > bears_s
+        held_up = others.count  # by each prompt
+        if together > 1:
+            held_up = max(held_up, together * len(set().union(*(crowd.queries for crowd in crowds)) - {query}))
+        return held_up * self.prefill_s(at, item) > bears_s
 
     def texts(self, settings: Mapping[str, Any], count: int) -> Texts:
         """So many, with these settings."""
@@ -131,7 +144,8 @@ class Company:
                 at, query, texts = running
                 self._crowds[at].add(query, texts, -1)
 
-    def _prefill_s(self, at: int, item: Item) -> float:
+    def prefill_s(self, at: int, item: Item) -> float:
+        """What the prompt of an item, a string, takes that instance, with what it may have cached."""
         pieces = itertools.takewhile(self._known.__contains__, self._pieces(at, item))
         known = PIECE_CHARACTERS * sum(1 for _ in pieces)
         return self._llm.prefill_s((len(item.payload) - known) // TOKEN_CHARACTERS, known // TOKEN_CHARACTERS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from teola_plugin.engines import WRITES, Delta, Done, Engine, Failed, Item, Outcome, is_repeatable
 from teola_plugin.errors import EngineCrashed
-from teola_plugin.runtime.engine_scheduler import Request
+from teola_plugin.runtime.request import Request
 from teola_plugin.seams import Reply
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,10 @@ Before the policy is asked:
   others of its operation and settings fill the batch.
 - **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
   `critical_path` lets no query wait for another's items: they have the next batch.
+- **In waves.** Where only texts of one query wait for an LLM, and each of them is handed on, some are left until others
+  have ended (waves.py), with the two policies that tell queries apart.
 - **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (company.py). So
-  it is with the two policies that tell queries apart.
+  it is with the same two policies.
 - **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
   an instance takes nothing else until it has had it.
 - **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
@@ -31,16 +33,20 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from teola_plugin.engines import Batch, Capabilities, Item, freeze
+from teola_plugin.engines import Batch, Capabilities, Item
 from teola_plugin.profile import LlmProfile
 from teola_plugin.runtime.beginnings import Beginnings, beginning_of
 from teola_plugin.runtime.company import Company, Crowd
 from teola_plugin.runtime.instances import Instances
 from teola_plugin.runtime.pace import Pace
 from teola_plugin.runtime.policies import APPLICATION_AWARE, Pick, Policy, critical_path, po
+from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.shares import Shares
+from teola_plugin.runtime.waves import Waves
+
+Prompts = Mapping[Hashable, int]
+"""How many prompts of each query in a queue are to be answered."""
 
 RELAXED = 0.5
 """With more than `early_beside` items that wait or run for each instance, an engine is too busy for work that costs
@@ -58,45 +64,6 @@ class Limits:
     max_queued_items: int | None = None
     aging_s: float = 30.0
     prefix_tolerance_s: float = 2.0
-
-
-@dataclass(slots=True)
-class Request:
-    """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
-
-    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
-    `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: see the module;
-    `beginning`: see policies.py; `gives_way`: says whether to refuse it, where it would wait (guesses.py).
-    """
-
-    op: str
-    settings: Mapping[str, Any]
-    items: list[Item]
-    query: Hashable
-    depth: int = 0
-    remaining_s: float = 0.0
-    begun_s: float = 0.0
-    is_alone: bool = False
-    arrival: int = -1
-    since_s: float = 0.0
-    group: Hashable = None
-    beginning: Hashable = None
-    own_s: float = 0.0
-    gives_way: Callable[[], bool] | None = None
-
-    def __post_init__(self) -> None:
-        if self.group is None:
-            self.group = (self.op, freeze(self.settings))
-
-    @property
-    def waiting(self) -> int:
-        """How many of its items are not in a batch yet."""
-        return len(self.items)
-
-    @property
-    def tenant(self) -> str:
-        """Whose it is."""
-        return self.items[0].tenant if self.items else ""
 
 
 class EngineScheduler:
@@ -124,6 +91,7 @@ class EngineScheduler:
         self._is_saturated = False
         self.waits_until_s = math.inf
         self._company = Company(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
+        self._waves = Waves(self._company) if self._company else None
 
     # --- what it holds -----------------------------------------------------------------------------------------------
 
@@ -179,6 +147,8 @@ class EngineScheduler:
         place = next(self._places)
         self._shares.came(request.items)
         self._queue[place] = request
+        if self._waves:
+            self._waves.came(request, is_at_work=self.running_items > 0)
         for item in request.items:
             self._place[item.id] = place
         if request.is_alone:
@@ -200,7 +170,7 @@ class EngineScheduler:
         if not self._queue:
             return None
         due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
-        room = self.instances.room(make_way=bool(due))
+        room = self._in_waves(self.instances.room(make_way=bool(due)), now_s)
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
             return None
@@ -209,7 +179,7 @@ class EngineScheduler:
         if not picks:
             return None
         first = queue[picks[0].index]
-        waiting = len({request.query for request in queue}) if self._limit else 0
+        waiting = _prompts(queue) if self._limit else {}
         at = self._instance_for(first, waiting, room, now_s)
         if at is None:
             return None
@@ -223,11 +193,23 @@ class EngineScheduler:
             self.instances.start(at, mine, request.query, is_alone=first.is_alone)
             if self._company:
                 self._company.start(at, request.op, request.settings, mine, request.query)
+            if self._waves:
+                self._waves.started(at, request, mine)
         items = tuple([item for _, mine in going for item in mine])
         self._shares.serve(items)
         if self.limits.prefix_tolerance_s:
             self._beginnings.ran(items)
         return Batch(first.op, first.settings, items, at)
+
+    def _in_waves(self, room: Sequence[int], now_s: float) -> Sequence[int]:
+        """The room, less what is left to later waves."""
+        if (waves := self._waves) is None or self.policy not in APPLICATION_AWARE:
+            return room
+        if any(self.instances.is_free(at) for at in self.instances.up()):
+            waves.plan(self._queue.values(), self.instances, now_s, self.limits.aging_s)
+        left = waves.room(room, now_s)
+        self.waits_until_s = waves.until_s
+        return left
 
     def _eligible(self, due: list[Request]) -> list[Request]:
         """The requests that the policy may pick from. `due`: suspects that waited for too long."""
@@ -314,8 +296,8 @@ class EngineScheduler:
             del self._queue[place]
             self._suspects.discard(place)
 
-    def _instance_for(self, request: Request, waiting: int, room: Sequence[int], now_s: float) -> int | None:
-        """None: it waits. `waiting`: queries in the queue."""
+    def _instance_for(self, request: Request, waiting: Prompts, room: Sequence[int], now_s: float) -> int | None:
+        """None: it waits."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
@@ -325,7 +307,7 @@ class EngineScheduler:
             left[at] = 0
             at = self.instances.best(request.items[0], request.query, left)
             if at is None:
-                self.waits_until_s = request.since_s + self.limits.aging_s
+                self.waits_until_s = min(self.waits_until_s, request.since_s + self.limits.aging_s)
         return at
 
     @property
@@ -334,30 +316,36 @@ class EngineScheduler:
         return self._company if self.policy in APPLICATION_AWARE else None
 
     def _in_company(
-        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: int, now_s: float
+        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: Prompts, now_s: float
     ) -> Sequence[Pick]:
         """Of these, those before the first that had better wait."""
         if (limit := self._limit) is None:
             return picks
         more = Crowd()
-        queries: set[Hashable] = set()
         for place, pick in enumerate(picks):
             request = queue[pick.index]
-            if place and self._has_company(at, request, waiting - len(queries - {request.query}), now_s, more):
+            if place and self._has_company(at, request, waiting, now_s, more):
                 return picks[:place]
-            queries.add(request.query)
             if request.op == "decoding":
                 more.add(request.query, limit.texts(request.settings, pick.count))
         return picks
 
-    def _has_company(self, at: int, request: Request, waiting: int, now_s: float, more: Crowd | None = None) -> bool:
+    def _has_company(
+        self, at: int, request: Request, waiting: Prompts, now_s: float, more: Crowd | None = None
+    ) -> bool:
         """An LLM's instance has so many texts to write that this one had better wait; `more`: what begins with it."""
         if (limit := self._limit) is None or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
-        waited_s = (now_s - request.since_s) * waiting / self.instances.count_up  # as if all came with this one
-        return limit.is_enough(at, request.query, request.items[0], waited_s, more)
+        up = self.instances.count_up
+        queries = len(waiting)
+        if more:
+            queries -= len(more.queries) - (request.query in more.queries)
+        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
+        first = request.items[0]
+        together = min(self._capabilities.max_items, waiting[request.query] // up) if first.urgency.taker else 1
+        return limit.is_enough(at, request.query, first, max(1, together), waited_s, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
@@ -408,6 +396,8 @@ class EngineScheduler:
         self._beginnings.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
         if self._company:
             self._company.end(ids)
+        if self._waves:
+            self._waves.ended(ids)
         if ended := self.instances.end(ids):
             self._pace.end(ended, now_s)
 
@@ -417,6 +407,13 @@ class EngineScheduler:
             self._leave(place, [item for item in self._queue[place].items if item.id in ids])
         self._beginnings.ended(item_id for item_id in ids if not self.instances.holds(item_id))
         return [item_id for item_id in ids if self.instances.holds(item_id)]
+
+
+def _prompts(queue: Iterable[Request]) -> Prompts:
+    found: dict[Hashable, int] = {}
+    for request in queue:
+        found[request.query] = found.get(request.query, 0) + (request.waiting if request.op == "decoding" else 0)
+    return found
 
 
 def _topped_up(queue: Sequence[Request], picks: Sequence[Pick], left: int) -> list[Pick]:

@@ -68,11 +68,23 @@ class Instances:
     @property
     def count_up(self) -> int:
         """How many take work."""
-        return sum(each.takes_work for each in self._each)
+        return len(self.up())
+
+    def up(self) -> list[int]:
+        """Those that take work."""
+        return [at for at, each in enumerate(self._each) if each.takes_work]
 
     def is_up(self, at: int) -> bool:
         """That one has not crashed."""
         return at < len(self._each) and self._each[at].is_up
+
+    def is_free(self, at: int) -> bool:
+        """No item is with that one."""
+        return not self._each[at].items
+
+    def has(self, query: Hashable) -> bool:
+        """Something of that query is with an instance."""
+        return any(other == query for _, _, other in self._running.values())
 
     def holds(self, item_id: int) -> bool:
         """The item is with an instance."""
@@ -106,7 +118,7 @@ class Instances:
         """How many items each takes now. `make_way`: leave the least loaded to itself until it is idle."""
         room = [self._room(each) for each in self._each]
         if make_way and not self.idle():
-            at = min((i for i, each in enumerate(self._each) if each.takes_work), key=self._load, default=None)
+            at = min(self.up(), key=self._load, default=None)
             if at is not None:
                 room[at] = 0
         return room
@@ -121,7 +133,7 @@ class Instances:
 
     def idle(self) -> list[int]:
         """Those that take work and have none."""
-        return [at for at, each in enumerate(self._each) if each.takes_work and each.is_idle]
+        return [at for at in self.up() if self._each[at].is_idle]
 
     def next_turn(self) -> None:
         """Another batch is to be placed."""
@@ -149,7 +161,7 @@ class Instances:
 
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
         """The room for a throughput group: less what is kept for other queries, if any are at work here."""
-        up = [at for at, each in enumerate(self._each) if each.takes_work]
+        up = self.up()
         if not up or all(other == query for _, _, other in self._running.values()):
             return room
         kept, at_least = max(1, int(KEPT_SHARE * self.capabilities.max_items)), min(up, key=lambda at: load[at])

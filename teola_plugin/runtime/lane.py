@@ -33,11 +33,12 @@ from teola_plugin.events import BatchRan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.debts import Counts, Reader
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits, Request
+from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.policies import Policy
 from teola_plugin.runtime.recovery import Recovery
+from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.retries import Retries, caused
 from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply

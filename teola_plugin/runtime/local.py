@@ -27,9 +27,9 @@ from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.admission import Admission
 from teola_plugin.runtime.debts import Counts, put
-from teola_plugin.runtime.engine_scheduler import Request
 from teola_plugin.runtime.lane import Lane, Rules, Sink
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES, PolicyName
+from teola_plugin.runtime.request import Request
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 

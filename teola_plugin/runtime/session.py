@@ -96,7 +96,7 @@ class Session:
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
         # The framework is waiting for it: before anything that runs ahead.
-        self._retiring = urgency._replace(depth=urgency.depth + 1)
+        self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
         self._fronts: list[_Front] = []

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 from teola_plugin.engines import Batch, Item, freeze
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.engine_scheduler import Request as Queued
 from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
+from teola_plugin.runtime.request import Request as Queued
 from teola_plugin.simulator.batch_server import BatchInstance
 from teola_plugin.simulator.clock import Clock
 from teola_plugin.simulator.cores import Cores

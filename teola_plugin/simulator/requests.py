@@ -10,8 +10,8 @@ from typing import Any
 from teola_plugin.engines import Urgency
 from teola_plugin.graph import Primitive
 from teola_plugin.runtime.ancestry import Tag
-from teola_plugin.runtime.engine_scheduler import Request as Queued
 from teola_plugin.runtime.guesses import Guess
+from teola_plugin.runtime.request import Request as Queued
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
     app = App("advanced RAG", rag, {"llm": llm, "embedder": embedder, "store": store, "reranker": reranker})
     answer = app.run(question="...", document="...", chunk_size=512)
 
-template --decompose--> p-graph --passes--> e-graph --make_plan--> plan       once per configuration, kept
+template --decompose--> p-graph --passes--> e-graph --planned--> plan         once per configuration, kept
 query: plan + inputs --> requests --> engines shared with all other queries    each time
 
 A query may set any option of any component: by a name that says enough (`chunk_size`, or `top_k` if only one component
@@ -27,8 +27,8 @@ from teola_plugin.engines import NOT_URGENT, EngineSpec, Urgency, freeze
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import is_request, make_plan
+from teola_plugin.passes.estimates import planned
+from teola_plugin.plan import is_request
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.direct import run_query
@@ -225,7 +225,7 @@ class App:
                 check_op(self.name, p, self.engines)
         context = self._context()
         optimized = optimize_graph(made.graph, self.passes, context)
-        plan = make_plan(optimized.graph, durations(optimized.graph, context), then)
+        plan = planned(optimized.graph, context, then)
         specs = {name: EngineSpec("engine", engine, name) for name, engine in self.engines.items()}
         inner = {}
         for p in optimized.graph:

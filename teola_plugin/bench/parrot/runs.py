@@ -9,8 +9,7 @@ from teola_plugin.bench.parrot.engines import MAX_SEQUENCES, ROUND_TRIP_S, Conte
 from teola_plugin.bench.parrot.graphs import App
 from teola_plugin.passes import Context as Known
 from teola_plugin.passes import optimize_graph
-from teola_plugin.passes.estimates import durations
-from teola_plugin.plan import make_plan
+from teola_plugin.passes.estimates import planned
 from teola_plugin.runtime.simulate import Arrival, Ended
 from teola_plugin.simulator import LlmServer, Simulation, System, Workload, simulate
 
@@ -58,5 +57,5 @@ def at_once(apps: Sequence[str]) -> list[Arrival]:
 def _workload(app: App, way: Way, llm: LlmServer) -> Workload:
     known = Known({"llm": llm.profile}, {"llm": llm.capabilities(bundles=False)})
     graph = optimize_graph(app.graph, way.passes, known, strict=True).graph
-    plan = make_plan(graph, durations(graph, known))
+    plan = planned(graph, known)
     return Workload(plan, app.functions, app.inputs, round_trip_s if way.is_remote else None)

@@ -98,5 +98,5 @@ def _run_all_ahead() -> None:
     for cls in (BaseChatModel, BaseLLM):
         pure(cls)
         give_head_start(cls, HEAD_START_S)
-    make_plan = api.make_plan
-    api.make_plan = lambda *args: replace(make_plan(*args), has_slack=True)
+    planned = api.planned
+    api.planned = lambda *args: replace(planned(*args), has_slack=True)
