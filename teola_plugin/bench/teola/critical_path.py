@@ -13,6 +13,7 @@ its last. No order of things makes a query shorter than all three together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from teola_plugin.graph import Graph
 from teola_plugin.plan import is_request
@@ -41,8 +42,22 @@ def spent_s(graph: Graph, spans: Sequence[Span], latency_s: float) -> Mapping[st
     return spent
 
 
-def around_s(graph: Graph, spans: Sequence[Span], single_s: Callable[[Span], float]) -> Mapping[str, float]:
-    """At least so many seconds until each engine can begin and from when it ends to the end of the query, together.
+@dataclass(frozen=True, slots=True)
+class Around:
+    """At least so many seconds until each primitive begins, and to the end of the query from when it has ended."""
+
+    engines: Mapping[str, str]
+    before_s: Mapping[str, float]
+    after_s: Mapping[str, float]
+
+    def of(self, engine: str) -> float:
+        """Before the first and after the last that an engine does, together."""
+        mine = [name for name, each in self.engines.items() if each == engine]
+        return min(self.before_s[name] for name in mine) + min(self.after_s[name] for name in mine)
+
+
+def around(graph: Graph, spans: Sequence[Span], single_s: Callable[[Span], float]) -> Around:
+    """Of the primitives that asked for something.
 
     `spans`: of one query of this graph that began at 0, on engines without end. `single_s`: what a request takes of
     which only one item is left.
@@ -55,13 +70,10 @@ def around_s(graph: Graph, spans: Sequence[Span], single_s: Callable[[Span], flo
     for p in reversed(graph.primitives):
         behind = consumers[p.name] if p.name in shortest_s or not is_request(p) else ()  # not of one that was skipped
         after_s[p.name] = max((shortest_s.get(c.name, 0.0) + after_s[c.name] for c in behind), default=0.0)
-    by_engine: dict[str, list[Span]] = {}
+    before_s: dict[str, float] = {}
     for span in spans:
-        by_engine.setdefault(span.engine, []).append(span)
-    return {
-        engine: min(span.begin_s for span in mine) + min(after_s[span.primitive] for span in mine)
-        for engine, mine in by_engine.items()
-    }
+        before_s[span.primitive] = min(span.begin_s, before_s.get(span.primitive, span.begin_s))
+    return Around({span.primitive: span.engine for span in spans}, before_s, after_s)
 
 
 def _nearest(graph: Graph, names: Iterable[str], asked: Mapping[str, Sequence[Span]]) -> set[str]:

@@ -2,7 +2,7 @@
 
 | load | bound |
 |---|---|
-| light | ours one at a time, on engines without end (the critical path), and around the work of one engine |
+| light | ours one at a time, on engines without end (the critical path), and around the work of engines (bounds.py) |
 | heavy | a burst, if its busiest engine never waited: the capacity |
 """
 
@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from teola_plugin.bench.figures import Cell, Plot, Result, Row, Series, Setting, Table
+from teola_plugin.bench.teola.bounds import Runs, bounds_of
 from teola_plugin.bench.teola.critical_path import WAITING, in_words
 from teola_plugin.bench.teola.curves import MANY, Curves, Sizes, curves
-from teola_plugin.bench.teola.measure import Load, Place, around_of, measure, path_of, plan_of, written_of
-from teola_plugin.bench.teola.modes import AHEAD, BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
-from teola_plugin.bench.teola.testbed import LARGEST, LLM_SIZES
+from teola_plugin.bench.teola.measure import Load, Place, measure, path_of, plan_of, written_of
+from teola_plugin.bench.teola.modes import AHEAD, AT_ONCE, BEST, FRAMEWORK, MORE, OURS, PAPERS, TUNED, WAYS, Way
+from teola_plugin.bench.teola.testbed import LLM_SIZES
 
 FEW_SHARES = (0.1, 0.5, 0.85, 1.0)
 QUERIES = {"D": 42}
@@ -28,11 +29,6 @@ EQUAL = 0.995
 
 FEW_TEXTS = 8
 """Of so many that an LLM writes for a query nothing is said: they are a synthesis, and not what others wait for."""
-
-WAVES = (24, 16, 12, 8)
-"""Largest batches of an LLM that are tried against writing all of a query's texts at once."""
-
-WAVED_QUERIES = 10
 
 
 def app_result(app: str, published: float | None, has_embedder: bool, setting: Setting) -> Result:
@@ -67,7 +63,7 @@ def app_result(app: str, published: float | None, has_embedder: bool, setting: S
         f"Largest batches of LLMs and of other engines, by doubling: {batches}.",
         *_behind(setting, place, found, sizes),
         *(_for_nothing(found) if has_branches else ()),
-        *_at_once(setting, place),
+        *_texts(setting, place, sizes),
     )
     return Result(tables, (_plot(app, found),), says)
 
@@ -124,29 +120,29 @@ def _light(setting: Setting, place: Place, found: Curves, sizes: Sizes) -> _Ligh
     loads = [alone, replace(alone, instances=MANY), replace(alone, way=PAPERS[0])]
     one, unlimited, chain = setting.map(measure, loads)
     light_s = found.mean_s(BEST, 0)
-    (around,) = setting.map(around_of, [unlimited.load])
-    through_s = {name: min(one.work_s(name), chain.work_s(name)) + around[name] for name in around}
-    engine = max(through_s, key=lambda name: through_s[name])
-    bound_s = max(unlimited.mean_s, through_s[engine])
+    (bounds,) = setting.map(bounds_of, [Runs(one, chain, unlimited)])
+    tightest = max(bounds, key=lambda each: each.together_s)
+    bound_s = max(unlimited.mean_s, tightest.together_s)
     cells = (
         Cell(light_s, unit="s"),
         Cell(one.mean_s, unit="s"),
         Cell(unlimited.mean_s, unit="s"),
-        Cell(through_s[engine], unit="s"),
+        Cell(tightest.together_s, unit="s"),
         Cell(100 * (light_s / one.mean_s - 1), unit="%"),
         Cell(100 * (light_s / bound_s - 1), unit="%"),
+        Cell(100 * (one.mean_s / bound_s - 1), unit="%"),
         Cell(chain.mean_s, unit="s"),
         Cell(chain.mean_s / bound_s, unit="x"),
     )
     columns = (
-        "mean at the lowest rate", "one at a time", "engines without end", "work of an engine, and around it",
-        "lowest rate over one at a time", "over both bounds",
+        "mean at the lowest rate", "one at a time", "engines without end", "work of engines, and around it",
+        "lowest rate over one at a time", "over both bounds", "one at a time over them",
         f"{PAPERS[0]}, one at a time", "at most possible over it",
     )  # fmt: skip
     says = (
         f"Alone, {PAPERS[0]} takes {chain.mean_s:.2f} s. Our e-graph takes {unlimited.mean_s:.2f} s on engines without "
-        f"end. The work of {engine} takes {through_s[engine] - around[engine]:.2f} s, and what has to come before and "
-        f"after it {around[engine]:.2f} s: at light load the speed-up cannot pass {chain.mean_s / bound_s:.2f}x."
+        f"end. The work of {tightest.name} takes {tightest.work_s:.2f} s, and what has to come before and after it "
+        f"{tightest.around_s:.2f} s: at light load the speed-up cannot pass {chain.mean_s / bound_s:.2f}x."
     )
     return _Light(Table("Light load: distance to the critical path", columns, (Row("ours", cells),)), says)
 
@@ -179,22 +175,18 @@ def _for_nothing(found: Curves) -> Iterator[str]:
     )
 
 
-def _at_once(setting: Setting, place: Place) -> Iterator[str]:
-    """Where many texts are written at once: how much of what follows them can overlap, and what waves of them take."""
-    alone = Load(place, BEST, 0.0, WAVED_QUERIES, setting.seed)
+def _texts(setting: Setting, place: Place, sizes: Sizes) -> Iterator[str]:
+    """Where many texts are written for a query: how much of what follows overlaps, and what it is without waves."""
+    alone = Load(place, BEST, 0.0, sizes.queries, setting.seed)
     (written,) = setting.map(written_of, [alone])
     if written.count <= FEW_TEXTS:
         return
+    in_waves, at_once = setting.map(measure, [alone, replace(alone, way=AT_ONCE)])
     yield (
         f"Of {written.count} texts that {written.engine} writes for a query of ours the first is there after "
-        f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: all prompts are prefilled first. "
-        f"What follows can overlap {written.last_s - written.first_s:.2f} s of it."
-    )
-    loads = [replace(alone, largest=(items, LARGEST[1])) for items in (LARGEST[0], *WAVES)]
-    whole, *waved = (f"{run.mean_s:.2f} s" for run in setting.map(measure, loads))
-    yield (
-        f"Batches of at most {', '.join(map(str, WAVES))} in place of {LARGEST[0]} make them come in waves, each with "
-        f"decode steps of its own: a query alone then takes {', '.join(waved)}, in place of {whole}."
+        f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: what follows can overlap "
+        f"{written.last_s - written.first_s:.2f} s of it. Queries one at a time take {in_waves.mean_s:.2f} s; without "
+        f"waves (runtime/waves.py), all texts at once, they take {at_once.mean_s:.2f} s."
     )
 
 

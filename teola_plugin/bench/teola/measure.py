@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from teola_plugin.bench.apps import APPS
-from teola_plugin.bench.teola.critical_path import around_s, spent_s
+from teola_plugin.bench.teola.critical_path import spent_s
 from teola_plugin.bench.teola.modes import Way
 from teola_plugin.bench.teola.testbed import HOP_S, INSTANCES, LLM_SIZES, context_of, servers_of
 from teola_plugin.passes import optimize_graph
-from teola_plugin.passes.estimates import durations
+from teola_plugin.passes.estimates import durations, planned
 from teola_plugin.plan import Plan, make_plan
-from teola_plugin.profile import Profile
 from teola_plugin.runtime.simulate import Arrival, poisson
-from teola_plugin.simulator import EngineUse, Simulation, Span, System, Workload, simulate
+from teola_plugin.simulator import EngineUse, Simulation, System, Workload, simulate
 
 ALONE_S = 1000.0
 """Between queries that are to be alone."""
@@ -96,40 +95,14 @@ class Measured:
 
 def measure(load: Load) -> Measured:
     """Run it. Raises: what a query raised; in a simulation that is a mistake of ours."""
-    done = _simulated(load)
+    done = simulated(load)
     return Measured(load, tuple(ended.latency_s for ended in done.ended), done.took_s, done.engines)
 
 
 def path_of(load: Load) -> Mapping[str, float]:
     """What the end of its first query, alone, waited for: see critical_path.py."""
-    done = _simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
+    done = simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
     return spent_s(plan_of(load.place, load.place.apps[0], load.way).graph, done.spans, done.ended[0].latency_s)
-
-
-def around_of(load: Load) -> Mapping[str, float]:
-    """Around the work of each engine, mean of its queries: see critical_path.py. For queries of one app, one at a time.
-
-    Of a query that does not need the engine, none.
-    """
-    done = _simulated(load, trace=True)
-    context = context_of(load.place.apps[0], load.place.size, load.way, has_logs=load.place.has_logs)
-    graph = plan_of(load.place, load.place.apps[0], load.way).graph
-
-    def single_s(span: Span) -> float:
-        profile = context.profiles.get(span.engine)
-        took_s = span.end_s - span.begin_s
-        return min(took_s, profile.predict_s(1)) if isinstance(profile, Profile) else took_s
-
-    begun_s = {ended.arrival.number: ended.arrival.at_s for ended in done.ended}
-    by_query: dict[int, list[Span]] = {}
-    for span in done.spans:
-        at_s = begun_s[span.query]
-        by_query.setdefault(span.query, []).append(replace(span, begin_s=span.begin_s - at_s, end_s=span.end_s - at_s))
-    found: dict[str, float] = {}
-    for spans in by_query.values():
-        for engine, seconds in around_s(graph, spans, single_s).items():
-            found[engine] = found.get(engine, 0.0) + seconds / len(done.ended)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +117,7 @@ class Written:
 
 def written_of(load: Load) -> Written:
     """Of its first query, alone: where most texts are written."""
-    done = _simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
+    done = simulated(replace(load, queries=1, rate_per_s=0.0), trace=True)
     ends: dict[tuple[str, str], list[float]] = {}
     for span in done.spans:
         if span.engine in LLM_SIZES and not span.primitive.endswith("_early"):
@@ -153,7 +126,8 @@ def written_of(load: Load) -> Written:
     return Written(engine, len(found), min(found), max(found))
 
 
-def _simulated(load: Load, *, trace: bool = False) -> Simulation:
+def simulated(load: Load, *, trace: bool = False) -> Simulation:
+    """As `measure`, with all that the simulator tells."""
     place, way = load.place, load.way
     workloads = {app: Workload(plan_of(place, app, way), APPS[app].functions, APPS[app].inputs) for app in place.apps}
     servers = servers_of(place.apps, place.size, way, load.largest, load.instances, has_logs=place.has_logs)
@@ -175,7 +149,7 @@ def plan_for(place: Place, app: str, way: Way) -> Plan:
     """Passes and plan, made now."""
     context = context_of(app, place.size, way, has_logs=place.has_logs)
     graph = optimize_graph(APPS[app].graph(way.shape), way.passes, context, strict=True).graph
-    return make_plan(graph, durations(graph, context))
+    return planned(graph, context) if way.in_waves else make_plan(graph, durations(graph, context))
 
 
 def _arrivals(load: Load) -> Sequence[Arrival]:

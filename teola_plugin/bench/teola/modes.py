@@ -36,7 +36,10 @@ Shape = Literal["chain", "parallel"]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How queries are run. `shape`: of the graph before the passes. `is_tuned`: the largest batch was doubled."""
+    """How queries are run. `shape`: of the graph before the passes. `is_tuned`: the largest batch was doubled.
+
+    `in_waves`: the LLM scheduler may know which texts are handed on one by one (runtime/waves.py).
+    """
 
     name: str
     shape: Shape
@@ -44,6 +47,7 @@ class Way:
     prefix_cache: PrefixCache
     passes: tuple[Pass, ...] = ()
     is_tuned: bool = False
+    in_waves: bool = True
 
     @property
     def has_bundles(self) -> bool:
@@ -87,6 +91,8 @@ TUNED = replace(BEST, name="ours, critical path, tuned", is_tuned=True)
 
 AHEAD = replace(BEST, name="ours, branches ahead", passes=BRANCHES)
 """`speculate="branches"`, for applications that have conditions: some of what is read is for nothing."""
+
+AT_ONCE = replace(BEST, name="ours, all texts at once", in_waves=False)
 
 WAYS = (*PAPERS, *MORE, *OURS, TUNED)
 
