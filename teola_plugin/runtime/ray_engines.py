@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,9 @@ ANSWER_S = 30.0
 
 PATIENT_S = 20.0
 """After this the log says what an engine waits for."""
+
+GONE_S = 5.0
+"""So long may Ray still have the name of an engine that was ended."""
 
 START_S = 600.0
 """A large model takes minutes to load."""
@@ -124,9 +128,7 @@ def _prompting(hello: Hello) -> Any:
 def engines(*, address: str | None = None) -> list[Running]:
     """What runs on the cluster, by name."""
     ray = connect(address)
-    named = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(a["name"].removeprefix(PREFIX) for a in named if a["namespace"] == NAMESPACE)
-    return [_running(ray, name) for name in names if "/" not in name]
+    return [_running(ray, name) for name in _names(ray) if "/" not in name]
 
 
 def _running(ray: Any, name: str) -> Running:
@@ -161,7 +163,15 @@ def stop(name: str, *, drain_s: float = 30.0, address: str | None = None) -> int
         _asked(ray, name, "close", timeout_s=ANSWER_S)
     forget(name)
     ray.kill(actor)
+    until_s = time.monotonic() + GONE_S
+    while name in _names(ray) and time.monotonic() < until_s:
+        time.sleep(0.02)
     return left
+
+
+def _names(ray: Any) -> list[str]:
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(each["name"].removeprefix(PREFIX) for each in named if each["namespace"] == NAMESPACE)
 
 
 def _actor(ray: Any, name: str) -> Any:

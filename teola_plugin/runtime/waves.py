@@ -144,8 +144,8 @@ class Waves:
         query, urgency = first.query, first.items[0].urgency
         if (taker := urgency.taker) is None or until_s <= now_s or (query, urgency) == self._refused:
             return
-        is_alone = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
-        if not is_alone or instances.has(query):
+        is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
+        if not is_all or instances.has(query):
             return
         items = [item for request in texts for item in request.items]
         waves = self._waves(items, first.settings, instances, taker)
