@@ -285,12 +285,12 @@ CONTEXT = Context({"embedder": EMBEDDER}, {"embedder": Capabilities(64)})
         ("outputs(ingested)", Context(CONTEXT.profiles, {"embedder": Capabilities(64, concurrent=True)}), False),
         ("all = call(context, fn='joined') @ python\noutputs(ingested, all)", CONTEXT, False),
         ("sum = decoding(context) @ llm\noutputs(ingested, sum)", CONTEXT, False),
-        ("late = embedding('x', after=context) @ embedder\noutputs(ingested, late)", CONTEXT, False),
+        ("late = embedding('x') @ embedder, after(context)\noutputs(ingested, late)", CONTEXT, False),
     ],
     ids=["each", "no profile", "side by side", "a function of all", "a text of all", "after all"],
 )
 def test_what_takes_texts_one_by_one(more: str, context: Context, has_taker: bool) -> None:
-    graph = parse(SITUATED.strip() + "\n" + more.replace(", after=context) @ embedder", ") @ embedder, after(context)"))
+    graph = parse(SITUATED.strip() + "\n" + more)
     found = slowest_takers(graph, context)
     assert found == ({"context": pytest.approx(Taker(0.05, 0.025))} if has_taker else {})
     assert planned(graph, context).remaining["context"].taker == found.get("context")

@@ -120,18 +120,18 @@ def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
     None if something waits for all of them. Only engines that run one batch at a time and whose profile is known count.
     """
     depths, consumers = graph.depths(), graph.consumers()
+    givers = {p.name: p for p in graph}
     found = {}
     for p in graph:
-        if p.kind in DECODES and map_depth(p, depths) and _begin_together(p, graph, depths):
+        if p.kind in DECODES and map_depth(p, depths) and _begin_together(p, givers, depths):
             profiles = _batched(takers(p, depths, consumers), context)
             if slowest := max(map(_taker, profiles), key=lambda each: each.item_s, default=None):
                 found[p.name] = slowest
     return found
 
 
-def _begin_together(p: Primitive, graph: Graph, depths: Mapping[str, int]) -> bool:
+def _begin_together(p: Primitive, givers: Mapping[str, Primitive], depths: Mapping[str, int]) -> bool:
     """Nothing hands it one item after the other."""
-    givers = {each.name: each for each in graph}
     seen, open_ = {p.name}, [p]
     while open_:
         for ref in open_.pop().refs:

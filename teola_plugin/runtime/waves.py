@@ -137,12 +137,13 @@ class Waves:
 
         It is decided once for all texts of a primitive: later ones, or those that are asked for again, just begin.
         """
-        texts = [request for request in queue if request.op == "decoding"]
-        if self._plan or not texts:
+        first = next((request for request in queue if request.op == "decoding"), None)
+        if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
             return
-        first, until_s = texts[0], min(request.since_s for request in texts) + aging_s
         query, urgency = first.query, first.items[0].urgency
-        if (taker := urgency.taker) is None or until_s <= now_s or (query, urgency) == self._refused:
+        texts = [request for request in queue if request.op == "decoding"]
+        until_s = min(request.since_s for request in texts) + aging_s
+        if until_s <= now_s or (query, urgency) == self._refused:
             return
         is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
         if not is_all or instances.has(query):
@@ -164,7 +165,7 @@ class Waves:
         if is_many or written.unknown or not all(isinstance(item.payload, str) for item in items):
             return ()
         prefill_s = sum(self._company.prefill_s(up[0], item) for item in items) / len(items)
-        costs = Costs(prefill_s, written.seconds, taker.batch_s, taker.item_s)
+        costs = Costs(prefill_s, written.seconds, *taker)
         return best_waves(len(items), len(up), most, costs, LATE if self._cut_short < BUSY else LATE[:1])
 
     def came(self, request: Request, *, is_at_work: bool) -> None:

@@ -104,7 +104,4 @@ def _costs(runs: Runs, p: Primitive, profile: Profile | LlmProfile, taker: Taker
         use = run.engines[p.engine]
         return (use.busy_s - use.steps * step_s - use.step_items * item_s) / use.items
 
-    return Costs(
-        min(prefill_s(runs.ours), prefill_s(runs.baseline)), steps * step_s, steps * item_s,
-        taker.batch_s, taker.item_s,
-    )  # fmt: skip
+    return Costs(min(prefill_s(runs.ours), prefill_s(runs.baseline)), steps * step_s, steps * item_s, *taker)
