@@ -292,11 +292,16 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's)."""
+    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's).
+
+    `is_outside`: a request leaves this process's own engines (a hosted model, a service, a store on a server, a tool):
+    somebody else sees the text and may charge for it, so the run-ahead asks only for what the pipeline will ask for.
+    """
 
     kind: str
     resource: Any = field(compare=False)
     name: str = ""
+    is_outside: bool = field(default=False, compare=False)
 
     @property
     def key(self) -> tuple[str, int]:

@@ -29,6 +29,11 @@ primitive that declares nothing has no effect. `when(c, value)` lets a primitive
 came out equal to `value`; what has a data edge from a skipped primitive is skipped, except that `aggregate`
 takes the arguments that did run; an order edge from a skipped primitive waits for nothing.
 
+*Control edges* (`gated`) name what may raise before a request that leaves this process: `gated(check)` lets a
+primitive run only after the whole of `check` has ended well (or was skipped), since the pipeline would not get to
+it otherwise. A graph input is a gate too: a call without it fails where it is read. Compare control dependence in
+compilers. On engines of this process early work is merely wasted, so requests to those carry no gates.
+
 Primitives stand in an order in which every name is defined before it is used, so a cycle cannot be written
 down. What a graph means is defined by `interpret.py`. The text form holds all of a graph but the origins.
 Source: the p-graph of Teola/Ayo (arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
@@ -123,6 +128,7 @@ class Primitive:
     after: tuple[str, ...] = ()
     when: When | None = None
     origin: str = field(default="", compare=False)
+    gated: tuple[str, ...] = ()
 
     def setting(self, name: str, default: Any = None) -> Any:
         """The value of a static setting."""
@@ -155,9 +161,9 @@ class Primitive:
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """Names that must exist before it can end: data, condition and order edges, each once."""
-        names = [r.name for r in self.refs] + ([self.when.condition] if self.when else []) + list(self.after)
-        return tuple(dict.fromkeys(names))
+        """Names that must exist before it can end: data, condition, order and control edges, each once."""
+        names = [r.name for r in self.refs] + ([self.when.condition] if self.when else [])
+        return tuple(dict.fromkeys((*names, *self.after, *self.gated)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +201,7 @@ class Graph:
         return {i.name: i.depth for i in self.inputs} | {p.name: p.depth for p in self.primitives}
 
     def consumers(self) -> dict[str, tuple[Primitive, ...]]:
-        """For each name the primitives with a data edge, condition or order edge from it."""
+        """For each name the primitives with an edge of any sort from it."""
         out: dict[str, list[Primitive]] = {name: [] for name in self.depths()}
         for primitive in self.primitives:
             for name in primitive.dependencies:
@@ -339,7 +345,7 @@ def print_primitive(p: Primitive) -> str:
     args += [f"{key}={value!r}" for key, value in p.settings]
     line = f"{p.name}{_annotation(p.depth)} = {p.kind}({', '.join(args)})"
     line += f" @ {p.engine}" if p.engine else ""
-    for attribute in ("reads", "writes", "after"):
+    for attribute in ("reads", "writes", "after", "gated"):
         if names := getattr(p, attribute):
             line += f", {attribute}({', '.join(names)})"
     if p.when:
@@ -400,7 +406,7 @@ def _primitive(name: str, depth: int, value: ast.expr) -> Primitive:
         match attribute:
             case ast.Call(func=ast.Name(id="when"), args=[condition, *rest]) if len(rest) < 2:
                 fields["when"] = When(_name(condition), *map(_literal, rest))
-            case ast.Call(func=ast.Name(id="reads" | "writes" | "after" as which), args=names):
+            case ast.Call(func=ast.Name(id="reads" | "writes" | "after" | "gated" as which), args=names):
                 fields[which] = tuple(_name(n) for n in names)
             case _:
                 raise _unreadable(attribute)

@@ -77,7 +77,8 @@ def _spec_of(collection: Any) -> EngineSpec | None:
     cls = _collection_class()
     if cls is None or not is_stock(collection, cls, "query"):
         return None
-    return EngineSpec("chroma", _first_met(collection), "chroma")
+    is_on_server = type(collection._client).__module__ == "chromadb.api.fastapi"
+    return EngineSpec("chroma", _first_met(collection), "chroma", is_outside=is_on_server)
 
 
 def _collection_class() -> Any:

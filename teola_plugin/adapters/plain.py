@@ -7,6 +7,7 @@ and records of the user's that have fields and no code. An iterator, a queue, a 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -83,6 +84,19 @@ def on_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args)
 
     return call
+
+
+def copied(value: Any) -> Any:
+    """Plain data that shares nothing with `value` that can be changed."""
+    return value if type(value) in _ATOMS else copy.deepcopy(value)
+
+
+def on_own_copies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's function on copies of plain data, so that what it changes in place is seen by nobody else.
+
+    Arguments that share an object share its copy. Raises LookupError, as `on_plain_data`.
+    """
+    return on_plain_data(lambda *args: function(*copy.deepcopy(args)))
 
 
 def has_own_code(cls: type) -> bool:

@@ -58,6 +58,8 @@ def _edges(p: Primitive, ids: dict[str, str]) -> Iterator[str]:
         yield f"  {ids[p.when.condition]} -. when .-> {ids[p.name]}"
     for name in p.after:
         yield f"  {ids[name]} -.-> {ids[p.name]}"
+    for name in p.gated:
+        yield f"  {ids[name]} -. gate .-> {ids[p.name]}"
 
 
 def _safe(text: str) -> str:

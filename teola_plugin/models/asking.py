@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS = 256
 
 def spec_of(engine: Engine) -> EngineSpec:
     """The engine as a graph names it."""
-    return EngineSpec("engine", engine, engine.name)
+    return EngineSpec("engine", engine, engine.name, is_outside=engine.capabilities.remote)
 
 
 def identity_of(engine: Engine) -> dict[str, str]:

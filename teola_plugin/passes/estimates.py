@@ -157,7 +157,7 @@ def takers(
         for taker in consumers[giver.name]:
             stars = [ref.star for ref in taker.refs if ref.name == giver.name]
             is_each = map_depth(taker, depths) == map_depth(p, depths) and stars and all(stars)
-            if not is_each or giver.name in taker.after or taker.engine == PIPELINE:
+            if not is_each or giver.name in (*taker.after, *taker.gated) or taker.engine == PIPELINE:
                 return ()
             if is_request(taker):
                 found[taker.name] = taker

@@ -52,7 +52,7 @@ def _without_dead_code(graph: Graph) -> tuple[Graph, list[Record]]:
     for p in reversed(graph.primitives):
         if p.name in used or not _is_glue(p):
             # An order edge alone keeps nothing alive: without effects there is nothing to be kept in order.
-            used.update([r.name for r in p.refs] + ([p.when.condition] if p.when else []))
+            used.update([*(r.name for r in p.refs), *([p.when.condition] if p.when else []), *p.gated])
             kept.append(p)
         else:
             records.append(Record("TR104", NAME, p.name, True, f"nobody uses the value of this {p.kind}"))

@@ -80,6 +80,7 @@ class _Beginning:
     engine: str
     when: When | None
     after: tuple[str, ...]
+    gated: tuple[str, ...]
     depth: int
     texts: tuple[str, ...]
 
@@ -96,7 +97,7 @@ def _groups(graph: Graph, context: Context) -> Iterator[_Group]:
             pieces = p.args[:count]
             if count > 1 or not _is_prefilled(graph, pieces[0]):
                 depth = min(map_depth(p, depths), _deepest_star(pieces, depths))
-                beginning = _Beginning(p.engine, p.when, p.after, depth, tuple(map(_text, pieces)))
+                beginning = _Beginning(p.engine, p.when, p.after, p.gated, depth, tuple(map(_text, pieces)))
                 found.setdefault(beginning, []).append(p)
     for beginning, members in found.items():
         pieces, depth = members[0].args[: len(beginning.texts)], beginning.depth

@@ -63,7 +63,7 @@ def share_subexpressions(graph: Graph, context: Context) -> tuple[Graph, list[Re
 
 def _question(p: Primitive) -> str:
     """What is asked for, whenever."""
-    return print_primitive(replace(p, name="x", after=(), when=None))
+    return print_primitive(replace(p, name="x", after=(), gated=(), when=None))
 
 
 def _is_alias(p: Primitive) -> bool:
@@ -78,7 +78,7 @@ def _decide(graph: Graph, earlier: Primitive, p: Primitive, seconds: float, cont
         return refuse("TR502", f"another {p.kind} like {earlier.name} may come to something else")
     if writer := _written_between(graph, earlier, p):
         return refuse("TR504", f"asks for the same as {earlier.name}, and {writer} writes what is read in between")
-    if (earlier.when, set(earlier.after)) != (p.when, set(p.after)):
+    if (earlier.when, {*earlier.after, *earlier.gated}) != (p.when, {*p.after, *p.gated}):
         return refuse("TR505", f"asks for the same as {earlier.name}, after something else or under another condition")
     if not context.allow_early_stop:
         return refuse("TR503", f"asks for the same as {earlier.name}, and the framework's own run asks for both")
@@ -106,6 +106,6 @@ def _written_between(graph: Graph, earlier: Primitive, p: Primitive) -> str:
 def _with_names(p: Primitive, instead: dict[str, str]) -> Primitive:
     """The same primitive, depending on what stands for what is gone."""
     args = tuple(Ref(instead.get(a.name, a.name), a.star) if isinstance(a, Ref) else a for a in p.args)
-    after = tuple(dict.fromkeys(instead.get(name, name) for name in p.after))
+    after, gated = (tuple(dict.fromkeys(instead.get(n, n) for n in names)) for names in (p.after, p.gated))
     when = When(instead.get(p.when.condition, p.when.condition), p.when.value) if p.when else None
-    return replace(p, args=args, after=after, when=when)
+    return replace(p, args=args, after=after, gated=gated, when=when)

@@ -51,7 +51,7 @@ def _follows(p: Primitive, sight: Sight, plan: Plan) -> bool:
     follower = sight.primitive
     if PIPELINE in (p.engine, follower.engine) or follower.kind not in SHARED:
         return False
-    if follower.when or follower.after or follower.setting("ahead"):
+    if follower.when or follower.after or follower.gated or follower.setting("ahead"):
         return False
     is_told_whole = p.kind in (*SHARED, *DECODES) and not plan.yields[p.name]
     where = Where.ITEM if sight.map_depth else Where.WHOLE

@@ -9,9 +9,10 @@ One for each query. Its whole state:
 - `_skipped`: values whose `when` came out otherwise, and what depends on them.
 
 An instance is ready when each argument exists at its place in the ancestry: an item for a starred argument, the
-whole list for an unstarred one, the list below its own ancestor for a deeper one. Order edges wait for the whole
-primitive. Instances that become ready together form one `Ready`, cut into `stage_items`. A failed instance leaves
-`LOST` in place of its value, and an instance with a lost argument or condition is lost without being run: all end.
+whole list for an unstarred one, the list below its own ancestor for a deeper one. Order edges and control edges wait
+for the whole primitive. Instances that become ready together form one `Ready`, cut into `stage_items`. A failed
+instance leaves `LOST` in place of its value, and an instance with a lost argument, condition or gate is lost without
+being run: all end.
 (Not so `@ pipeline`, whose value the framework tells.)
 
 What there is to know of the arguments of a primitive beforehand is its *sight*. Who runs many queries of one plan may
@@ -228,6 +229,8 @@ class GraphScheduler:
         moved = sight.map_depth > 0 and self._pass_on_counts(sight)
         if p.after and not self._are_whole(p.after):
             return moved, []
+        if p.gated and not self._are_whole(p.gated):
+            return moved, []
         tags = self._free_tags(p.name, sight)
         if tags and self._has_lost and p.engine != PIPELINE and (lost := self._lost_among(p, tags)):
             for tag in lost:
@@ -330,8 +333,9 @@ class GraphScheduler:
         return free
 
     def _lost_among(self, p: Primitive, tags: Sequence[Tag]) -> set[Tag]:
-        """Those that cannot run because an argument, or the condition, is lost."""
-        if p.when is not None and self._values[p.when.condition].has_lost:
+        """Those that cannot run because an argument, the condition or a gate is lost."""
+        needed = (p.when.condition, *p.gated) if p.when else p.gated
+        if any(self._values[name].has_lost for name in needed):
             return set(tags)
         refs = [(at, name) for at, name in self._sights[p.name].args if at is not Where.LITERAL]
         lost = [(at, name) for at, name in refs if self._values[name].has_lost and name not in self._skipped]

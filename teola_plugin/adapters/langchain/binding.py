@@ -3,7 +3,8 @@
 A graph has one input for each key that is read of the user's dict, named after the key, and one called `input` where
 the input is used whole. A prompt with a single variable takes a dict or the bare value; both are understood. What an
 input does not have is left out, and what needs it does not run ahead. So is what is no plain data: whoever reads an
-iterator first has it all, and a method of the user's own may do anything.
+iterator first has it all, and a method of the user's own may do anything. What is bound is a copy: the framework's own
+run hands the caller's objects to functions that may change them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
-from teola_plugin.adapters.plain import is_plain
+from teola_plugin.adapters.plain import copied, is_plain
 
 ABSENT: Any = object()
 """What the caller's input does not have under a key that may be missing."""
@@ -42,12 +43,15 @@ class Access:
 class Bindings:
     """The graph inputs asked for so far."""
 
-    def __init__(self, name_for: Callable[[str], str]) -> None:
+    def __init__(self, name_for: Callable[[str], str], read: Callable[[str], None]) -> None:
+        """`read`: is told the name of an input each time that the pipeline reads a key which has to be there."""
         self._name_for = name_for
+        self._read = read
         self._names: dict[Access, str] = {}
         self._depths: dict[Access, int] = {}
         self._may_be_bare: set[str] = set()
         self._refused: set[str] = set()
+        self._needs_dict = False
 
     def whole(self, depth: int = 0) -> Value:
         """The input itself; `depth` 1 if it is a list to map over."""
@@ -55,7 +59,9 @@ class Bindings:
 
     def key(self, key: str) -> Value:
         """What the input has under `key`."""
-        return self._input(Access("key", key), key)
+        value = self._input(Access("key", key), key)
+        self._read(value.name)
+        return value
 
     def optional(self, key: str) -> Value:
         """What the input has under `key`, or ABSENT."""
@@ -69,6 +75,10 @@ class Bindings:
     def refuse(self, key: str) -> None:
         """An input that has this key asks for other things than the graph: nothing of it is known."""
         self._refused.add(key)
+
+    def require_dict(self) -> None:
+        """The pipeline fails with an input that is no dict: nothing of such an input is known."""
+        self._needs_dict = True
 
     def mode(self) -> Value:
         """How the pipeline was called (`Entered`), for models of others."""
@@ -84,7 +94,7 @@ class Bindings:
             entered = Entered(entered, "invoke")
         value = entered.value
         bound: dict[str, Any] = {}
-        if isinstance(value, dict) and not self._refused.isdisjoint(value):
+        if not self._refused.isdisjoint(value) if isinstance(value, dict) else self._needs_dict:
             return bound
         for access, name in self._names.items():
             match access.how:
@@ -101,7 +111,8 @@ class Bindings:
                     bound[name] = value
                 case _:
                     pass
-        return {name: value for name, value in bound.items() if value is entered or value is ABSENT or is_plain(value)}
+        own = {name: value for name, value in bound.items() if value is entered or value is ABSENT}
+        return {**own, **{n: copied(value) for n, value in bound.items() if n not in own and is_plain(value)}}
 
     def _input(self, access: Access, name: str, depth: int = 0) -> Value:
         if access not in self._names:

@@ -26,7 +26,7 @@ from teola_plugin.adapters.langchain.draft import Draft, describe, snake
 from teola_plugin.adapters.langchain.models import trace_model
 from teola_plugin.adapters.langchain.parsers import is_pure, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
-from teola_plugin.adapters.langchain.retrievers import page_content
+from teola_plugin.adapters.langchain.retrievers import passages
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Constant, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import is_stock, plain_class
@@ -167,7 +167,7 @@ class _Reader:
         """The documents, and what the model replies on each of them, inside the map over them."""
         docs = self.documents()
         each = replace(docs, level=docs.level + 1)
-        passage = self.draft.call("passages", "passage", page_content, each, identity="passage", holds="text")
+        passage = passages(self.draft, each)
         name = f"{self.name}_each" if self.name else "each"
         self.draft.level += 1
         try:

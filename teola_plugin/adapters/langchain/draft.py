@@ -11,9 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from teola_plugin.adapters.langchain.binding import Bindings
-from teola_plugin.adapters.langchain.finish import OUTSIDE, Barrier, drop_unused, merge_lists, names_in, order_reads
+from teola_plugin.adapters.langchain.finish import (
+    OUTSIDE,
+    Barrier,
+    drop_unused,
+    gate_requests,
+    merge_lists,
+    names_in,
+    order_reads,
+)
 from teola_plugin.adapters.langchain.observe import instrument_component
-from teola_plugin.adapters.langchain.templates import runs_code
+from teola_plugin.adapters.langchain.templates import is_transparent, runs_code
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import name_engine, unique
@@ -25,13 +33,17 @@ from teola_plugin.trace import Break, Function, Traced
 
 
 class Draft:
-    """Primitives in program order. `guard` and `level` say under which condition and in how many maps we are."""
+    """Primitives in program order. `guard` and `level` say under which condition and in how many maps we are.
+
+    What may raise is a *gate* for each request behind it that leaves this process (see graph.py): every call that is
+    not `is_total`, what only the framework's run computes, and each key that is read of the caller's input.
+    """
 
     def __init__(self) -> None:
         self.guard: When | None = None
         self.level = 0
         self.origin = ""
-        self.bindings = Bindings(self._unique)
+        self.bindings = Bindings(self._unique, self._read)
         self._primitives: dict[str, Primitive] = {}
         self._functions: dict[str, Function] = {}
         self._known_functions: dict[Any, str] = {}
@@ -42,6 +54,8 @@ class Draft:
         self._names: set[str] = set()
         self._barriers: tuple[Barrier, ...] = ()
         self._barriers_before: dict[str, tuple[Barrier, ...]] = {}
+        self._gates: tuple[str, ...] = ()
+        self._gates_before: dict[str, tuple[str, ...]] = {}
         self._stores: set[str] = set()
         self._list_calls: dict[str, str] = {}
         self._fields: dict[tuple[Value, str, When | None], Value] = {}
@@ -51,17 +65,23 @@ class Draft:
     def call(
         self, name: str, fn: str, function: Callable[..., Any], *args: Value, identity: Any = None,
         is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
-        asks: tuple[str, EngineSpec] | None = None, is_async: bool = False,
+        asks: tuple[str, EngineSpec] | None = None, is_async: bool = False, is_total: bool = False,
     ) -> Value:  # fmt: skip
         """A pure function of values; calls with the same `identity` share one function name.
 
-        `asks`: an engine that it asks for something itself, by its usual name. See `Function`.
+        `asks`: an engine that it asks for something itself, by its usual name. See `Function`. `is_total`: it raises
+        for no value that the pipeline may have here, unless an engine returned something malformed.
         """
         if asks:
             self._stores.update(r for r in reads if r != OUTSIDE)
         engine = name_engine(self._engines, asks[1], asks[0]) if asks else "python"
         fn = self._function(fn, Function(function, is_glue, asks is not None, is_async), identity)
-        return self.add(name, "call", args, {"fn": fn}, engine, lists=lists, reads=reads, holds=holds)
+        value = self.add(
+            name, "call", args, {"fn": fn}, engine, lists=lists, reads=reads, holds=holds, is_outside=OUTSIDE in reads
+        )
+        if not is_total:
+            self._read(value.name)
+        return value
 
     def ask(
         self, name: str, kind: str, spec: EngineSpec, *args: Value | str, settings: Mapping[str, Any] | None = None,
@@ -71,7 +91,7 @@ class Draft:
         if kind == "searching":
             self._stores.update(reads)
         named = name_engine(self._engines, spec, engine or kind)
-        return self.add(name, kind, args, settings or {}, named, reads=reads, holds=holds)
+        return self.add(name, kind, args, settings or {}, named, reads=reads, holds=holds, is_outside=spec.is_outside)
 
     def await_run(
         self,
@@ -95,13 +115,18 @@ class Draft:
             instrument_component(component)
         if not is_pure:
             self._barriers += (Barrier(value.name, writes),)
+        self._read(value.name)
         return value
 
     def add(
         self, name: str, kind: str, args: Sequence[Value | str], settings: Mapping[str, Any], engine: str, *,
         lists: int = 0, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (), holds: Holds = "any",
+        is_outside: bool = False,
     ) -> Value:  # fmt: skip
-        """One primitive, which makes `lists` lists out of each of its inputs."""
+        """One primitive, which makes `lists` lists out of each of its inputs.
+
+        `is_outside`: its requests leave this process.
+        """
         level = max((a.level for a in args if isinstance(a, Value)), default=0)
         if any(a.level and a.depth > level for a in args if isinstance(a, Value)):
             lists = (
@@ -114,11 +139,15 @@ class Draft:
         )
         if reads:
             self._barriers_before[name] = self._barriers
+        if is_outside:
+            self._gates_before[name] = self._gates
         return Value(name, level + lists, level, holds)
 
     def list_call(self, name: str, grammar: str, function: Callable[..., Any], text: Value) -> Value:
         """The items of a text: by the decoding itself, if nobody else wants its text (see `finish.merge_lists`)."""
-        value = self.call(name, grammar, function, text, identity=("items", grammar), lists=1, holds="text")
+        value = self.call(
+            name, grammar, function, text, identity=("items", grammar), lists=1, holds="text", is_total=True
+        )
         self._list_calls[value.name] = grammar
         return value
 
@@ -134,14 +163,14 @@ class Draft:
         match symbol:
             case Value(holds="message"):
                 each = replace(symbol, level=symbol.depth)
-                made = self.call("message", "message", to_message, each, identity="message")
+                made = self.call("message", "message", to_message, each, identity="message", is_total=True)
                 return replace(made, level=symbol.level)
             case Value():
                 return symbol
             case Root():
                 return self.bindings.whole()
             case Constant(constant):
-                return self.call(name, "constant", lambda: constant)
+                return self.call(name, "constant", lambda: constant, is_total=True)
             case Record():
                 return symbol.whole() if symbol.whole else self._dict(symbol)
             case Prompt(template, variables):
@@ -152,7 +181,10 @@ class Draft:
                 def make(*values: Any) -> Any:
                     return template.format_prompt(**dict(zip(names, values, strict=True)), **known)
 
-                return self.call("prompt", "prompt", make, *args, is_glue=not runs_code(template), holds="prompt")
+                return self.call(
+                    "prompt", "prompt", make, *args, is_glue=not runs_code(template), holds="prompt",
+                    is_total=self.is_total(symbol),
+                )  # fmt: skip
 
     def field(self, symbol: Symbol, key: str) -> Symbol:
         """What `value[key]` is. Raises: Untraceable where that is an error."""
@@ -190,7 +222,17 @@ class Draft:
             fields = dict(zip(names, values[len(rest) :], strict=True))
             return {**values[0], **fields} if rest else fields
 
-        return self.call("record", "dict", make, *rest, *args, identity=("dict", bool(rest), *names))
+        return self.call("record", "dict", make, *rest, *args, identity=("dict", bool(rest), *names), is_total=True)
+
+    def is_total(self, prompt: Symbol) -> bool:
+        """Formatting the prompt raises for no value: texts and plain inputs, put between constant texts."""
+        if not isinstance(prompt, Prompt) or not is_transparent(prompt.template):
+            return False
+        return all(
+            isinstance(v, Constant | Root)
+            or (isinstance(v, Value) and (v.holds in ("text", "message") or v.name not in self._primitives))
+            for v in prompt.variables.values()
+        )
 
     def items(self, symbol: Symbol) -> Value:
         """One item of a list, as the inside of a map one level deeper sees it."""
@@ -251,22 +293,28 @@ class Draft:
         self._primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
         return value
 
-    # --- barriers ----------------------------------------------------------------------------------------------------
+    # --- barriers and gates ------------------------------------------------------------------------------------------
+
+    def _read(self, name: str) -> None:
+        """What follows in program order is reached only once this is there."""
+        if name not in self._gates:
+            self._gates += (name,)
 
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[Callable[[], None]]:
         """Call what is yielded before each of several branches that have no order among them."""
-        before = self._barriers
-        after = before
+        before, gates_before = self._barriers, self._gates
+        after, gates_after = before, gates_before
 
         def branch() -> None:
-            nonlocal after
+            nonlocal after, gates_after
             after += tuple(b for b in self._barriers if b not in after)
-            self._barriers = before
+            gates_after += tuple(g for g in self._gates if g not in gates_after)
+            self._barriers, self._gates = before, gates_before
 
         yield branch
         branch()
-        self._barriers = after
+        self._barriers, self._gates = after, gates_after
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -274,6 +322,7 @@ class Draft:
         """The finished p-graph."""
         outputs = tuple(dict.fromkeys(names_in(result)))
         order_reads(self._primitives, self._barriers_before, self._stores)
+        gate_requests(self._primitives, self._gates_before)
         outputs = merge_lists(self._primitives, self._list_calls, outputs)
         drop_unused(self._primitives, outputs)
         used = {p.setting("fn") for p in self._primitives.values()}

@@ -1,11 +1,13 @@
 """The last look at a drafted graph: order edges, item grammars, and what nobody needs.
 
 A primitive that only the framework's run may compute, and that may change something, is a *barrier* for the
-searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. Branches
-that the framework runs side by side have no order among them. A declared write (`@writes("kb")`) to the name of a
-collection in this pipeline concerns that collection; under any other name the user may mean any collection, so it
-concerns all of them, but no hosted model. An undeclared effect concerns everything. A barrier that nothing waits for,
-with a value that nobody uses, is left out.
+searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. Whatever
+may raise is a *gate* for the requests behind it that leave this process: they get a control edge `gated(gate)`.
+Branches that the framework runs side by side have no order among them.
+
+A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns that collection; under any
+other name the user may mean any collection, so it concerns all of them, but no hosted model. An undeclared effect
+concerns everything. A barrier that nothing waits for, with a value that nobody uses, is left out.
 """
 
 from __future__ import annotations
@@ -69,6 +71,24 @@ def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]
                 primitives[name] = replace(primitives[name], after=(*primitives[name].after, barrier.name))
 
 
+def gate_requests(primitives: Primitives, before: Mapping[str, tuple[str, ...]]) -> None:
+    """Give each request that leaves this process its gates: what `before` it may raise, and is not implied.
+
+    Implied is what the request waits for anyhow, as a whole: behind a data edge without a star, a condition, an order
+    edge, or another gate.
+    """
+    waits_for: dict[str, set[str]] = {}
+    for name, p in primitives.items():
+        whole = {ref.name for ref in p.refs if not ref.star} | set(p.after)
+        if p.when:
+            whole.add(p.when.condition)
+        waits_for[name] = whole.union(*(waits_for.get(known, ()) for known in (*whole, *(r.name for r in p.refs))))
+        gates = [gate for gate in before.get(name, ()) if gate not in waits_for[name]]
+        implied = set().union(*(waits_for.get(gate, ()) for gate in gates))
+        primitives[name] = replace(p, gated=tuple(gate for gate in gates if gate not in implied))
+        waits_for[name].update(gates)
+
+
 def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: tuple[str, ...]) -> tuple[str, ...]:
     """Let a decoding hand out the items itself, where nobody else wants its text. The outputs, renamed accordingly.
 
@@ -92,7 +112,7 @@ def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: 
 
 
 def drop_unused(primitives: Primitives, outputs: tuple[str, ...]) -> None:
-    """Leave out functions and unknown components whose value nobody uses; writes that are declared stay."""
+    """Leave out functions and unknown components whose value nobody uses. Declared writes stay, and so do gates."""
     needed = set(outputs)
     for p in reversed(list(primitives.values())):
         is_work = p.kind != "call" or (p.engine == PIPELINE and bool(p.writes))

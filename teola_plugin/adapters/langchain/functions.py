@@ -18,21 +18,30 @@ from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.plain import on_plain_data
+from teola_plugin.adapters.plain import on_own_copies
 from teola_plugin.adapters.purity import Asks, effects_of
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
+def not_runnable(value: Any) -> Any:
+    """The value. Raises: LookupError for a runnable, which LangChain runs; the run-ahead does not know how."""
+    if isinstance(value, Runnable):
+        raise LookupError("the function returned a runnable")
+    return value
+
+
 def trace_function(
     draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str, asks: Asks, *,
     prepare: Callable[[Any], Any] | None = None, is_running: bool = False, unknown: frozenset[str] = frozenset(),
+    check: Callable[[Any], Any] = not_runnable,
 ) -> Symbol:  # fmt: skip
     """What the function of a component makes of its input.
 
     `prepare` makes an object of the dict that its input is.
     `is_running`: the framework runs it now anyhow, and will tell. `unknown`: keys of which nothing is known.
+    `check` returns what the function returned, or raises where the framework would do anything else with it.
 
     Raises: Untraceable.
     """
@@ -54,15 +63,15 @@ def trace_function(
         raise Untraceable("TB120", ", ".join(sorted(missing)))
     call, args = _arguments(draft, function, given, keys, prepare)
     if declared_effects(function) is None:
-        call = on_plain_data(call)
+        call = on_own_copies(call)
     is_async = inspect.iscoroutinefunction(function)
     if effects.asks or is_async:
         call, args = _asking(call, effects, is_async), [draft.bindings.mode(), *args]
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     return draft.call(
-        name or shown, fn, _no_runnable(call, is_async), *args, identity=identity, is_glue=False, reads=effects.reads,
-        holds=holds, asks=effects.asks, is_async=is_async,
+        name or shown, fn, _checked(call, check, is_async), *args, identity=identity, is_glue=False,
+        reads=effects.reads, holds=holds, asks=effects.asks, is_async=is_async,
     )  # fmt: skip
 
 
@@ -164,18 +173,11 @@ def _distinct(values: list[Value]) -> list[Value]:
     return list({v.name: v for v in values}.values())
 
 
-def _no_runnable(function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
-    """LangChain runs a runnable that a function returns; the run-ahead does not know how."""
-
-    def checked(value: Any) -> Any:
-        if isinstance(value, Runnable):
-            raise LookupError("the function returned a runnable")
-        return value
-
+def _checked(function: Callable[..., Any], check: Callable[[Any], Any], is_async: bool) -> Callable[..., Any]:
     async def acall(*args: Any) -> Any:
-        return checked(await function(*args))
+        return check(await function(*args))
 
-    return acall if is_async else lambda *args: checked(function(*args))
+    return acall if is_async else lambda *args: check(function(*args))
 
 
 def _name(function: Any) -> str:

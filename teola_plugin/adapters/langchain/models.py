@@ -171,7 +171,9 @@ def _trace_foreign(
         content = prompt.to_messages() if is_chat else [prompt.to_string()]
         return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
 
-    messages = draft.call("messages", "messages", payload, mode, *args, is_glue=not _runs_code(given))
+    messages = draft.call(
+        "messages", "messages", payload, mode, *args, is_glue=not _runs_code(given), is_total=draft.is_total(given)
+    )
     spec = spec_of(model)
     kv = draft.ask(_kv(name), "prefilling", spec, messages)
     return draft.ask(name or "text", "decoding", spec, kv, reads=(OUTSIDE,), holds="message" if is_chat else "text")
@@ -192,7 +194,8 @@ def is_stateless(model: Model) -> bool:
 def spec_of(model: Model) -> EngineSpec:
     """The engine that a foreign model is: a thread that calls it."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
-    return EngineSpec("python", model, unique(shown if isinstance(shown, str) else type(model).__name__, ()))
+    name = unique(shown if isinstance(shown, str) else type(model).__name__, ())
+    return EngineSpec("python", model, name, is_outside=True)
 
 
 def _foreign(

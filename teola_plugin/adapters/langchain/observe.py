@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
-from teola_plugin.adapters.plain import is_plain
+from teola_plugin.adapters.plain import copied, is_plain
 from teola_plugin.seams import Session, current, instrument
 
 _watched_for: dict[int, Callable[[], object]] = {}
@@ -43,7 +43,7 @@ def _listener(component: object) -> Session | None:
 
 def _report(session: Session, component: object, value: Any) -> None:
     if is_plain(value):
-        session.observe(component, value)
+        session.observe(component, copied(value))
 
 
 def _reporting_invoke(original: Callable[..., Any]) -> Callable[..., Any]:

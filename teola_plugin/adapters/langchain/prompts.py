@@ -16,34 +16,20 @@ is one piece, made by a function.
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from langchain_core.messages import BaseMessage
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.prompts import (
-    AIMessagePromptTemplate,
     BasePromptTemplate,
-    ChatMessagePromptTemplate,
-    ChatPromptTemplate,
-    HumanMessagePromptTemplate,
-    PromptTemplate,
-    SystemMessagePromptTemplate,
 )
 
 from teola_plugin.adapters.langchain.draft import Draft
-from teola_plugin.adapters.langchain.templates import partials_of, parts_of, runs_code
+from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of, runs_code
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.purity import effects_of
 
 _MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
-_MESSAGES = (
-    HumanMessagePromptTemplate,
-    AIMessagePromptTemplate,
-    SystemMessagePromptTemplate,
-    ChatMessagePromptTemplate,
-)
 
 
 def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
@@ -106,7 +92,7 @@ def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:
 def cut(draft: Draft, prompt: Symbol, render: Callable[[PromptValue], str]) -> list[Value | str] | None:
     """The pieces of the text that `render` makes of a prompt, or None if they cannot be told apart."""
     match prompt:
-        case Prompt(template, variables) if _is_transparent(template):
+        case Prompt(template, variables) if is_transparent(template):
             held = {k: v for k, v in variables.items() if not isinstance(v, Constant)}
             markers = {k: _marker(i) for i, k in enumerate(held)}
             constants = {k: v.value for k, v in variables.items() if isinstance(v, Constant)}
@@ -140,32 +126,9 @@ def _stripped(draft: Draft, value: Value, left: bool, right: bool) -> Value:
         return value
     name = "strip" if left and right else "lstrip" if left else "rstrip"
     return draft.call(
-        f"{value.name}_stripped", name, lambda text: getattr(str(text), name)(), value, identity=name, holds="text"
-    )
-
-
-def _is_transparent(template: Any) -> bool:
-    """What it makes of its variables is their text, put into constant text."""
-    match template:
-        case PromptTemplate():
-            return type(template) is PromptTemplate and _is_plain(template)
-        case ChatPromptTemplate():
-            return type(template) is ChatPromptTemplate and all(map(_is_plain_message, template.messages))
-        case _:
-            return False
-
-
-def _is_plain_message(message: Any) -> bool:
-    if isinstance(message, BaseMessage):
-        return True
-    return type(message) in _MESSAGES and isinstance(message.prompt, PromptTemplate) and _is_plain(message.prompt)
-
-
-def _is_plain(template: PromptTemplate) -> bool:
-    if template.template_format != "f-string" or any(callable(p) for p in template.partial_variables.values()):
-        return False
-    fields = [field for field in string.Formatter().parse(template.template) if field[1] is not None]
-    return all(name and name.isidentifier() and not spec and conversion is None for _, name, spec, conversion in fields)
+        f"{value.name}_stripped", name, lambda text: getattr(str(text), name)(), value, identity=name, holds="text",
+        is_total=True,
+    )  # fmt: skip
 
 
 # --- prompts as one piece --------------------------------------------------------------------------------------------

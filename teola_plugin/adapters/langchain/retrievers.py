@@ -108,8 +108,9 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
 
     args = (hit, vector) if retriever.search_type == "mmr" else (hit,)
     return draft.call(
-        name or "docs", "documents", documents, *args, identity=("documents", id(retriever)), lists=1, holds="documents"
-    )
+        name or "docs", "documents", documents, *args, identity=("documents", id(retriever)), lists=1,
+        holds="documents", is_total=True,
+    )  # fmt: skip
 
 
 def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query: Value) -> tuple[Value, Value]:
@@ -120,8 +121,9 @@ def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query:
         raise Untraceable("TB105", f"{type(store).__name__} with {type(store.embeddings).__name__}")
     if embedding.payload("a\nb") != "a\nb" and not draft.is_one_line(query):
         query = draft.call(
-            f"{query.name}_line", "one_line", embedding.payload, query, identity=("line", embedding.spec.key)
-        )
+            f"{query.name}_line", "one_line", embedding.payload, query, identity=("line", embedding.spec.key),
+            is_total=True,
+        )  # fmt: skip
     vector = draft.ask("q", "embedding", embedding.spec, query, settings=embedding.settings)
     resource = unique(str(getattr(getattr(store, "_collection", None), "name", "store")), ())
     hit = draft.ask("hit", "searching", searching.spec, vector, settings=searching.settings, reads=(resource,))
@@ -147,16 +149,22 @@ def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Tr
     if not isinstance(docs, Value) or not docs.is_list:
         raise Untraceable("TB105", "its documents are made by something we cannot read")
     each = replace(docs, level=docs.level + 1)
-    passages = draft.call("passages", "passage", page_content, each, identity="passage", holds="text")
-    scores = draft.ask("scores", "reranking", leaf.spec, query, passages, settings=leaf.settings)
+    texts = passages(draft, each)
+    scores = draft.ask("scores", "reranking", leaf.spec, query, texts, settings=leaf.settings)
     scores = replace(scores, level=docs.level)
 
     def top(query: str, docs: Sequence[Document], scores: Sequence[Any]) -> list[Document]:
         return leaves.reranked(compressor, query, docs, scores)
 
     return draft.call(
-        name or "top", "top", top, query, docs, scores, identity=("top", id(compressor)), lists=1, holds="documents"
-    )
+        name or "top", "top", top, query, docs, scores, identity=("top", id(compressor)), lists=1, holds="documents",
+        is_total=True,
+    )  # fmt: skip
+
+
+def passages(draft: Draft, docs: Value) -> Value:
+    """The texts of documents."""
+    return draft.call("passages", "passage", page_content, docs, identity="passage", holds="text", is_total=True)
 
 
 def page_content(document: Document) -> str:
@@ -170,8 +178,9 @@ def _multi_query(draft: Draft, retriever: Any, query: Value, name: str, trace: T
         raise Untraceable("TB105", "its queries are made by something we cannot read")
     if retriever.include_original:
         queries = draft.call(
-            "all_queries", "with_original", _with_original, queries, query, identity="with_original", lists=1
-        )
+            "all_queries", "with_original", _with_original, queries, query, identity="with_original", lists=1,
+            is_total=True,
+        )  # fmt: skip
     item = draft.items(queries)
     draft.level += 1
     found = trace(retriever.retriever, item, "docs")
@@ -185,8 +194,9 @@ def _multi_query(draft: Draft, retriever: Any, query: Value, name: str, trace: T
 
     found = replace(found, level=item.level - 1)
     return draft.call(
-        name or "union", "union", union, found, identity=("union", id(retriever)), lists=1, holds="documents"
-    )
+        name or "union", "union", union, found, identity=("union", id(retriever)), lists=1, holds="documents",
+        is_total=True,
+    )  # fmt: skip
 
 
 def _with_original(queries: Sequence[str], query: str) -> list[str]:
@@ -200,8 +210,9 @@ def _ensemble(draft: Draft, retriever: Any, query: Value, name: str, trace: Trac
 
     found = _found_by_each(retriever.retrievers, query, trace)
     return draft.call(
-        name or "fused", "fusion", fusion, *found, identity=("fusion", id(retriever)), lists=1, holds="documents"
-    )
+        name or "fused", "fusion", fusion, *found, identity=("fusion", id(retriever)), lists=1, holds="documents",
+        is_total=True,
+    )  # fmt: skip
 
 
 def _merged(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
@@ -213,8 +224,9 @@ def _merged(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace)
 
     found = _found_by_each(retriever.retrievers, query, trace)
     return draft.call(
-        name or "merged", "merge", merge, *found, identity=("merge", id(retriever)), lists=1, holds="documents"
-    )
+        name or "merged", "merge", merge, *found, identity=("merge", id(retriever)), lists=1, holds="documents",
+        is_total=True,
+    )  # fmt: skip
 
 
 def _found_by_each(retrievers: Sequence[BaseRetriever], query: Value, trace: Trace) -> list[Value]:

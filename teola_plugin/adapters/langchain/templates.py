@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import BaseMessage
+from langchain_core.prompts import (
+    AIMessagePromptTemplate,
+    ChatMessagePromptTemplate,
+    ChatPromptTemplate,
+    HumanMessagePromptTemplate,
+    PromptTemplate,
+    SystemMessagePromptTemplate,
+)
+
+_MESSAGES = (
+    HumanMessagePromptTemplate,
+    AIMessagePromptTemplate,
+    SystemMessagePromptTemplate,
+    ChatMessagePromptTemplate,
+)
 
 
 def runs_code(template: Any) -> bool:
@@ -29,3 +45,27 @@ def parts_of(template: Any) -> Iterator[Any]:
 def partials_of(template: Any) -> Mapping[str, Any]:
     """Variables that the template brings with it: values, or functions that are called when it is formatted."""
     return getattr(template, "partial_variables", None) or {}
+
+
+def is_transparent(template: Any) -> bool:
+    """What it makes of its variables is their text, put into constant text."""
+    match template:
+        case PromptTemplate():
+            return type(template) is PromptTemplate and _is_plain(template)
+        case ChatPromptTemplate():
+            return type(template) is ChatPromptTemplate and all(map(_is_plain_message, template.messages))
+        case _:
+            return False
+
+
+def _is_plain_message(message: Any) -> bool:
+    if isinstance(message, BaseMessage):
+        return True
+    return type(message) in _MESSAGES and isinstance(message.prompt, PromptTemplate) and _is_plain(message.prompt)
+
+
+def _is_plain(template: PromptTemplate) -> bool:
+    if template.template_format != "f-string" or any(callable(p) for p in template.partial_variables.values()):
+        return False
+    fields = [field for field in string.Formatter().parse(template.template) if field[1] is not None]
+    return all(name and name.isidentifier() and not spec and conversion is None for _, name, spec, conversion in fields)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -218,6 +219,10 @@ class Tracer:
     def _assign(self, component: Any, given: Symbol) -> Record:
         if not isinstance(given, Record | Root | Value):
             raise Untraceable("TB108", "its input is no dict")
+        if isinstance(given, Root):
+            self.draft.bindings.require_dict()
+        elif isinstance(given, Value):
+            self.draft.call("is_dict", "is_dict", _is_dict, given, identity="is_dict")
         with self._at(component.mapper):
             added = self._parallel(component.mapper, given)
         known = given if isinstance(given, Record) else Record({}, given)
@@ -240,7 +245,7 @@ class Tracer:
         self.draft.level -= 1
         value = made if isinstance(made, Value) else self.draft.value(made, name)
         if value.level < item.level:  # the same for each item
-            value = self.draft.call(name or "each", "second", lambda _, value: value, item, value, identity="second")
+            value = self.draft.call(name or "each", "second", _second, item, value, identity="second", is_total=True)
         return replace(value, level=item.level - 1)
 
     def _branch(self, component: Any, given: Symbol, name: str) -> Symbol:
@@ -254,8 +259,12 @@ class Tracer:
         key = self.draft.value(self.draft.field(given, "key"), "key")
 
         def test(known: str) -> Callable[[], Symbol]:
-            return lambda: self.draft.call("condition", "is_key", on_plain_data(lambda key: key == known), key)
+            return lambda: self.draft.call(
+                "condition", "is_key", on_plain_data(lambda key: key == known), key, is_total=True
+            )
 
+        is_known = on_plain_data(partial(_known_key, frozenset(component.runnables)))
+        self.draft.call("known_key", "known_key", is_known, key)
         choices = [(k, test(k), runnable) for k, runnable in component.runnables.items()]
         return self._choose(choices, self.draft.field(given, "input"), name or "routed")
 
@@ -297,7 +306,7 @@ class Tracer:
                 value = self.draft.value(symbol)
                 until = max(until, len(self.draft))
             if not self.draft.is_between(value.name, since, until):
-                value = self.draft.call("same", "same", _same, value, identity="same", holds=value.holds)
+                value = self.draft.call("same", "same", _same, value, identity="same", holds=value.holds, is_total=True)
             values.append(value if len(holds) == 1 else replace(value, holds="any"))
         return values
 
@@ -330,6 +339,22 @@ def _shown(component: Runnable[Any, Any]) -> str:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _second(_: Any, value: Any) -> Any:
+    return value
+
+
+def _known_key(keys: frozenset[str], key: Any) -> None:
+    """Raises: LookupError where a router does."""
+    if key not in keys:
+        raise LookupError(f"no runnable for the key {key!r}")
+
+
+def _is_dict(value: Any) -> None:
+    """Raises: LookupError where an assign does."""
+    if not isinstance(value, dict):
+        raise LookupError("the input of an assign is no dict")
 
 
 def _is_stock(component: object, base: type) -> bool:

@@ -232,7 +232,7 @@ class _Steps:
             return trace_function(
                 self.draft, component, _function(component), given, name, asked_by,
                 prepare=_preparation(node.mapper), is_running=is_running,
-                unknown=frozenset(self.unknown.intersection(channels)),
+                unknown=frozenset(self.unknown.intersection(channels)), check=_update,
             )  # fmt: skip
 
         return self.tracer.attempt(read, component, given, name)
@@ -275,7 +275,7 @@ class _Steps:
         def get(written: Any) -> Any:
             return written.get(key, ABSENT) if isinstance(written, dict) else ABSENT
 
-        made: Symbol = self.draft.call(key, f"get_{key}", get, value, identity=("written", key))
+        made: Symbol = self.draft.call(key, f"get_{key}", get, value, identity=("written", key), is_total=True)
         return made
 
     # --- the state ---------------------------------------------------------------------------------------------------
@@ -285,7 +285,9 @@ class _Steps:
         symbol = self.written[key]()
         if key not in self.optional:
             return symbol
-        made: Symbol = self.draft.call(key, "present", _present, self.draft.value(symbol), identity="present")
+        made: Symbol = self.draft.call(
+            key, "present", _present, self.draft.value(symbol), identity="present", is_total=True
+        )
         return made
 
     def _write(self, key: str, updates: list[tuple[Lazy, bool]]) -> None:
@@ -313,7 +315,7 @@ class _Steps:
             return {key: value for key, value in zip(keys, values, strict=True) if value is not ABSENT}
 
         args = [self.draft.value(self._held(key)(), key) for key in keys]
-        whole: Value = self.draft.call("state", "state", made, *args, identity=("state", keys))
+        whole: Value = self.draft.call("state", "state", made, *args, identity=("state", keys), is_total=True)
         return whole
 
     def _merged(self, key: str, before: Lazy, updates: list[Lazy]) -> Symbol:
@@ -344,6 +346,13 @@ class _Fields(Mapping[str, Symbol]):
 
     def __len__(self) -> int:
         return len(self._held)
+
+
+def _update(value: Any) -> Any:
+    """The update of the state that a node returned. Raises: LookupError for what is none, or a `Command`."""
+    if value is not None and not isinstance(value, dict):
+        raise LookupError(f"a node returned a {type(value).__name__}")
+    return value
 
 
 def _present(value: Any) -> Any:

@@ -90,7 +90,7 @@ class _Request:
 
     @property
     def spec(self) -> EngineSpec:
-        return EngineSpec("python", self.llm, "llm")
+        return EngineSpec("python", self.llm, "llm", is_outside=True)
 
     @property
     def payload(self) -> Foreign:

@@ -35,7 +35,7 @@ from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query, add_transform
-from teola_plugin.adapters.plain import is_plain, on_plain_data
+from teola_plugin.adapters.plain import is_plain, on_own_copies
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
@@ -163,7 +163,7 @@ def _taken(key: str, module: Any, links: list[_Link]) -> Callable[..., dict[str,
 
 def _applied(function: Callable[..., Any]) -> Callable[..., Any]:
     """What was only proven to be pure takes plain data."""
-    return function if declared_effects(function) else on_plain_data(function)
+    return function if declared_effects(function) else on_own_copies(function)
 
 
 def _own(value: Any) -> Any:
@@ -236,7 +236,7 @@ def _called(draft: Draft, module: Any) -> _Work | None:
         return None
     if declared_effects(module.fn):
         return _Work(lambda taken: module.run_component(**taken))
-    return _Work(on_plain_data(lambda taken: module.run_component(**taken)))
+    return _Work(on_own_copies(lambda taken: module.run_component(**taken)))
 
 
 def _generated(draft: Draft, module: Any) -> _Work | None:
@@ -248,7 +248,7 @@ def _generated(draft: Draft, module: Any) -> _Work | None:
     if module.streaming:
         draft.leave("TB210", module)
         return None
-    return _by_itself(draft, module, ("llm", EngineSpec("python", module.llm, "llm")))
+    return _by_itself(draft, module, ("llm", EngineSpec("python", module.llm, "llm", is_outside=True)))
 
 
 def _asked(draft: Draft, module: Any) -> _Work | None:
