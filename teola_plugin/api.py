@@ -110,22 +110,24 @@ class OptimizedPipeline:
         self._urgency = max(self.prepared.plan.remaining.values(), key=lambda each: each[:2], default=Urgency(1))
         self._stretches = {id(traced): (traced, self.prepared)}
 
-    def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OpenCall:
+    def open(
+        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
+    ) -> OpenCall:
         """See `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`."""
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         if current() is not None:  # a pipeline inside another one was let in with it
-            return self._opened(inputs, loop)
+            return self._opened(inputs, loop, is_lockstep)
         terms = current_terms()
         host.admission.enter(terms, time.monotonic())
         leave = partial(_leave, terms)
         try:
-            return self._opened(inputs, loop).inside(leave)
+            return self._opened(inputs, loop, is_lockstep).inside(leave)
         except BaseException:
             leave()
             raise
 
-    def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None) -> OpenCall:
+    def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
         session = Session(host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed)
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         if not (self.options.run_ahead and inputs and has_slack):
@@ -144,7 +146,7 @@ class OptimizedPipeline:
         except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
             session.fell_back(e)
         else:
-            session.run_ahead(self.prepared, values, self.traced.observed)
+            session.run_ahead(self.prepared, values, self.traced.observed, is_lockstep=is_lockstep)
         return OpenCall(session, self._judged)
 
     def _follow(self, follower: Follower, component: object, value: Any, asides: Asides) -> Begun | None:

@@ -45,6 +45,7 @@ CODES = {
     "TR801": "what a condition may lead to is read before it is decided",
     "TR802": "not read before its condition is decided: what it needs is there only after that",
     "TR803": "not read before its condition is decided: that is known as soon, or sooner",
+    "TR804": "a request that leaves this process does not wait for what may raise before it",
     # breaks
     "TB001": "not a pipeline we know; returned as it is",
     "TB101": "this function may have effects, so only the framework's own run calls it",
@@ -82,6 +83,7 @@ CODES = {
     "TB215": "coroutines of a model that is not ours run ahead only of a call from a coroutine, on its event loop",
     "TB216": "what is asked instead of the query is its own run's affair",
     "TB217": "none of its tools can be run ahead as a whole",
+    "TB218": "what it asks a model elsewhere next hangs on whether the reply before can be read",
     "TB220": "this module is not known to ask only models and stores that can be foreseen; its own run tells its value",
     "TB221": "when this module runs, and with what, hangs on more than its links",
     "TB301": "this engine stays in this process, although Ray was asked for",

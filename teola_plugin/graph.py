@@ -72,6 +72,10 @@ nobody wants the value, see passes/speculate_branches.py; its errors count only 
 PIPELINE = "pipeline"
 """The engine of what only the framework's own run may compute: the run-ahead waits to be told the value."""
 
+OUTSIDE = "outside"
+"""The resource that requests read which leave this process: a model elsewhere is shown the prompt and costs money, so
+it is not asked before a function that may be a guard (a moderation that raises, a budget)."""
+
 ANYTHING = "anything"
 """The resource that stands for every resource."""
 

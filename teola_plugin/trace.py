@@ -25,12 +25,14 @@ class Function:
     delay it.
 
     One that `asks` models and stores itself does so within a session. A coroutine function runs on the caller's loop.
+    `is_total`: it raises for no value that it can be given.
     """
 
     call: Callable[..., Any]
     is_glue: bool = False
     asks: bool = False
     is_async: bool = False
+    is_total: bool = False
 
 
 @dataclass(frozen=True, slots=True)

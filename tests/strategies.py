@@ -68,7 +68,8 @@ class _Builder:
             before = [middle.name]
         others = [a.name for a in self.primitives if a.name not in before]
         extra = self.draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others else []
-        return replace(p, after=tuple(before + extra))
+        gates = self.draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others and self.flip() else []
+        return replace(p, after=tuple(before + extra), gated=tuple(gates))
 
     def whole(self) -> Ref:
         return Ref(self.pick(sorted(self.lists)))
@@ -227,7 +228,8 @@ def renamed(graph: Graph, name_of: Callable[[str, int], str]) -> Graph:
     def rename(p: Primitive) -> Primitive:
         args = tuple(Ref(new[a.name], a.star) if isinstance(a, Ref) else a for a in p.args)
         when = When(new[p.when.condition], p.when.value) if p.when else None
-        return replace(p, name=new[p.name], args=args, after=tuple(new[a] for a in p.after), when=when)
+        after, gated = (tuple(new[name] for name in names) for names in (p.after, p.gated))
+        return replace(p, name=new[p.name], args=args, after=after, when=when, gated=gated)
 
     return Graph(
         tuple(Input(new[i.name], i.depth) for i in graph.inputs),

@@ -198,6 +198,49 @@ outputs(report, census)
 """
 
 
+GATED = """
+inputs(question, key, words=[])
+ok = call(question, fn='check') @ python
+each: [] = call(*words, fn='check') @ python
+said: [] = embedding(*each) @ remote, gated(ok, each, key)
+other = condition(question, fn='is_yes') @ python
+maybe = call(question, fn='check') @ python, when(other)
+last = embedding(question) @ remote, gated(maybe)
+outputs(said, last)
+"""
+
+
+def test_a_request_waits_for_the_whole_of_its_gates() -> None:
+    s = scheduler(GATED, question="q", words=["a", "b"], key=1)
+    s.start()
+    assert names(s.apply([Fragment("each", (0,), "a"), Fragment("ok", (), True)])) == []
+    assert names(s.apply([Fragment("each", (1,), "b")])) == [("said", ((0,), (1,)))]
+    assert s.has_passed("each")
+    assert not s.has_passed("maybe")
+
+
+@pytest.mark.parametrize("lost", [Lost("ok", ()), Lost("each", (1,))])
+def test_a_request_behind_a_lost_gate_is_lost(lost: Lost) -> None:
+    s = scheduler(GATED, question="q", words=["a", "b"], key=1)
+    s.start()
+    events = [Fragment("ok", (), True), Fragment("each", (0,), "a"), Fragment("each", (1,), "b")]
+    assert names(s.apply([lost, *(e for e in events if (e.name, e.tag) != (lost.name, lost.tag))])) == []
+    assert not s.has_passed(lost.name)
+
+
+def test_an_input_that_is_not_there_is_a_gate_that_stays_closed() -> None:
+    s = scheduler(GATED, question="q", words=["a"])
+    s.start()
+    assert names(s.apply([Fragment("each", (0,), "a"), Fragment("ok", (), True)])) == []
+
+
+def test_a_gate_that_is_skipped_is_open() -> None:
+    s = scheduler(GATED, question="q", words=[], key=1)
+    s.start()
+    assert names(s.apply([Fragment("other", (), False)])) == [("last", ((),))]
+    assert s.has_passed("maybe")
+
+
 def test_nested_lists_join_at_their_own_ancestor() -> None:
     s = scheduler(NESTED, topics=["t0", "t1"], style="s")
     s.start()

@@ -46,8 +46,13 @@ class Call(Protocol):
 class Calls(Protocol):
     """What a twin asks of the optimizer."""
 
-    def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> Call:
-        """Begin a call with these inputs (several for a batch). `loop`: the caller's, in an async call."""
+    def open(
+        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
+    ) -> Call:
+        """Begin a call with these inputs (several for a batch). `loop`: the caller's, in an async call.
+
+        `is_lockstep`: the batch ends with the first input that raises.
+        """
         ...
 
     def again(self, pipeline: Any) -> Any:

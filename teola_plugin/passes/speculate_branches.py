@@ -16,6 +16,9 @@ condition, or on what is read ahead under the same one, and in a framework's pip
 them. What is written before the condition is decided is written before the read. Texts are not written ahead: that
 costs an LLM as much as what is wanted. Not where the condition is decided no later than the arguments are there.
 
+An exception is a branch, too: requests that leave this process no longer wait for what may raise before them
+(`gated`).
+
 *Not among the default passes*, since others can see it: a search engine is asked for what nobody wants to know, and may
 charge for it. `optimize(pipeline, speculate="branches")` and `App(..., passes=BRANCHES)` have it. Source: the
 speculative branches of LangGraph optimizers, there with the branch as a whole.
@@ -37,7 +40,13 @@ def speculate_branches(graph: Graph, context: Context) -> tuple[Graph, list[Reco
     """The graph with reads ahead of their conditions where they are predicted to pay."""
     branches = _Branches(graph, context, timing(graph, context), set(graph.depths()))
     records = [branches.decide(p) for p in graph if p.when and p.kind in READS and not (p.writes or p.setting("ahead"))]
-    return graph.replacing(branches.changes), records
+    graph = graph.replacing(branches.changes)
+    records += [_without_gates(p) for p in graph if p.gated]
+    return replace(graph, primitives=tuple(replace(p, gated=()) for p in graph)), records
+
+
+def _without_gates(p: Primitive) -> Record:
+    return Record("TR804", NAME, p.name, True, f"asked although {', '.join(p.gated)} may yet raise", len(p.gated))
 
 
 @dataclass(slots=True)

@@ -136,6 +136,10 @@ class GraphScheduler:
             raise KeyError(name)
         return self._values[name].get(())
 
+    def has_passed(self, name: str) -> bool:
+        """Whether all of this ended well, or was skipped."""
+        return name in self._skipped or (self._values[name].is_whole() and not self._values[name].has_lost)
+
     def is_wanted(self, name: str) -> bool | None:
         """Whether somebody takes this value; None while the conditions that decide it are open."""
         takers = (c for c in self._plan.consumers[name] if any(ref.name == name for ref in c.refs))

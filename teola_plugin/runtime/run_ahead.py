@@ -32,6 +32,7 @@ from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.followers import followers_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
 from teola_plugin.runtime.guesses import Guess, Guesses
+from teola_plugin.runtime.lockstep import Lockstep, batch_gates
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 
@@ -105,7 +106,7 @@ class Prepared:
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
     `rounds`: functions that are graphs, made ready as well.
     `sights`: where its primitives find their arguments; `followers`: see followers.py; `ahead`: those that perhaps
-    nobody wants. These are worked out here.
+    nobody wants; `gates`: see lockstep.py. These are worked out here.
     """
 
     plan: Plan
@@ -116,12 +117,14 @@ class Prepared:
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
     followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
     ahead: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    gates: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.sights:
             object.__setattr__(self, "sights", sights_of(self.plan))
             object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
             object.__setattr__(self, "ahead", frozenset(p.name for p in self.plan.graph if p.setting("ahead")))
+            object.__setattr__(self, "gates", batch_gates(self.plan.graph, self.functions, self.engines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,12 @@ class RunAhead:
 
     def __init__(
         self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
-        at_rest: Callable[[], None] | None = None,
+        at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None,
     ) -> None:  # fmt: skip
-        """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run."""
+        """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run.
+
+        `lockstep`: with the other inputs of a batch, if one that fails ends all of it.
+        """
         self._prepared = prepared
         self._plan = prepared.plan
         self._functions = prepared.functions
@@ -156,6 +162,8 @@ class RunAhead:
         self._inner: dict[tuple[str, Tag], RunAhead] = {}
         self._guesses: Guesses[list[Reply]] = Guesses()
         self._at_rest = at_rest
+        self._lockstep = lockstep
+        self._gates_left = set[str]().union(*prepared.gates.values()) if lockstep else set()
         self._on_its_way = 0
         self._is_over = False
 
@@ -228,9 +236,18 @@ class RunAhead:
                 pending = self._scheduler.apply(events) if events else []
                 if self._guesses.open:
                     self._settle()
+            if self._lockstep and self._gates_left:
+                self._tell_passed(self._lockstep)
         except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
             self._is_over = True
             self._session.fell_back(e)
+
+    def _tell_passed(self, lockstep: Lockstep) -> None:
+        """Let the other inputs of the batch know which gates this one has passed."""
+        passed = {name for name in self._gates_left if self._scheduler.has_passed(name)}
+        self._gates_left -= passed
+        for name in passed:
+            lockstep.passed(name)
 
     def _settle(self) -> None:
         """What was guessed, and is wanted or not by now."""
@@ -248,6 +265,9 @@ class RunAhead:
         """Start the request; the events of what could be done at once."""
         p = ready.primitive
         if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
+            return []
+        if self._lockstep and (gates := self._prepared.gates.get(p.name)) and not self._lockstep.is_open(gates):
+            self._lockstep.when_open(gates, lambda: self._soon(lambda: self._scheduler.apply(self._begin(ready))))
             return []
         match p.kind:
             case "prefilling" | "full_prefilling":

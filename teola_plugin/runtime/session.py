@@ -31,6 +31,7 @@ from teola_plugin.runtime import asides
 from teola_plugin.runtime.asking import AskedAhead, pass_on
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.lockstep import Lockstep
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
@@ -125,10 +126,11 @@ class Session:
 
     def run_ahead(
         self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str], *,
-        beside: bool = False,
+        beside: bool = False, is_lockstep: bool = False,
     ) -> object:  # fmt: skip
         """Start a front with one run for each input, in place of the earlier ones or `beside` them.
 
+        `is_lockstep`: where one input raises, none gets any further (see lockstep.py).
         It goes on while the caller does. What comes back stands for the front in `seams.within`.
         """
         if not self._is_ahead:
@@ -142,11 +144,12 @@ class Session:
         self._graphs[id(prepared.plan.graph)] = prepared.plan.graph
 
         waiting = iter(inputs)
+        lockstep = Lockstep(len(inputs)) if is_lockstep and len(inputs) > 1 else None
         begun = threading.Event()
 
         def begin() -> None:
             for values in itertools.islice(waiting, 0 if self._is_closed else 1):
-                front.runs.append(RunAhead(prepared, values, self, self._record, begin_next))
+                front.runs.append(RunAhead(prepared, values, self, self._record, begin_next, lockstep))
                 front.runs[-1].start()
 
         def start() -> None:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from teola_plugin.adapters.gates import gate_requests
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.finish import (
-    OUTSIDE,
     Barrier,
     drop_unused,
-    gate_requests,
     merge_lists,
     names_in,
     order_reads,
@@ -28,7 +27,7 @@ from teola_plugin.adapters.naming import name_engine, unique
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
-from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Literal, Primitive, When, validate
+from teola_plugin.graph import OUTSIDE, PIPELINE, Arg, Graph, Input, Literal, Primitive, When, validate
 from teola_plugin.trace import Break, Function, Traced
 
 
@@ -75,7 +74,7 @@ class Draft:
         if asks:
             self._stores.update(r for r in reads if r != OUTSIDE)
         engine = name_engine(self._engines, asks[1], asks[0]) if asks else "python"
-        fn = self._function(fn, Function(function, is_glue, asks is not None, is_async), identity)
+        fn = self._function(fn, Function(function, is_glue, asks is not None, is_async, is_total), identity)
         value = self.add(
             name, "call", args, {"fn": fn}, engine, lists=lists, reads=reads, holds=holds, is_outside=OUTSIDE in reads
         )

@@ -17,11 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Value
-from teola_plugin.graph import DECODES, PIPELINE, Primitive, Ref
-
-OUTSIDE = "outside"
-"""What a model of others reads: the world beyond this process. A call shows it the prompt and costs money, so it does
-not overtake a function that may be a guard (a moderation that raises, a budget)."""
+from teola_plugin.graph import DECODES, OUTSIDE, PIPELINE, Primitive, Ref
 
 Primitives = dict[str, Primitive]
 """By name, in program order; each function here changes it in place."""
@@ -69,24 +65,6 @@ def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]
                 writes = tuple(dict.fromkeys((*writer.writes, *touched)))
                 primitives[barrier.name] = replace(writer, writes=writes)
                 primitives[name] = replace(primitives[name], after=(*primitives[name].after, barrier.name))
-
-
-def gate_requests(primitives: Primitives, before: Mapping[str, tuple[str, ...]]) -> None:
-    """Give each request that leaves this process its gates: what `before` it may raise, and is not implied.
-
-    Implied is what the request waits for anyhow, as a whole: behind a data edge without a star, a condition, an order
-    edge, or another gate.
-    """
-    waits_for: dict[str, set[str]] = {}
-    for name, p in primitives.items():
-        whole = {ref.name for ref in p.refs if not ref.star} | set(p.after)
-        if p.when:
-            whole.add(p.when.condition)
-        waits_for[name] = whole.union(*(waits_for.get(known, ()) for known in (*whole, *(r.name for r in p.refs))))
-        gates = [gate for gate in before.get(name, ()) if gate not in waits_for[name]]
-        implied = set().union(*(waits_for.get(gate, ()) for gate in gates))
-        primitives[name] = replace(p, gated=tuple(gate for gate in gates if gate not in implied))
-        waits_for[name].update(gates)
 
 
 def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,12 +15,12 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
-from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.plain import on_own_copies
 from teola_plugin.adapters.purity import Asks, effects_of
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
+from teola_plugin.graph import OUTSIDE
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 

@@ -32,7 +32,6 @@ from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
-from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
@@ -41,6 +40,7 @@ from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.errors import GraphError, TeolaError
+from teola_plugin.graph import OUTSIDE
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
 HOSTED = frozenset(

@@ -25,12 +25,12 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
-from teola_plugin.adapters.langchain.finish import OUTSIDE
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import asked_by
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import OUTSIDE
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 

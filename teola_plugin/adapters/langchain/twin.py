@@ -126,11 +126,11 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
             return await cls.ainvoke(self, input, config, **kwargs)
 
     def batch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, _plainly(inputs, kwargs), config, "batch"):
+        with _inside(self, _plainly(inputs, kwargs), config, "batch", not kwargs.get("return_exceptions")):
             return cls.batch(self, inputs, config, **kwargs)
 
     async def abatch(self: Any, inputs: Any, config: Any = None, **kwargs: Any) -> Any:
-        with _inside(self, _plainly(inputs, kwargs), config, "abatch"):
+        with _inside(self, _plainly(inputs, kwargs), config, "abatch", not kwargs.get("return_exceptions")):
             return await cls.abatch(self, inputs, config, **kwargs)
 
     def stream(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
@@ -208,11 +208,11 @@ def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
 
 
 @contextmanager
-def _inside(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Iterator[None]:
+def _inside(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Iterator[None]:
     if _is_plain(twin):
         yield
         return
-    call = _open(twin, inputs, config, mode)
+    call = _open(twin, inputs, config, mode, is_lockstep)
     try:
         with active(call.session):
             yield
@@ -275,7 +275,7 @@ def _is_plain(twin: Any) -> bool:
     return _CALLS not in vars(twin) or current() is not None
 
 
-def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
+def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep: bool = False) -> Call:
     loop = asyncio.get_running_loop() if mode.startswith("a") else None
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
@@ -286,7 +286,7 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode) -> Call:
     if any(map(is_watched, configs)):
         mode = "events"
     calls: Calls = vars(twin)[_CALLS]
-    return calls.open([Entered(value, mode) for value in inputs], loop=loop)
+    return calls.open([Entered(value, mode) for value in inputs], loop=loop, is_lockstep=is_lockstep)
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from teola_plugin.adapters.gates import gate_requests
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.observers import await_value
 from teola_plugin.adapters.naming import name_engine, unique
@@ -23,7 +24,11 @@ def star(name: str) -> Ref:
 
 
 class Draft:
-    """Collects primitives, the functions and engines their names stand for, and the breaks."""
+    """Collects primitives, the functions and engines their names stand for, and the breaks.
+
+    What may raise is a *gate* for each request behind it that leaves this process (see graph.py): functions of the
+    user's, and what only the framework's run computes. LlamaIndex's own glue raises only for malformed replies.
+    """
 
     def __init__(self, *, is_async: bool = False) -> None:
         """`is_async`: the graph is for calls from a coroutine, where that makes a difference; see `has_modes`."""
@@ -31,7 +36,9 @@ class Draft:
         self.has_modes = False
         self.covered: set[int] = set()
         self.ahead: set[int] = set()
-        self._primitives: list[Primitive] = []
+        self._primitives: dict[str, Primitive] = {}
+        self._gates: tuple[str, ...] = ()
+        self._gates_before: dict[str, tuple[str, ...]] = {}
         self._functions: dict[str, Function] = {}
         self._engines: dict[str, EngineSpec] = {}
         self._observed: dict[int, str] = {}
@@ -62,7 +69,7 @@ class Draft:
     @property
     def is_whole(self) -> bool:
         """All was read, and nothing is left to the framework but the later steps of an answer."""
-        is_left = any(p.engine == PIPELINE for p in self._primitives)
+        is_left = any(p.engine == PIPELINE for p in self._primitives.values())
         return not is_left and all(b.code == "TB214" for b in self._breaks)
 
     def rely_on(self, *components: object) -> None:
@@ -80,40 +87,50 @@ class Draft:
 
     def call(
         self, name: str, fn: str, function: Callable[..., Any], *args: str | Ref, depth: int = 0,
-        is_rehearsal: bool = False,
+        is_rehearsal: bool = False, may_raise: bool = False,
     ) -> str:  # fmt: skip
-        """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds."""
+        """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds.
+
+        `may_raise`: for values that the pipeline may have here.
+        """
         fn = unique(fn, self._functions)
-        self._functions[fn] = Function(function, is_glue=not is_rehearsal)
+        self._functions[fn] = Function(function, is_glue=not is_rehearsal, is_total=not may_raise)
         refs = tuple(Ref(arg) if isinstance(arg, str) else arg for arg in args)
-        return self._add(name, "call", refs, {"fn": fn}, "python", depth)
+        name = self._add(name, "call", refs, {"fn": fn}, "python", depth)
+        self._gates += (name,) if may_raise else ()
+        return name
 
     def run(
         self, name: str, fn: str, function: Callable[..., Any], *args: Arg, depth: int = 0,
-        engine: tuple[str, EngineSpec] | None = None, is_async: bool | None = None,
+        engine: tuple[str, EngineSpec] | None = None, is_async: bool | None = None, is_outside: bool = False,
     ) -> str:  # fmt: skip
         """A run of a component that asks models and stores itself. A coroutine function in a call from a coroutine.
 
         `engine`: what it waits for, by name. `is_async`: whether it is a coroutine function in this call, if not so.
+        `is_outside`: requests of it leave this process.
         """
         self.has_modes = True
         fn = unique(fn, self._functions)
         self._functions[fn] = Function(function, asks=True, is_async=self.is_async if is_async is None else is_async)
         asked = name_engine(self._engines, engine[1], engine[0]) if engine else "python"
-        return self._add(name, "call", args, {"fn": fn}, asked, depth)
+        name = self._add(name, "call", args, {"fn": fn}, asked, depth, is_outside=is_outside)
+        self._gates += (name,)
+        return name
 
     def ask(
         self, name: str, kind: str, spec: EngineSpec, *args: Arg, depth: int = 0,
         settings: Mapping[str, Any] | None = None, reads: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
         """Work for an engine."""
-        return self._add(name, kind, args, dict(settings or {}), name_engine(self._engines, spec, kind), depth, reads)
+        engine = name_engine(self._engines, spec, kind)
+        return self._add(name, kind, args, dict(settings or {}), engine, depth, reads, is_outside=spec.is_outside)
 
     def await_run(self, name: str, component: object, fn: str, *args: str, depth: int = 0) -> str:
         """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
         fn = unique(fn, self._functions)
         name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, depth)
         self._observed[id(component)] = name
+        self._gates += (name,)
         await_value(component)
         return name
 
@@ -127,20 +144,24 @@ class Draft:
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], bind: Callable[[Any], Mapping[str, Any]]
     ) -> Traced:
         """The finished p-graph, with those of the inputs that are used."""
-        used = {ref.name for p in self._primitives for ref in p.refs} - self._names
+        gate_requests(self._primitives, self._gates_before)
+        primitives = tuple(self._primitives.values())
+        used = {ref.name for p in primitives for ref in p.refs} - self._names
         known = tuple(Input(name) for name in inputs if name in used)
-        graph = validate(Graph(known, tuple(self._primitives), outputs))
+        graph = validate(Graph(known, primitives, outputs))
         return Traced(graph, self._functions, self._engines, bind, self._observed, tuple(self._breaks))
 
     def _add(
         self, name: str, kind: str, args: tuple[Arg, ...], settings: Mapping[str, Any], engine: str, depth: int,
-        reads: tuple[str, ...] = (),
+        reads: tuple[str, ...] = (), is_outside: bool = False,
     ) -> str:  # fmt: skip
         name = unique(name, self._names)
         self._names.add(name)
-        self._primitives.append(
-            Primitive(name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin)
+        self._primitives[name] = Primitive(
+            name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin
         )
+        if is_outside:
+            self._gates_before[name] = self._gates
         return name
 
 

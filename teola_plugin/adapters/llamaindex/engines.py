@@ -31,7 +31,7 @@ from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
-from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, is_silent, reachable
+from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, asks_outside, is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, fresh, pieces, stand_in
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
@@ -123,11 +123,19 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
         kv = draft.ask(
             "kv", "prefilling", first.spec, Ref(draft.call("request", "request", request, query.question, "is_async"))
         )
-    settings = {"items": "sub_questions", **first.settings}
-    questions = draft.ask("questions", "decoding", first.spec, Ref(kv), depth=1, settings=settings)
+    is_outside = asks_outside(engine)
+    settings = {**({} if is_outside else {"items": "sub_questions"}), **first.settings}
+    questions = draft.ask("questions", "decoding", first.spec, Ref(kv), depth=1 - is_outside, settings=settings)
+    if is_outside:  # a list that cannot be parsed asks nothing, so no question of it is asked before its end
+
+        def parsed(text: str) -> list[SubQuestion]:
+            return list(generator._prompt.output_parser.parse(str(text)).parsed_output)
+
+        questions = draft.call("parsed", "parsed", parsed, questions, depth=1, may_raise=True)
     answers = draft.run(
-        "answers", "answered", _answering(engine, tools, is_async=draft.is_async), star(questions), depth=1
-    )
+        "answers", "answered", _answering(engine, tools, is_async=draft.is_async), star(questions), depth=1,
+        is_outside=is_outside,
+    )  # fmt: skip
 
     def nodes(pairs: Sequence[Any]) -> Nodes:
         return [engine._construct_node(pair) for pair in pairs if pair]

@@ -27,6 +27,7 @@ from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template, is_reranker
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_harmless, is_model
+from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.rehearsal import outcome, rehearse
 from teola_plugin.engines import Foreign
@@ -79,6 +80,9 @@ def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> s
         return None
     if not is_model(reranker.llm):
         draft.leave("TB208", reranker, type(reranker.llm).__name__)
+        return None
+    if asks_outside(reranker):  # a reply that cannot be parsed ends it, before the next prompt is asked
+        draft.leave("TB218", reranker)
         return None
 
     def asked(query: str, nodes: Nodes) -> list[Any]:

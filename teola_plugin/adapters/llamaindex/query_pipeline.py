@@ -30,7 +30,13 @@ from teola_plugin.adapters.llamaindex.models import is_model, is_ours
 from teola_plugin.adapters.llamaindex.observers import is_awaited
 from teola_plugin.adapters.llamaindex.parts import entered, part_of
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
-from teola_plugin.adapters.llamaindex.reachable import PIPELINES, asks_models_of_others, is_silent, reachable
+from teola_plugin.adapters.llamaindex.reachable import (
+    PIPELINES,
+    asks_models_of_others,
+    asks_outside,
+    is_silent,
+    reachable,
+)
 from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
@@ -179,12 +185,16 @@ def _own(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How a module runs ahead. `asks`: by its own code. `engine`: what it waits for, by name."""
+    """How a module runs ahead. `asks`: by its own code. `engine`: what it waits for, by name.
+
+    `is_outside`: its requests leave this process.
+    """
 
     run: Callable[..., Any]
     asks: bool = False
     engine: tuple[str, EngineSpec] | None = None
     is_async: bool = False
+    is_outside: bool = False
 
 
 def _name(key: str, module: Any) -> str:
@@ -194,13 +204,18 @@ def _name(key: str, module: Any) -> str:
 
 def _add_module(draft: Draft, name: str, work: _Work, taken: Callable[..., Any], *sources: str) -> str:
     if not work.asks:
-        return draft.call(name, name, lambda *values: work.run(taken(*values)), *sources, is_rehearsal=True)
+        return draft.call(
+            name, name, lambda *values: work.run(taken(*values)), *sources, is_rehearsal=True, may_raise=True
+        )
 
     async def arun(*values: Any) -> Any:
         return await work.run(taken(*values))
 
     function = arun if work.is_async else lambda *values: work.run(taken(*values))
-    return draft.run(name, name, function, *map(Ref, sources), engine=work.engine, is_async=work.is_async)
+    return draft.run(
+        name, name, function, *map(Ref, sources), engine=work.engine, is_async=work.is_async,
+        is_outside=work.is_outside,
+    )  # fmt: skip
 
 
 def _work_of(draft: Draft, module: Any) -> _Work | None:
@@ -279,11 +294,12 @@ def _read(draft: Draft, module: Any) -> object:
 def _by_itself(draft: Draft, module: Any, engine: tuple[str, EngineSpec] | None) -> _Work:
     """Its own run. That of a coroutine needs the caller's loop only where the clients of models live there."""
     draft.run_ahead(*reachable(module))
+    is_outside = asks_outside(module)
     if not draft.is_async:
-        return _Work(lambda taken: module.run_component(**taken), True, engine)
+        return _Work(lambda taken: module.run_component(**taken), True, engine, is_outside=is_outside)
     if asks_models_of_others(module):
-        return _Work(lambda taken: module.arun_component(**taken), True, engine, is_async=True)
-    return _Work(lambda taken: asyncio.run(module.arun_component(**taken)), True, engine)
+        return _Work(lambda taken: module.arun_component(**taken), True, engine, True, is_outside)
+    return _Work(lambda taken: asyncio.run(module.arun_component(**taken)), True, engine, is_outside=is_outside)
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.base_selector import BaseSelector
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
@@ -83,6 +84,12 @@ def _held(component: Any) -> Iterator[Any]:
 def asks_models_of_others(pipeline: Any) -> bool:
     """Some model that it holds is not on an engine of ours."""
     return any(isinstance(each, LLM) and not is_ours(each) for each in reachable(pipeline))
+
+
+def asks_outside(pipeline: Any) -> bool:
+    """Whether some model that it holds is asked by requests that leave this process."""
+    models: list[Any] = [m for m in reachable(pipeline, (BaseEmbedding,)) if isinstance(m, LLM | BaseEmbedding)]
+    return asks_models_of_others(pipeline) or any(model.spec.is_outside for model in models if is_ours(model))
 
 
 def is_silent(component: Any) -> bool:
