@@ -210,9 +210,12 @@ def optimize(
     - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`, `critical_path`); None
       leaves that as it is, which is `critical_path` at first.
     - `profiles`: latency profiles by engine name, which the passes consult.
-    - `speculate`: what may run ahead. `certain`: what the pipeline will ask for, unless it fails before. `branches`:
-      also embeddings, searches and rerankings that a condition may yet decide against, where they would begin at once
-      (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine work is still batched across queries.
+    - `speculate`: what may run ahead. `certain`: on engines of this process, what the pipeline will ask for unless
+      something raises before; of engines elsewhere (a hosted model, a service, a store on a server, a tool), what it
+      will ask for unless an engine fails: nothing behind a function, a parser or a check that may still raise.
+      `branches`: also what stands behind such, and embeddings, searches and rerankings that a condition may yet decide
+      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine
+      work is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.

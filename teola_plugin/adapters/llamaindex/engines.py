@@ -98,7 +98,8 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
     held = dict(engine._query_engines)
     read = {name: runs_alone(tool) for name, tool in held.items()}
     tools = {name for name, still in read.items() if still}
-    if not tools:
+    is_outside = asks_outside(engine)
+    if not tools or (is_outside and len(tools) < len(held)):  # another tool may raise before the next question
         draft.leave("TB217", engine)
         return None
     if asks_models_of_others(engine) and engine._use_async and not draft.is_async:
@@ -123,13 +124,15 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
         kv = draft.ask(
             "kv", "prefilling", first.spec, Ref(draft.call("request", "request", request, query.question, "is_async"))
         )
-    is_outside = asks_outside(engine)
     settings = {**({} if is_outside else {"items": "sub_questions"}), **first.settings}
     questions = draft.ask("questions", "decoding", first.spec, Ref(kv), depth=1 - is_outside, settings=settings)
     if is_outside:  # a list that cannot be parsed asks nothing, so no question of it is asked before its end
 
         def parsed(text: str) -> list[SubQuestion]:
-            return list(generator._prompt.output_parser.parse(str(text)).parsed_output)
+            found = list(generator._prompt.output_parser.parse(str(text)).parsed_output)
+            if unknown := {each.tool_name for each in found} - tools:
+                raise LookupError(f"no tool is called {', '.join(sorted(unknown))}")
+            return found
 
         questions = draft.call("parsed", "parsed", parsed, questions, depth=1, may_raise=True)
     answers = draft.run(
