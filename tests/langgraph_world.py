@@ -65,6 +65,26 @@ class State(Given, total=False):
     turns: Annotated[int, operator.add]
 
 
+def extended(a: list[str], b: list[str]) -> list[str]:
+    a.extend(b)
+    return a
+
+
+@pure
+def extended_by_a_liar(a: list[str], b: list[str]) -> list[str]:
+    """Declared pure, and yet it changes its first argument."""
+    a.extend(b)
+    return a
+
+
+class ChangedState(State, total=False):
+    """With values that reducers and nodes change in place."""
+
+    bag: Annotated[list[str], extended]
+    facts: Annotated[list[str], extended_by_a_liar]
+    sheet: dict[str, str]
+
+
 class OddState(State, total=False):
     """With a reducer that nobody can read: lambdas of annotations in quotes have no source."""
 
@@ -511,11 +531,70 @@ class Asker:
         return {self.key: str(self.chat.invoke(self.word + " " + state["question"]).content)}
 
 
+class SteadyNodes(Nodes):
+    """Nodes that come to the same in each run, whatever else runs at the same time."""
+
+    def pick(self, key: str, read: str, *, is_quick: bool = False) -> tuple[Any, dict[str, Any]]:
+        """See `Nodes.pick`."""
+        quick = [self.asks, self.asks, self.asks_then_builds, self.varies, self.logs, self.chain, self.plain]
+        others = [self.batches, self.talks, self.mapped, self.writes_nothing, self.adds, self.adds, self.fills_in]
+        if self.is_async:
+            quick += [self.asks_in_coroutine, self.asks_in_coroutine]
+        make = self.chance.choice(quick if is_quick else [*quick, *others])
+        made = make(key, read, self.chance.choice(["red", "green", "blue"]))
+        return made if isinstance(made, tuple) else (made, {})
+
+    def adds(self, key: str, read: str, word: str) -> Node:
+        """To lists that their reducers extend in place."""
+        chat = self.world.chat
+
+        def node(state: ChangedState) -> dict[str, Any]:
+            about = f"{state.get(read, '')} {state.get('facts', '')} {len(state.get('bag', []))}"
+            return {key: chat.invoke(f"{word} {about}").content, "bag": [key], "facts": [word]}
+
+        return node
+
+    def fills_in(self, key: str, read: str, word: str) -> Any:
+        """A line of what the caller has given, in place, once the model has replied."""
+        known = RunnableLambda(lambda state: {"about": state.get(read, "")}) | ask(word + " {about}")
+
+        def fill_in(state: dict[str, Any]) -> dict[str, Any]:
+            state.get("sheet", {})[key] = state["text"]
+            return {key: state["text"]}
+
+        return RunnablePassthrough.assign(text=known | self.world.chat | StrOutputParser()) | fill_in
+
+
 # --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+class Tardy(InMemorySaver):
+    """Begins to save a moment after it was told to, as a busy or a distant store does."""
+
+    moment_s = 0.002
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(self.moment_s)
+        return super().put(*args, **kwargs)
+
+    def put_writes(self, *args: Any, **kwargs: Any) -> None:
+        time.sleep(self.moment_s)
+        super().put_writes(*args, **kwargs)
+
+    async def aput(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(self.moment_s)
+        return super().put(*args, **kwargs)
+
+    async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
+        await asyncio.sleep(self.moment_s)
+        super().put_writes(*args, **kwargs)
 
 
 class Maker:
     """A graph by chance. `stops_before`, `stops_after`: interrupts that a call may ask for."""
+
+    state: type = State
+    saver: type[InMemorySaver] = InMemorySaver
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -538,7 +617,7 @@ class Maker:
 
     def _dict_graph(self, size: int, shape: str, depth: int = 1) -> Any:
         schemas: Any = self.chance.choice([{}, {}, {"input_schema": Given}, {"output_schema": Shown}])
-        builder: Any = StateGraph(OddState if self.chance.random() < 0.15 else State, **schemas)
+        builder: Any = StateGraph(OddState if self.chance.random() < 0.15 else self.state, **schemas)
         loops = size > 2 and self.chance.random() < 0.25
         for n, parents in self._connect(builder, size, shape):
             key, read = f"k{n}", self.chance.choice(["question", *(f"k{p}" for p in (*parents, *parents))])
@@ -635,9 +714,21 @@ class Maker:
             return builder.compile(**options)
         self.names = list(builder.nodes)
         if self.has_saver:
-            options["checkpointer"] = InMemorySaver()
+            options["checkpointer"] = self.saver()
             if self.chance.random() < 0.2:
                 options[self.chance.choice(["interrupt_before", "interrupt_after"])] = self.chance.choice(
                     [[self.chance.choice(self.names)], "*"]
                 )
         return builder.compile(**options)
+
+
+class SteadyMaker(Maker):
+    """Graphs with a checkpointer that come to the same in each run, as long as each save ends before the next nodes."""
+
+    state = ChangedState
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.world = World()
+        self.has_saver = True
+        self.nodes = SteadyNodes(self.world, self.chance, self.is_async)

@@ -36,6 +36,7 @@ from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
+from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.adapters.naming import unique
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
@@ -150,7 +151,7 @@ def _trace_foreign(
             type(model).__name__,
             "declare its class with teola_plugin.pure if a call leaves nothing behind in it",
         )
-    if getattr(model, "streaming", False) or kwargs.get("stream"):
+    if _is_streamed(model) or kwargs.get("stream"):
         raise Untraceable("TB103", "its replies are streamed")
     if declared_effects(type(model)) is ASSUMED:
         draft.origin += ", assumed pure"
@@ -163,7 +164,7 @@ def _trace_foreign(
 
     def payload(entered: Entered, *values: Any) -> Foreign:
         mode = entered.mode
-        if mode == "events" or (streams and mode in ("stream", "astream")):
+        if mode == "events" or (streams and mode in ("stream", "astream")) or _is_streamed(model):
             raise LookupError("a streamed reply is computed by the framework's own run")
         if mode in ("batch", "abatch") and not is_chat:
             raise LookupError("the framework's own run asks for the replies to all inputs in one call")
@@ -177,6 +178,11 @@ def _trace_foreign(
     spec = spec_of(model)
     kv = draft.ask(_kv(name), "prefilling", spec, messages)
     return draft.ask(name or "text", "decoding", spec, kv, reads=(OUTSIDE,), holds="message" if is_chat else "text")
+
+
+def _is_streamed(model: Model) -> bool:
+    """LangChain asks the model for streams, whatever the call."""
+    return bool(getattr(model, "streaming", False)) or wants_streams(model.callbacks)
 
 
 def _runs_code(given: Symbol) -> bool:
@@ -306,6 +312,19 @@ def instrument_model(cls: type) -> None:
     """Let calls of a foreign model's class share what ran ahead."""
     instrument(cls, "_generate", _sharing_generate)
     instrument(cls, "_agenerate", _sharing_agenerate)
+    instrument(cls, "_should_stream", _whole_if_unheard)
+
+
+def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
+    """A function that runs ahead asks no model of others for a stream: the framework's run would ask once more."""
+
+    def should_stream(self: Any, **kwargs: Any) -> bool:
+        is_streamed = original(self, **kwargs)
+        if (is_streamed or _is_streamed(self)) and is_unheard() and not is_ours(self):
+            raise LookupError("a streamed reply is computed by the framework's own run")
+        return is_streamed
+
+    return should_stream
 
 
 def _claim(

@@ -29,11 +29,11 @@ from typing import Any
 from langchain_core.globals import get_llm_cache
 from langchain_core.runnables import Runnable, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
+from teola_plugin.adapters.langchain.watched import is_watched
 from teola_plugin.seams import active, current
 
 _CALLS = "__teola_calls__"
@@ -283,7 +283,8 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
         inputs = []  # only so many things at a time, or other things than those that were read: nothing runs ahead
     if get_llm_cache() is not vars(twin)[_CACHE]:
         inputs = []  # nor what a cache may answer
-    if any(map(is_watched, configs)):
+    own = getattr(twin, "config", None)
+    if any(map(is_watched, [*configs, own if isinstance(own, dict) else {}])):
         mode = "events"
     calls: Calls = vars(twin)[_CALLS]
     return calls.open([Entered(value, mode) for value in inputs], loop=loop, is_lockstep=is_lockstep)
@@ -293,13 +294,6 @@ def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:
     """The call makes the pipeline another one."""
     choices, chosen = vars(twin)[_CHOICES], config.get("configurable") or ()
     return bool(chosen) if choices is None else not choices.isdisjoint(chosen)
-
-
-def is_watched(config: Mapping[str, Any]) -> bool:
-    """A handler turns every model's reply into a stream (`astream_events`)."""
-    callbacks = config.get("callbacks")
-    handlers = callbacks if isinstance(callbacks, list) else getattr(callbacks, "handlers", ())
-    return any(isinstance(handler, _StreamingCallbackHandler) for handler in handlers or ())
 
 
 # --- another pipeline made of it -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     supersteps.py   what may run ahead from the nodes that are about to run, as a p-graph
     follow.py       LangGraph's loop tells where it is; what runs ahead begins anew where it must
+    saves.py        a checkpoint is saved before the nodes that follow it run
     returned.py     which keys a node's function writes
 
 The superstep structure is LangGraph's own: task ids, checkpoints, history, interrupts and streams come from its run.
@@ -15,7 +16,7 @@ from langgraph.pregel import Pregel
 
 from teola_plugin.adapters import Calls
 from teola_plugin.adapters.langchain import twin
-from teola_plugin.adapters.langgraph import follow
+from teola_plugin.adapters.langgraph import follow, saves
 from teola_plugin.trace import Traced
 
 
@@ -42,4 +43,5 @@ class LangGraphAdapter:
 
 
 follow.install()
+saves.install()
 adapter = LangGraphAdapter()

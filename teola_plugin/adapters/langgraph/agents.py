@@ -28,7 +28,7 @@ from langgraph.pregel._loop import AsyncPregelLoop
 from teola_plugin.adapters.langchain import taps
 from teola_plugin.adapters.langchain.tools import ONLY_COMPUTES, EarlyTool, instrument_tool, read_tool
 from teola_plugin.adapters.langchain.trace import asked_by
-from teola_plugin.adapters.langchain.twin import is_watched
+from teola_plugin.adapters.langchain.watched import is_watched, wants_streams
 from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.source import origin_of
@@ -72,7 +72,7 @@ class Agents:
             return
         near = [node for node, leading in self.leading.items() if running in leading and node not in before]
         if near:
-            is_heard = is_watched(loop.config)  # then the framework's run has hosted models stream their replies
+            is_heard = has_replies_streamed(loop)
             may_change = running not in self.asking or any(task.name != running for task in loop.tasks.values())
             tools = {
                 name: tool
@@ -154,6 +154,11 @@ class Answers:
             if position not in self._contents:
                 return
             yield self._contents[position]
+
+
+def has_replies_streamed(loop: Any) -> bool:
+    """The models in this run of a graph are asked for streams; LangGraph's own handlers are with the run's manager."""
+    return is_watched(loop.config) or wants_streams(loop.manager)
 
 
 def agents_in(graph: Graph) -> dict[int, Agents]:

@@ -7,17 +7,18 @@ run ahead from there begins anew. What follows from a front is worked out once, 
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import ensure_config
-from langgraph._internal._constants import NS_END, NS_SEP
+from langgraph._internal._constants import NS_END, NS_SEP, PUSH
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.constants import START
 from langgraph.graph.state import CompiledStateGraph
@@ -25,8 +26,7 @@ from langgraph.pregel._io import read_channels
 from langgraph.pregel._loop import PregelLoop
 
 from teola_plugin.adapters.langchain.binding import Entered
-from teola_plugin.adapters.langchain.twin import is_watched
-from teola_plugin.adapters.langgraph.agents import agents_in
+from teola_plugin.adapters.langgraph.agents import agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.supersteps import (
     Front,
     Graph,
@@ -37,6 +37,7 @@ from teola_plugin.adapters.langgraph.supersteps import (
     interrupts,
     trace_from,
 )
+from teola_plugin.adapters.plain import is_plain
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import current, instrument
 from teola_plugin.trace import Asides, Break, Traced
@@ -138,15 +139,16 @@ class Following:
             del self.expected[0]
             return None
         self.expected = []
-        if value.config.get("max_concurrency") is not None or len(nodes) < len(value.tasks):
-            return None  # only so many at a time, or one node with several inputs (Send)
+        if value.config.get("max_concurrency") is not None or any(
+            task.path[0] == PUSH for task in value.tasks.values()
+        ):
+            return None  # only so many at a time, or a node with an input of its own (Send)
         stretch = self.fronts.stretch(_front(value, nodes))
         if stretch is None or value.stop - value.step < len(stretch.steps) - 1:
             return None
         self.expected = list(stretch.steps[1:])
-        state = read_channels(value.channels, list(self.fronts.graph.builder.channels))
-        entered = replace(self.entered, value=state)
-        if is_watched(value.config):
+        entered = replace(self.entered, value=_state(value, list(self.fronts.graph.builder.channels)))
+        if has_replies_streamed(value):
             entered = replace(entered, mode="events")
         return stretch.traced, stretch.traced.bind(entered)
 
@@ -156,6 +158,11 @@ class Following:
         loop = self.loops[around]() if around in self.loops else None
         if loop is not None:
             self.fronts.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
+
+
+def _state(loop: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """The state as it is now: reducers and nodes may change its values in place while others run ahead on them."""
+    return {key: copy.deepcopy(v) if is_plain(v) else v for key, v in read_channels(loop.channels, keys).items()}
 
 
 def _namespace(config: Mapping[str, Any]) -> str:

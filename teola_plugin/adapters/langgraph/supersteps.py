@@ -35,7 +35,7 @@ from teola_plugin.adapters.langchain.functions import trace_function
 from teola_plugin.adapters.langchain.trace import Tracer, asked_by
 from teola_plugin.adapters.langchain.values import Constant, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.langgraph.returned import returned_keys
-from teola_plugin.adapters.plain import has_own_code
+from teola_plugin.adapters.plain import has_own_code, is_plain
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.trace import Traced
 
@@ -319,14 +319,20 @@ class _Steps:
         return whole
 
     def _merged(self, key: str, before: Lazy, updates: list[Lazy]) -> Symbol:
-        """What LangGraph's own channel makes of the updates of one superstep."""
+        """What LangGraph's own channel makes of the updates of one superstep.
+
+        On copies: a reducer may change its arguments (`add_messages` gives messages their ids), and other primitives
+        have the same values.
+        """
         channel: Any = self.graph.channels[key]
         args = [self.draft.value(get(), key) for get in (before, *updates)]
 
         def merge(old: Any, *updates: Any) -> Any:
-            made = channel.copy() if old is ABSENT else channel.from_checkpoint(old)
-            # add_messages gives each message an identity, and those are the framework's
-            made.update([copy.deepcopy(u) if _marks(channel) else u for u in updates if u is not ABSENT])
+            known = [update for update in updates if update is not ABSENT]
+            if not all(map(is_plain, known)):
+                raise LookupError("an update is no plain data")
+            made = channel.copy() if old is ABSENT else channel.from_checkpoint(copy.deepcopy(old))
+            made.update(copy.deepcopy(known))
             return made.get()
 
         is_glue = getattr(channel, "operator", operator.add) in _SWIFT
@@ -387,10 +393,6 @@ def _preparation(mapper: Callable[[Any], Any] | None) -> Callable[[Any], Any] | 
     if mapper is not None and (schema is None or has_own_code(schema)):
         raise Untraceable("TB101", "its state has code of its own")
     return mapper
-
-
-def _marks(channel: Any) -> bool:
-    return getattr(channel, "operator", None) is add_messages
 
 
 _SWIFT = (operator.add, operator.or_)

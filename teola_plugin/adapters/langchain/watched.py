@@ -1,0 +1,29 @@
+"""Which calls have their models' replies streamed by LangChain, although they were asked for whole.
+
+A chat model calls `_stream` in place of `_generate` where one of its handlers wants tokens or events: those of the call
+(`astream_events`, LangGraph's stream modes "messages" and "tools"), of a binding, of the model itself, or of the
+context. A streamed reply is never asked ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
+from langchain_core.tracers.context import _configure_hooks
+
+
+def is_watched(config: Mapping[str, Any]) -> bool:
+    """A handler of this config, or of the context, turns every model's reply into a stream."""
+    hooked = [variable.get() for variable, *_ in _configure_hooks]
+    return wants_streams(config.get("callbacks")) or wants_streams(hooked)
+
+
+def wants_streams(callbacks: Any) -> bool:
+    """A handler among these callbacks (a list or a manager) does."""
+    if isinstance(callbacks, list):
+        handlers = callbacks
+    else:
+        handlers = [*getattr(callbacks, "handlers", ()), *getattr(callbacks, "inheritable_handlers", ())]
+    return any(isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler) for handler in handlers)

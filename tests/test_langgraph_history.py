@@ -1,0 +1,277 @@
+"""The history of an optimized graph is that of the original: each checkpoint, what was pending at it, and its forks.
+
+The original is run in durability "sync", where no node runs before the last checkpoint is saved; in "async", the
+default, a node that takes no time may change what is being saved. Optimized graphs are exact in both, also with a saver
+that is slow to begin (`Tardy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command
+
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langgraph import adapter
+from tests.langchain_world import ask as prompt_of
+from tests.langgraph_world import ChangedState, SteadyMaker, Tardy, World
+from tests.test_langgraph_differential import _threads, settle, told
+
+GRAPHS = int(os.environ.get("TEOLA_TEST_HISTORIES", "80"))
+ROUNDS = 20
+
+GIVEN = {"question": "Who keeps hive 3?"}
+
+
+# --- what is kept of a thread ----------------------------------------------------------------------------------------
+
+
+def kept(graph: Any, thread: str) -> list[str]:
+    """All checkpoints of a thread, also those of graphs inside, as far as they are the same in each run.
+
+    With values, versions, who has seen which, what was pending, metadata, and the number of the parent.
+    """
+    by_graph: dict[str, list[Any]] = defaultdict(list)
+    for saved in reversed([*graph.checkpointer.list({"configurable": {"thread_id": thread}})]):
+        namespace = saved.config["configurable"]["checkpoint_ns"]
+        by_graph["|".join(part.split(":")[0] for part in namespace.split("|"))].append(saved)
+    return [told([name, *line]) for name, all_of in sorted(by_graph.items()) for line in _lines(all_of)]
+
+
+def _lines(all_saved: list[Any]) -> Iterator[list[Any]]:
+    numbers = {saved.checkpoint["id"]: number for number, saved in enumerate(all_saved)}
+    for number, saved in enumerate(all_saved):
+        checkpoint, parent = saved.checkpoint, saved.parent_config
+        pending: dict[str, list[str]] = defaultdict(list)
+        for task, key, value in saved.pending_writes:
+            pending[task].append(told([key, value]))
+        yield [
+            number, parent and numbers.get(parent["configurable"]["checkpoint_id"]),
+            {key: sorted(v) if isinstance(v, set) else v for key, v in checkpoint["channel_values"].items()},
+            _versions(checkpoint["channel_versions"]),
+            {node: _versions(seen) for node, seen in checkpoint["versions_seen"].items()},
+            checkpoint["updated_channels"], sorted(pending.values()),
+            {key: value for key, value in saved.metadata.items() if key != "thread_id"},
+        ]  # fmt: skip
+
+
+def _versions(versions: Any) -> dict[str, int]:
+    """A version ends with random digits."""
+    return {key: int(version.split(".")[0]) for key, version in versions.items()}
+
+
+def shown(graph: Any, config: Any) -> list[str]:
+    """The history as users see it."""
+    return [
+        told([
+            s.values, s.next, s.metadata, s.interrupts,
+            [(t.name, t.path, t.error, t.interrupts, t.result) for t in s.tasks],
+        ])
+        for s in graph.get_state_history(config)
+    ]  # fmt: skip
+
+
+def ask(graph: Any, form: str, given: Any, config: Any, durability: str = "async") -> str:
+    """What a call comes to."""
+    try:
+        match form:
+            case "ainvoke":
+                return told(asyncio.run(graph.ainvoke(given, config, durability=durability)))
+            case "stream":
+                chunks = graph.stream(given, config, durability=durability, stream_mode=["values", "updates"])
+                return told([*chunks][-1])
+            case _:
+                return told(graph.invoke(given, config, durability=durability))
+    except Exception as e:  # compared, whatever it is
+        return told(e)
+
+
+def thread() -> dict[str, Any]:
+    return {"configurable": {"thread_id": next(_threads)}, "recursion_limit": 15}
+
+
+def conversation(maker: SteadyMaker, graph: Any, form: str, durability: str) -> list[Any]:
+    """What is said and kept: a question, its interrupts, forks of each checkpoint, also edited, one more question."""
+    config = thread()
+    number = config["configurable"]["thread_id"]
+    said: list[Any] = [ask(graph, form, {**GIVEN, "sheet": {}}, config, durability)]
+    for _ in range(4):
+        try:
+            state = graph.get_state(config)
+        except InvalidUpdateError as e:  # what failed cannot go on
+            said.append(told(e))
+            return said
+        if not state.next:
+            break
+        resumed = Command(resume="yes") if any(task.interrupts for task in state.tasks) else None
+        said.append(ask(graph, form, resumed, config, durability))
+    past = [*graph.get_state_history(config)]
+    said += [shown(graph, config), kept(graph, number)]
+    said += [ask(graph, form, None, state.config, durability) for state in past]
+    said.append(edit(graph, form, past[len(past) // 2].config, durability))
+    said.append(ask(graph, form, GIVEN, config, durability))
+    settle(maker.world.engine)
+    return [*said, shown(graph, config), kept(graph, number)]
+
+
+def edit(graph: Any, form: str, config: Any, durability: str) -> str:
+    """What comes of a checkpoint that the user has changed."""
+    try:
+        changed = graph.update_state(config, {"k0": "changed", "log": ["changed"]}, as_node="n0")
+    except Exception as e:  # compared, whatever it is
+        return told(e)
+    return ask(graph, form, None, changed, durability)
+
+
+# --- a join ----------------------------------------------------------------------------------------------------------
+
+
+class Joined:
+    """b -> c; a and c -> d. What c asks is there before c runs, as a takes its time."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.chat = self.world.chat
+
+    def node(self, key: str) -> Any:
+        chat = self.chat
+        return lambda state: {key: chat.invoke(f"{key} {state['question']}").content}
+
+    def graph(self, saver: Any, nodes: Any = None, state: Any = ChangedState) -> Any:
+        builder: Any = StateGraph(state)
+        for name, key in {"a": "k0", "b": "k1", "c": "k2", "d": "k3"}.items():
+            builder.add_node(name, (nodes or {}).get(name) or self.node(key))
+        builder.add_edge(START, "a")
+        builder.add_edge(START, "b")
+        builder.add_edge("b", "c")
+        builder.add_edge(["a", "c"], "d")
+        builder.add_edge("d", END)
+        return builder.compile(checkpointer=saver())
+
+
+def until_ahead(fast: Any) -> Iterator[None]:
+    """Rounds until something ran ahead in two of them: on a busy machine the framework's run may come first."""
+    ahead = 0
+    while ahead < 2:
+        optimized(fast).wake()
+        yield
+        report = optimized(fast).reports[-1]
+        ahead += bool(report.hits or report.shared)
+
+
+NEXT = [(), ("d",), ("c",), ("a", "b"), ("__start__",)]
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke", "stream"])
+@pytest.mark.parametrize("saver", [InMemorySaver, Tardy])
+@pytest.mark.parametrize("durability", ["async", "sync"])
+def test_a_join_waits_in_each_checkpoint_for_who_has_not_come(form: str, saver: Any, durability: str) -> None:
+    fast = optimize(Joined().graph(saver))
+    for _ in range(ROUNDS):
+        optimized(fast).wake()
+        config = thread()
+        ask(fast, form, GIVEN, config, durability)
+        past = [*fast.get_state_history(config)]
+        assert [state.next for state in past] == NEXT
+        assert all("k3" in ask(fast, form, None, state.config, durability) for state in past)
+        assert fast.update_state(past[2].config, {"k2": "edited"}, as_node="c")
+        assert fast.get_state(config).next == ("d",)
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_nodes_that_take_no_time_are_exact_as_well(form: str) -> None:
+    """Those of the original are not, in durability "async": the join's set goes on while it is being saved."""
+    joined = Joined()
+    swift = dict.fromkeys("abc", lambda state: {"log": ["one"]})
+    fast = optimize(joined.graph(Tardy, swift))
+    for _ in range(ROUNDS):
+        config = thread()
+        ask(fast, form, GIVEN, config)
+        assert [state.next for state in fast.get_state_history(config)] == NEXT
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("durability", ["async", "sync"])
+def test_what_a_node_changes_in_place_is_not_in_what_was_saved_before(form: str, durability: str) -> None:
+    joined = Joined()
+    prompt = RunnableLambda(lambda state: {"about": state["question"]}) | prompt_of("c {about}")
+
+    def change(state: Any) -> Any:
+        state["sheet"]["c"] = state["facts"][0] = "changed"
+        return {"k2": state["text"]}
+
+    nodes = {
+        "b": lambda state: {"facts": ["kept"], "k1": joined.chat.invoke("b").content},
+        "c": RunnablePassthrough.assign(text=prompt | joined.chat | StrOutputParser()) | change,
+    }
+    fast = optimize(joined.graph(Tardy, nodes))
+    for _ in until_ahead(fast):
+        config = thread()
+        ask(fast, form, {**GIVEN, "sheet": {"c": "kept"}}, config, durability)
+        past = {state.next: state for state in fast.get_state_history(config)}
+        assert [past[step].values["sheet"] for step in (("a", "b"), ("c",))] == [{"c": "kept"}] * 2
+        assert past["c",].values["facts"] == ["kept"]
+        assert {t.name: t.result for t in past["a", "b"].tasks}["b"]["facts"] == ["kept"]
+
+
+def test_a_save_that_fails_is_an_error_where_it_was_one() -> None:
+    class Full(InMemorySaver):
+        def put(self, *args: Any) -> Any:
+            raise OSError("the disk is full")
+
+    graph = Joined().graph(Full)
+    assert ask(optimize(graph), "invoke", GIVEN, thread()) == ask(graph, "invoke", GIVEN, thread()) != ""
+
+
+# --- reducers that work in place -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_a_reducer_that_works_in_place_is_only_given_copies_ahead(form: str) -> None:
+    joined = Joined()
+    chat = joined.chat
+    nodes = {
+        "b": lambda state: {"facts": ["b"], "k1": chat.invoke(f"b {state['question']}").content},
+        "c": lambda state: {"facts": ["c"], "k2": chat.invoke(f"c {state['facts']}").content},
+        "d": lambda state: {"facts": ["d"], "k3": chat.invoke(f"d {state['facts']}").content},
+    }
+
+    def outcome(graph: Any) -> list[Any]:
+        config = thread()
+        return [ask(graph, form, {**GIVEN, "facts": ["first"]}, config), shown(graph, config)]
+
+    expected = outcome(joined.graph(InMemorySaver, nodes))
+    fast = optimize(joined.graph(InMemorySaver, nodes))
+    for _ in until_ahead(fast):
+        assert outcome(fast) == expected
+        assert not optimized(fast).reports[-1].wasted
+
+
+# --- graphs made up at random ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(GRAPHS))
+def test_random_history(seed: int) -> None:
+    durability = ("async", "async", "sync", "exit")[seed % 4]
+    maker, maker_of_fast = SteadyMaker(seed), SteadyMaker(seed)
+    form = "ainvoke" if maker.is_async else ("invoke", "stream")[seed % 2]
+    expected = conversation(maker, maker.graph(), form, "exit" if durability == "exit" else "sync")
+    maker_of_fast.saver = Tardy if seed % 3 else InMemorySaver
+    fast = optimize(maker_of_fast.graph())
+    if adapter.calls_of(fast) is None:
+        return  # it is the original: nothing of it can run ahead
+    for _ in range(2):
+        optimized(fast).wake()
+        found = conversation(maker_of_fast, fast, form, durability)
+        for one, other in zip(expected, found, strict=True):
+            assert other == one
