@@ -63,9 +63,9 @@ class Hello:
     python: str
     name: str
     kind: str
-    model: str
+    model: str = field(repr=False)
     identity: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(repr=False)
     capabilities: Capabilities
     profile: Profile | LlmProfile | None
     pid: int

@@ -34,7 +34,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from teola_plugin import forks
+from teola_plugin import forks, shown
 from teola_plugin.chat import Chat, Message, Tool, read_chat, write_chat
 from teola_plugin.engines import Batch, Capabilities, Completion, Emit, Item
 from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable
@@ -100,7 +100,8 @@ class OpenAIEngine:
 
         self.model = model
         self.name = name
-        self.address = _address(base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1")
+        self._base_url = _address(base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1")
+        self.address = shown.address(self._base_url)
         key = api_key or (None if base_url else os.environ.get("OPENAI_API_KEY"))
         self._key = SecretStr(key or "")
         self.capabilities = Capabilities(
@@ -191,7 +192,7 @@ class OpenAIEngine:
             ) from e
         limits = httpx.Limits(max_connections=self.capabilities.max_items + 4)
         return openai.AsyncOpenAI(
-            base_url=self.address, api_key=self._key.get_secret_value() or "none", max_retries=0,
+            base_url=self._base_url, api_key=self._key.get_secret_value() or "none", max_retries=0,
             timeout=self._timeout_s, http_client=openai.DefaultAsyncHttpxClient(limits=limits),
         )  # fmt: skip
 
@@ -349,7 +350,9 @@ class OpenAIEngine:
 def _address(base_url: str) -> str:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise EngineError(f"base_url {base_url!r} is no address: give one like 'http://localhost:8000/v1'")
+        raise EngineError(
+            f"base_url {shown.address(base_url)!r} is no address: give one like 'http://localhost:8000/v1'"
+        )
     return base_url.rstrip("/") if parts.path.strip("/") else f"{base_url.rstrip('/')}/v1"
 
 
