@@ -95,10 +95,12 @@ install: $(READY)  ## make .venv and stop there
 
 lock: $(UV)  ## resolve requirements/*.txt again (ARGS=--upgrade for newer versions)
 	bash requirements/uv.sh $(UV) pip compile pyproject.toml requirements/cpu.in $(LOCK_EXTRAS:%=--extra=%) \
-	  --overrides requirements/overrides.txt --excludes requirements/excludes.txt \
+	  --overrides requirements/overrides.txt --excludes requirements/excludes.txt --generate-hashes \
 	  --python-version 3.11 --no-header --quiet $(ARGS) -o requirements/cpu.txt
-	@# Without the local part, the line takes every build of this torch.
-	sed 's/^\(torch==[0-9.]*\)+cpu/\1/' requirements/cpu.txt > .venv/cpu.txt && mv .venv/cpu.txt requirements/cpu.txt
+	@# Without the local part and the hashes, the line takes every build of this torch: which one it is depends on the
+	@# machine (uv.sh), and only the builds that this one finds could be listed. All other files are checked.
+	sed '/^torch==/,/^ *#/{s/^\(torch==[0-9.]*\).*/\1/;/--hash=/d}' requirements/cpu.txt > .venv/cpu.txt && \
+	  mv .venv/cpu.txt requirements/cpu.txt
 	for layer in $(LAYERS); do bash requirements/lock_layer.sh $(UV) $$layer $(ARGS) || exit 1; done
 
 clean:  ## remove everything that a target made

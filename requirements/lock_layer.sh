@@ -15,8 +15,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 sed -n 's/^\([A-Za-z0-9._-]*\)[<=>~].*/^\1==/p' "$list.in" >"$work/differ"
-grep '^[^ #]*==' requirements/cpu.txt | grep -v -f "$work/differ" >"$work/stay"
+sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' requirements/cpu.txt | grep -v -f "$work/differ" >"$work/stay"
 bash requirements/uv.sh "$uv" pip compile "$list.in" --constraints "$work/stay" --overrides requirements/layer-overrides.txt \
-  $(sed 's/==.*//; s/^/--no-emit-package=/' "$work/stay") --python-version 3.11 --no-header --quiet "$@" -o "$list.txt"
+  --generate-hashes $(sed 's/==.*//; s/^/--no-emit-package=/' "$work/stay") --python-version 3.11 --no-header --quiet "$@" -o "$list.txt"
 # The list of what is left out is cut off.
 sed '/^$/,$d' "$list.txt" >"$work/lock" && cp "$work/lock" "$list.txt"

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from teola_plugin import shown
 from teola_plugin.errors import EngineError, TeolaError
 
 app = typer.Typer(no_args_is_help=True, help="Start, list, scale and stop engines on a Ray cluster.")
@@ -44,7 +45,7 @@ def start(
         for wanted in name or declared:
             with console.status(f"starting {wanted}"):
                 hello = rays.start(declared[wanted], lifetime="detached").hello
-            console.print(f"{wanted}: {hello.kind} {hello.model}", markup=False, highlight=False)
+            console.print(f"{wanted}: {hello.kind} {shown.address(hello.model)}", markup=False, highlight=False)
 
     _run(work)
 
@@ -61,7 +62,7 @@ def list_engines(address: Address = "auto") -> None:
                 continue
             stats = engine.stats
             table.add_row(
-                engine.name, engine.hello.kind, engine.hello.model, str(engine.hello.instances),
+                engine.name, engine.hello.kind, shown.address(engine.hello.model), str(engine.hello.instances),
                 *(str(stats[column]) for column in ("clients", "queued", "running", "done", "failed", "crashes")),
             )  # fmt: skip
         console.print(table if table.row_count else "no engines")

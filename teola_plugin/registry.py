@@ -28,6 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from teola_plugin import shown
 from teola_plugin.errors import EngineError, ProfileError, TeolaError
 from teola_plugin.profile import LlmProfile, Profile, load, parse
 
@@ -77,6 +78,11 @@ class EngineConfig:
     policy: str | None = None
     profile: str | Profile | LlmProfile | None = None
     identity: str = ""
+
+    def __repr__(self) -> str:
+        said = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        said["model"] = shown.address(self.model)
+        return f"EngineConfig({', '.join(f'{name}={shown.outline(value)}' for name, value in said.items() if value)})"
 
     def __post_init__(self) -> None:
         for name, (is_right, expected) in _FIELDS.items():
@@ -203,7 +209,11 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def _error(engine: str, name: str, expected: str, got: object) -> EngineError:
     choices = KINDS if name == "kind" else POLICIES if name == "policy" else ()
-    return EngineError(f"engine {engine!r}: {name}: expected {expected}, got {got!r}{_hint(got, choices)}")
+    return EngineError(f"engine {engine!r}: {name}: expected {expected}, got {_shown(got)}{_hint(got, choices)}")
+
+
+def _shown(got: object) -> str:
+    return repr(shown.address(got)) if isinstance(got, str) else shown.outline(got)
 
 
 def _hint(got: object, known: Iterable[str]) -> str:
@@ -267,7 +277,7 @@ def load_engines(path: str | Path) -> dict[str, EngineConfig]:
 
 def _from_table(path: Path, name: str, table: object) -> EngineConfig:
     if not isinstance(table, dict):
-        raise EngineError(f"{path}: engine {name!r}: expected a table [engines.{name}], got {table!r}")
+        raise EngineError(f"{path}: engine {name!r}: expected a table [engines.{name}], got {shown.brief(table)}")
     if table.get("name", name) != name:
         raise EngineError(f"{path}: engine {name!r}: name: the table says it already, got {table['name']!r}")
     given = {**table, "name": name}

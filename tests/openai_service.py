@@ -36,6 +36,19 @@ class Refuse:
 
 
 @dataclass
+class Raw:
+    """These bytes in place of an answer."""
+
+    body: bytes = b""
+    media_type: str = "text/event-stream"
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def response(self) -> Response:
+        return Response(self.body, self.status, self.headers, self.media_type)
+
+
+@dataclass
 class Break:
     """The connection ends after so many pieces; with `error`, the stream first tells one. `quiet`: as if at its end."""
 
@@ -57,7 +70,7 @@ class Service:
     answer: list[str] = field(default_factory=lambda: list(ANSWER))
     calls: list[tuple[str, str]] = field(default_factory=list)
     check: Callable[[str, dict[str, Any]], Refuse | None] = lambda path, body: None
-    faults: deque[Refuse | Break] = field(default_factory=deque)
+    faults: deque[Refuse | Break | Raw] = field(default_factory=deque)
     gate: threading.Event | None = None
     seen: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     probed: list[str] = field(default_factory=list)
@@ -65,6 +78,8 @@ class Service:
     open: int = 0
     most_open: int = 0
     url: str = ""
+    moved_to: str = ""
+    """Where all that is only read is said to be."""
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -74,6 +89,8 @@ class Service:
 
     async def get(self, path: str, request: Request) -> Response:
         self.probed.append(path)
+        if self.moved_to:
+            return Raw(status=307, headers={"Location": f"{self.moved_to}/{path}"}).response()
         self.headers.append(dict(request.headers))
         if self.key and path == "v1/models" and request.headers["authorization"] != f"Bearer {self.key}":
             return Refuse(401, f"wrong key {request.headers['authorization']}").response()
@@ -102,7 +119,7 @@ class Service:
         if refusal := self.check(path, body):
             return refusal.response()
         fault = self.faults.popleft() if self.faults else None
-        if isinstance(fault, Refuse):
+        if isinstance(fault, Refuse | Raw):
             return fault.response()
         return StreamingResponse(self.stream(path, body, fault), media_type="text/event-stream")
 

@@ -53,6 +53,18 @@ class FakeModel:
         return np.array([[len(text), 0] for text in texts], dtype=np.float32)
 
 
+def ran(engine: Any, op: str, payloads: Sequence[Any], **settings: Any) -> list[Done | Failed]:
+    """How each item ends."""
+    found: dict[int, Any] = {}
+
+    async def run() -> None:
+        await engine.run(Batch(op, settings, tuple(map(Item, payloads))), found.__setitem__)
+        await engine.close()
+
+    asyncio.run(run())
+    return [found[at] for at in range(len(payloads))]
+
+
 # --- batches and poison --------------------------------------------------------------------------------------
 
 
@@ -106,6 +118,65 @@ def test_an_exit_of_the_model_is_the_error_of_its_item() -> None:
 
 def test_a_model_that_loses_items_is_found_out() -> None:
     assert all(isinstance(outcome, Failed) for outcome in isolate(lambda payloads: [], [1, 2]))
+
+
+class OddModel:
+    """Gives `rows(texts)`, whether that is right or not."""
+
+    default_prompt_name: str | None = None
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def encode(self, texts: Sequence[str], show_progress_bar: bool, **settings: Any) -> Any:
+        return self.rows(texts)
+
+    predict = encode
+
+
+@pytest.mark.parametrize("engine_of", [EmbeddingEngine, RerankingEngine])
+@pytest.mark.parametrize("by", [-1, 1, 5])
+def test_rows_of_another_number_are_nobodys(engine_of: Any, by: int) -> None:
+    """Not even of those that they could belong to."""
+    op, payloads = (
+        ("embedding", ["a", "b"]) if engine_of is EmbeddingEngine else ("reranking", [("a", "b"), ("c", "d")])
+    )
+    model = OddModel(lambda texts: np.ones((max(0, len(texts) + by), 2)))
+    for outcome in ran(engine_of(model), op, payloads):
+        assert isinstance(outcome, Failed)
+        with pytest.raises(EngineError, match=f"gave {1 + by} values for 1 items"):
+            raise outcome.error
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -0.0])
+def test_odd_numbers_of_a_model_are_its_values(odd: float) -> None:
+    model = OddModel(lambda texts: np.array([[odd, 1], [2, 3]], dtype=np.float64))
+    found = [outcome.value for outcome in ran(EmbeddingEngine(model), "embedding", ["a", "b"])]  # type: ignore[union-attr]
+    np.testing.assert_array_equal(found, [[odd, 1], [2, 3]])
+    assert found[0].dtype == np.float64
+
+
+class OddCollection:
+    """Finds for each vector what `found(vectors)` says."""
+
+    id = "odd"
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def query(self, query_embeddings: Sequence[Any], n_results: int) -> Any:
+        return self.found(query_embeddings)
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+def test_results_for_another_number_of_vectors_are_nobodys(by: int) -> None:
+    def found(vectors: Sequence[Any]) -> dict[str, Any]:
+        return {"ids": [["a"]] * len(vectors), "documents": [["x"]] * (len(vectors) + by), "embeddings": None}
+
+    for outcome in ran(ChromaEngine(OddCollection(found)), "searching", [np.zeros(2), np.ones(2)], top_k=1):
+        assert isinstance(outcome, Failed)
+        with pytest.raises(EngineError, match=f"Chroma gave {1 + by} rows of documents for 1 vectors"):
+            raise outcome.error
 
 
 def test_no_prompt_means_none_also_to_a_model_with_a_default() -> None:

@@ -6,14 +6,21 @@ import asyncio
 import contextlib
 import os
 import pickle
+import socket
+import stat
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from teola_plugin.errors import EngineCrashed, EngineError
+from teola_plugin.runtime import nearby
+from teola_plugin.runtime.handshake import HELLO, NUMBER_BYTES, PROOF_BYTES
+from teola_plugin.runtime.messages import Nearby
 from teola_plugin.runtime.nearby import Connection, Server, connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets are Linux's")
@@ -22,6 +29,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets are
 def _uvloop() -> asyncio.AbstractEventLoop:
     loop: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
     return loop
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sockets are below it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / f"teola-{os.geteuid()}"
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, _uvloop])
@@ -76,13 +90,19 @@ async def serving(answer: Any) -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def connected(answer: Any) -> AsyncIterator[Connection]:
-    async with serving(answer) as server:
-        connection = await connect(server.name, pickle.dumps)
-        assert connection is not None
-        try:
-            yield connection
-        finally:
-            connection.close()
+    async with serving(answer) as server, client_of(server) as connection:
+        yield connection
+
+
+@contextlib.asynccontextmanager
+async def client_of(server: Server) -> AsyncIterator[Connection]:
+    assert server.address
+    connection = await connect(server.address, pickle.dumps)
+    assert connection is not None
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 async def until(happened: Callable[[], Any]) -> None:
@@ -197,45 +217,36 @@ def test_clients_whose_process_is_gone_have_left_and_their_calls_end(run: Any) -
     run(work)
 
 
-def test_a_process_of_another_user_is_not_called(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whose", [[1], [0, 1]], ids=["called", "answered"])
+def test_a_process_of_another_user_is_neither_called_nor_answered(
+    whose: list[int], run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
-        async with serving(echo) as server:
-            mine = os.geteuid()
-            monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-            assert await connect(server.name, pickle.dumps) is None
+        answers, mine = Answers(), os.geteuid()
+        async with serving(answers) as server:
+            assert server.address
+            users = iter([mine + each for each in whose])
+            monkeypatch.setattr(os, "geteuid", lambda: next(users, mine + 1))  # one end asks, and then the other
+            assert await connect(server.address, pickle.dumps) is None
+            assert answers.calls == []
             await asyncio.sleep(0.01)  # until the other end has found out
 
     run(work)
 
 
-def test_a_process_of_another_user_is_not_answered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_way_to_a_file_that_is_not_there(run: Any, tmp_path: Path) -> None:
     async def work() -> None:
-        answers, mine = Answers(), os.geteuid()
-        async with serving(answers) as server:
-            users = iter([mine])
-            monkeypatch.setattr(os, "geteuid", lambda: next(users, mine + 1))  # of who calls, then of who is called
-            connection = await connect(server.name, pickle.dumps)
-            assert connection is not None
-            with pytest.raises(ConnectionError):
-                await connection.call("m", "me")
-            assert (answers.calls, connection.is_open) == ([], False)
+        assert await connect(Nearby(str(tmp_path / "nobody"), b"s"), pickle.dumps) is None
 
     run(work)
 
 
-def test_there_is_no_way_to_a_name_that_nobody_has(run: Any) -> None:
-    async def work() -> None:
-        assert await connect("nobody", pickle.dumps) is None
-
-    run(work)
-
-
-def test_a_server_has_one_name_however_often_it_is_started(run: Any) -> None:
+def test_a_server_has_one_address_however_often_it_is_started(run: Any) -> None:
     async def work() -> None:
         async with serving(echo) as server:
-            name = server.name
+            address = server.address
             await server.start()
-            assert server.name == name
+            assert server.address is address is not None
 
     run(work)
 
@@ -252,8 +263,213 @@ def test_a_connection_belongs_to_its_loop() -> None:
     asyncio.run(work())
 
 
-def test_elsewhere_than_on_linux_there_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_than_on_linux_there_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     server = Server(echo, pickle.dumps)
     asyncio.run(server.start())
-    assert server.name == ""
+    assert server.address is None
+
+
+# --- strangers -------------------------------------------------------------------------------------------------------
+
+ran: list[str] = []
+"""What code in a pickle did."""
+
+
+def of_a_stranger(what: str) -> None:
+    ran.append(what)
+
+
+class Planted:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return of_a_stranger, ("code",)
+
+
+def test_what_is_planted_would_run() -> None:
+    pickle.loads(pickle.dumps(Planted()))
+    assert ran == ["code"]
+    ran.clear()
+
+
+def frame(message: Any) -> bytes:
+    pickled = pickle.dumps(message)
+    return struct.pack(">Q", len(pickled)) + pickled
+
+
+NUMBER = b"n" * NUMBER_BYTES
+PLANTED = frame((0, "m", "stranger", Planted()))
+STRANGERS = {
+    "frame at once": [PLANTED],
+    "greeting and frame": [HELLO + NUMBER + PLANTED],
+    "wrong proof and frame": [HELLO + NUMBER, b"p" * PROOF_BYTES + PLANTED],
+    "huge length": [struct.pack(">Q", 2**62) + b"x" * 100_000],
+    "wrong greeting": [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + PLANTED],
+    "nothing, and goes": [],
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> Any:
+    ran.clear()
+    yield
+    assert ran == []
+
+
+async def said_to(server: Server, parts: list[bytes]) -> bytes:
+    """What a stranger hears who sends this, and then waits for the connection to be closed."""
+    assert server.address
+    reader, writer = await asyncio.open_unix_connection(server.address.path)
+    heard = b""
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            if part is not parts[-1]:
+                heard += await reader.readexactly(NUMBER_BYTES + PROOF_BYTES)
+        if not parts:
+            writer.close()
+        return heard + await reader.read()
+    except ConnectionError:
+        return heard
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("parts", STRANGERS.values(), ids=STRANGERS)
+def test_what_a_stranger_sends_is_not_unpickled_and_the_others_go_on(parts: list[bytes], run: Any) -> None:
+    async def work() -> None:
+        answers = Answers()
+        async with serving(answers) as server, client_of(server) as connection:
+            heard = await said_to(server, parts)
+            assert len(heard) in (0, NUMBER_BYTES + PROOF_BYTES)
+            assert await connection.call("m", "me", 1) == (1,)
+            assert answers.calls == [("m", "me", 1)]
+
+    run(work)
+
+
+def test_who_stops_in_the_middle_of_the_greeting_is_let_go(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "HANDSHAKE_S", 0.1)
+
+    async def work() -> None:
+        async with serving(echo) as server:
+            slow = [asyncio.ensure_future(said_to(server, [HELLO[:3]])) for _ in range(20)]
+            slow.append(asyncio.ensure_future(said_to(server, [HELLO + NUMBER, b"p"])))
+            async with client_of(server) as connection:
+                assert await connection.call("m", "me") == ("m", "me")
+                assert [len(heard) for heard in await asyncio.gather(*slow)] == [0] * 20 + [64]
+                assert await connection.call("m", "me") == ("m", "me")  # who has greeted has all the time
+
+    run(work)
+
+
+def test_a_client_with_another_secret_gets_no_connection(run: Any) -> None:
+    async def work() -> None:
+        answers = Answers()
+        async with serving(answers) as server:
+            assert server.address
+            assert await connect(Nearby(server.address.path, b"x" * 32), pickle.dumps) is None
+            assert answers.calls == []
+
+    run(work)
+
+
+def test_proofs_that_were_heard_prove_nothing(run: Any) -> None:
+    """Neither the server's own, nor those of another connection."""
+
+    async def work() -> None:
+        answers = Answers()
+        async with serving(answers) as server:
+            assert server.address
+            for old in (None, b"o" * 64):
+                reader, writer = await asyncio.open_unix_connection(server.address.path)
+                writer.write(HELLO + NUMBER)
+                heard = await reader.readexactly(NUMBER_BYTES + PROOF_BYTES)
+                writer.write((old or heard)[NUMBER_BYTES:] + PLANTED)
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+            assert answers.calls == []
+
+    run(work)
+
+
+@pytest.mark.parametrize("says", [PLANTED, b"n" * 64 + PLANTED, b"", b"n" * 63], ids=["frame", "proof", "none", "half"])
+def test_a_false_server_is_told_nothing_and_not_unpickled(
+    says: bytes, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearby, "HANDSHAKE_S", 0.1)
+    heard: list[bytes] = []
+
+    async def false(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(says)
+        with contextlib.suppress(ConnectionError):
+            heard.append(await reader.read())
+        writer.close()
+
+    async def work() -> None:
+        async with await asyncio.start_unix_server(false, str(tmp_path / "false")):
+            assert await connect(Nearby(str(tmp_path / "false"), b"s" * 32), pickle.dumps) is None
+            await asyncio.sleep(0.01)
+            assert all(len(each) == len(HELLO) + NUMBER_BYTES for each in heard)
+
+    run(work)
+
+
+def test_the_secret_is_new_each_time_and_shown_nowhere(run: Any) -> None:
+    async def work() -> None:
+        async with serving(echo) as one, serving(echo) as other:
+            shown = [repr(each.address) for each in (one, other)]
+            told = [each.address.secret for each in (one, other) if each.address]
+            assert len(told[0]) == len(told[1]) == 32
+            assert told[0] != told[1]
+            assert not any(repr(secret) in text for secret in told for text in shown)
+
+    run(work)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_only_its_user_can_enter_the_folder_of_the_sockets(run: Any, folder: Path) -> None:
+    async def work() -> None:
+        async with serving(echo) as server:
+            assert server.address
+            assert files(folder) == {Path(server.address.path).name}
+            assert Path(server.address.path).parent == folder
+
+    run(work)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert files(folder) == set()
+
+
+def test_a_folder_that_others_can_enter_is_not_used(run: Any, folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+
+    async def work() -> None:
+        async with serving(echo) as server:
+            assert server.address is None
+
+    run(work)
+    assert files(folder) == set()
+
+
+def test_sockets_of_processes_that_were_killed_are_removed(run: Any, folder: Path) -> None:
+    def leave() -> None:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(folder / "left"))
+        (folder / "file").write_text("of somebody")
+
+    async def work() -> None:
+        async with serving(echo) as server:
+            leave()
+            async with serving(echo) as other, client_of(server) as connection:
+                names = {Path(each.address.path).name for each in (server, other) if each.address}
+                assert files(folder) == {*names, "file"}
+                assert await connection.call("m", "me") == ("m", "me")
+
+    run(work)

@@ -469,7 +469,7 @@ async def test_nobody_asks_before_a_service_wants_to_hear_of_anybody(hosted: Ser
         (Refuse(429, "pay first", code="insufficient_quota"), "answered 429: pay first"),
         (Refuse(501, "not here"), "not here"),
         (Break(2), "http://127.*the connection failed: "),
-        (Break(2, {"message": "overloaded", "code": 503}), "failed: overloaded"),
+        (Break(2, {"message": "overloaded", "code": 503}), "broke off its answer with an error: overloaded"),
         (Break(2, quiet=True), "ended an answer early, without a reason"),
     ],
     ids=str,

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from teola_plugin.engines import Batch, Engine
+from teola_plugin.errors import EngineError
 
 
 @dataclass(slots=True, eq=False)
@@ -14,6 +15,7 @@ class Attempt:
     """`numbers`: which attempt of each item it is. `owners`: the queries that had part in it.
 
     `heard_s`: when it last said something. `is_given_up`: nothing was heard of it for too long.
+    `broke_protocol`: it emitted what cannot be; nothing is heard of it from then on.
     """
 
     engine: Engine
@@ -26,6 +28,7 @@ class Attempt:
     watch: asyncio.TimerHandle | None = None
     was_restarted: bool = False
     is_given_up: bool = False
+    broke_protocol: EngineError | None = None
 
     @property
     def at(self) -> int:

@@ -29,7 +29,8 @@ class Counts:
     `joined`: readers of an item that was in flight already. `refused`: not taken in. `repeated`: attempts after the
     first. `crashes`: of instances. `stalls`: instances that were ended because they said nothing. `late`: outcomes that
     nobody was waiting for any more. `lost`: items that neither waited nor ran, found by the watchdog (none should be).
-    `batches` went to instances, and `mixed` of them held items of several queries.
+    `misplaced`: outcomes of no item of their batch, and what the same batch emitted after one. `batches` went to
+    instances, and `mixed` of them held items of several queries.
     """
 
     taken: int = 0
@@ -44,6 +45,7 @@ class Counts:
     stalls: int = 0
     late: int = 0
     lost: int = 0
+    misplaced: int = 0
     batches: int = 0
     mixed: int = 0
 

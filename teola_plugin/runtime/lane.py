@@ -12,6 +12,8 @@ Everything here runs on one event loop, so there are no locks, and each item end
 - **An instance crashes** (EngineCrashed): it takes no work until it has `recovered` (recovery.py); what it had is tried
   again, before what came later. Who was there at `ALONE_AFTER` crashes runs alone next time; if that crashes too, it is
   Poisoned (retries.py). What has effects is never tried again, nor a sampled text that was told in part.
+- **An outcome of no item**, or what is no outcome: nothing more of that batch is heard, and what is open of it is
+  halved as if the batch had failed. An item that is alone cannot get the value of another one.
 - **No answer** to an item although its batch is over: tried again once.
 - **No word** of a batch for `stall_s`: the instance is ended, which is a crash.
 - **Deadline.** Whatever state an item is in, it ends with DeadlineExceeded, and its engine is told to stop it.
@@ -21,6 +23,7 @@ Everything here runs on one event loop, so there are no locks, and each item end
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import sys
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
@@ -33,6 +36,7 @@ from teola_plugin.events import BatchRan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.debts import Counts, Reader
+from teola_plugin.runtime.emitted import as_promised, index_of, protocol_error
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.ledger import Ledger
@@ -42,6 +46,8 @@ from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.retries import Retries, caused
 from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply
+
+log = logging.getLogger(__name__)
 
 Sink = Callable[[BatchRan], None]
 
@@ -233,6 +239,7 @@ class Lane:
             error = _why_cancelled(self.name, attempt, e)
         except BaseException as e:  # whatever an engine raises belongs to its items; an exit would end the loop thread
             error = e
+        error = error or attempt.broke_protocol
         ended_s = self._time_s()
         attempt.end()
         self.scheduler.instances.end_call(attempt.at)
@@ -251,7 +258,12 @@ class Lane:
     def _emit(self, attempt: Attempt) -> Emit:
         def emit(position: int, outcome: Outcome) -> None:
             attempt.heard_s = self._time_s()
-            item_id = attempt.batch.items[position].id
+            at = index_of(attempt.batch, position, outcome)
+            if at is None or attempt.broke_protocol:
+                self._distrust(attempt, position, outcome)
+                return
+            item = attempt.batch.items[at]
+            item_id, outcome = item.id, as_promised(self.name, attempt.batch.op, item, outcome)
             if debt := self._ledger.current(item_id, attempt.numbers[item_id]):
                 attempt.owners |= debt.owners
                 if isinstance(outcome, Failed) and isinstance(outcome.error, EngineCrashed):
@@ -265,6 +277,12 @@ class Lane:
                 self._came_free()
 
         return emit
+
+    def _distrust(self, attempt: Attempt, position: object, outcome: object) -> None:
+        self.counts.misplaced += 1
+        if not attempt.broke_protocol:
+            attempt.broke_protocol = protocol_error(self.name, attempt.batch, position, outcome)
+            log.error("%s; nothing more of that batch is heard", attempt.broke_protocol)
 
     def _gone(self, error: Exception) -> None:
         for debt in list(self._ledger.owed.values()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from teola_plugin.errors import EngineError
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.ancestry import Tag
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes when processes of two versions would misunderstand each other."""
 
 ItemId = int | tuple[Hashable, Place]
@@ -47,6 +47,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Nearby:
+    """A socket (runtime/nearby.py), and what proves that somebody was told of it."""
+
+    path: str
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """What an engine says of itself when somebody attaches."""
 
@@ -55,16 +63,16 @@ class Hello:
     python: str
     name: str
     kind: str
-    model: str
+    model: str = field(repr=False)
     identity: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(repr=False)
     capabilities: Capabilities
     profile: Profile | LlmProfile | None
     pid: int
     node: str
     instances: int
-    socket: str = ""
-    """Where processes of the same machine may call it (runtime/nearby.py)."""
+    nearby: Nearby | None = None
+    """Where processes of the same machine may call it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,15 @@
     await connection.call("submit", client, requests) --frame--> await answer("submit", client, requests)
     its value, or its error                           <--frame--
 
-A call of Ray takes a millisecond and more, there and back, and about as much of a processor; these take a tenth. The
-socket is of Linux's abstract namespace: it has no file that a killed process would leave behind. What arrives is
-unpickled, so a process talks to those of its own user only; the kernel tells who they are. A client whose connection
-ends has left.
+A call of Ray takes a millisecond and more, there and back, and about as much of a processor; these take a tenth.
+
+**Who may call.** What arrives is unpickled, and a pickle can run code, so neither end unpickles anything before the
+other has proved that it knows the server's secret (handshake.py). The server makes the secret, and hands it out with
+the path of its socket (`Nearby`) by a way that its clients trust already, such as an actor of Ray. Who has not proved
+itself within `HANDSHAKE_S` is let go.
+
+The socket is a file in a folder that only its user can enter (private_sockets.py), and both ends ask the kernel who the
+other's user is. A client whose connection ends has left.
 
 A frame is the length of what follows, 8 bytes, big-endian, and a pickle.
 """
@@ -19,14 +24,17 @@ import itertools
 import logging
 import os
 import pickle
+import secrets
 import socket
 import struct
 import sys
-import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
-from teola_plugin.runtime.messages import PackedError
+from teola_plugin.runtime.handshake import SECRET_BYTES, ClientSide, ServerSide, Stranger
+from teola_plugin.runtime.messages import Nearby, PackedError
+from teola_plugin.runtime.private_sockets import listening
 from teola_plugin.runtime.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -41,13 +49,18 @@ _CREDENTIALS = struct.Struct("3i")
 
 _LENGTH = struct.Struct(">Q")
 
+HANDSHAKE_S = 10.0
+"""A process that loads a model may not come to its sockets for seconds."""
+
 
 class _Frames(asyncio.Protocol):
-    """One end of a connection."""
+    """One end of a connection: a handshake, and then frames."""
 
-    def __init__(self, dumps: Dumps) -> None:
+    def __init__(self, dumps: Dumps, handshake: ClientSide | ServerSide) -> None:
         self._dumps = dumps
+        self._handshake = handshake
         self._transport: asyncio.Transport | None = None
+        self._late: asyncio.TimerHandle | None = None
         self._buffer = bytearray()
 
     @property
@@ -57,17 +70,60 @@ class _Frames(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by class
+        self._transport.write(self._handshake.opening)
+        self._late = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._refuse, "it took too long to greet")
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
-            if len(self._buffer) < end:
-                return
-            frame = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            if self.is_open:
-                self._take(pickle.loads(frame))
+        if self.is_open:  # what was refused is not kept either
+            self._buffer += data
+            while self._take_one():
+                pass
+
+    def _take_one(self) -> bool:
+        """Take one message of the handshake or one frame, if it is all there."""
+        if not self.is_open:
+            return False
+        due = self._handshake.due
+        begin, end = (0, due) if due else self._frame()
+        if len(self._buffer) < end:
+            return False
+        found = bytes(self._buffer[begin:end])
+        del self._buffer[:end]
+        if due:
+            self._greet(found)
+        else:
+            self._take(pickle.loads(found))
+        return True
+
+    def _frame(self) -> tuple[int, int]:
+        """Where the first frame begins and ends, as far as that is known."""
+        begin = _LENGTH.size
+        return begin, begin + (_LENGTH.unpack_from(self._buffer)[0] if len(self._buffer) >= begin else 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._late:
+            self._late.cancel()
+
+    def _greet(self, message: bytes) -> None:
+        try:
+            answer = self._handshake.take(message)
+        except Stranger as e:
+            self._refuse(str(e))
+            return
+        if self._transport:
+            self._transport.write(answer)
+        if not self._handshake.due:
+            self._welcome()
+
+    def _welcome(self) -> None:
+        """The other end has proved itself."""
+        if self._late:
+            self._late.cancel()
+
+    def _refuse(self, why: str) -> None:
+        log.warning("a process at the other end of a socket is not talked to: %s", why)
+        if self._transport:
+            self._transport.abort()
 
     def close(self) -> None:
         if self._transport:
@@ -87,9 +143,10 @@ class _Frames(asyncio.Protocol):
 class Connection(_Frames):
     """The calling end. Belongs to the event loop that made it."""
 
-    def __init__(self, dumps: Dumps) -> None:
-        super().__init__(dumps)
+    def __init__(self, dumps: Dumps, secret: bytes) -> None:
+        super().__init__(dumps, ClientSide(secret))
         self._loop = asyncio.get_running_loop()
+        self._is_proved = self._loop.create_future()
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
@@ -97,6 +154,11 @@ class Connection(_Frames):
     def is_open(self) -> bool:
         """It can be used here, and the other process was there a moment ago."""
         return super().is_open and asyncio.get_running_loop() is self._loop
+
+    async def proved(self) -> bool:
+        """Whether the other end is the server; known once it has proved itself, or is gone."""
+        found: bool = await self._is_proved
+        return found
 
     def let_go(self) -> None:
         """Close it, from whichever thread collects who had it."""
@@ -113,6 +175,11 @@ class Connection(_Frames):
         finally:
             del self._waiting[number]
 
+    def _welcome(self) -> None:
+        super()._welcome()
+        if not self._is_proved.done():
+            self._is_proved.set_result(True)
+
     def _take(self, message: Any) -> None:
         number, value = message
         answered = self._waiting.get(number)
@@ -124,6 +191,9 @@ class Connection(_Frames):
             answered.set_result(value)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if not self._is_proved.done():
+            self._is_proved.set_result(False)
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(ConnectionError("the process at the other end is gone"))
@@ -132,8 +202,10 @@ class Connection(_Frames):
 class _Serving(_Frames):
     """The called end. `lost` hears of its clients once it is over."""
 
-    def __init__(self, dumps: Dumps, answer: Answer, lost: Callable[[_Serving, set[str]], None]) -> None:
-        super().__init__(dumps)
+    def __init__(
+        self, dumps: Dumps, secret: bytes, answer: Answer, lost: Callable[[_Serving, set[str]], None]
+    ) -> None:  # fmt: skip
+        super().__init__(dumps, ServerSide(secret))
         self._answer = answer
         self._lost = lost
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +214,7 @@ class _Serving(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not _is_own(transport.get_extra_info("socket")):
-            transport.close()
+            self._refuse("it belongs to another user")
 
     def _take(self, message: Any) -> None:
         number, method, client, *args = message
@@ -162,16 +234,17 @@ class _Serving(_Frames):
             self._send((number, PackedError.of(e)))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
         for task in list(self._tasks):
             task.cancel()
         self._lost(self, self._clients)
 
 
 class Server:
-    """Answers calls as long as its loop runs. `name`: to `connect` to, empty where there is no way."""
+    """Answers calls as long as its loop runs. `address`: to `connect` to, None where there is no way."""
 
     def __init__(self, answer: Answer, dumps: Dumps) -> None:
-        self.name = ""
+        self.address: Nearby | None = None
         self._answer = answer
         self._dumps = dumps
         self._tasks: set[asyncio.Task[None]] = set()
@@ -182,20 +255,25 @@ class Server:
         """Listen, where the system can."""
         if self._server or sys.platform != "linux":
             return
-        self.name = f"teola-{uuid.uuid4().hex}"
-        sock = socket.socket(socket.AF_UNIX)  # made here: uvloop, which Ray uses if it is there, knows only paths
-        sock.bind(f"\0{self.name}")
+        try:
+            path, sock = listening()
+        except OSError as e:
+            log.warning("processes of this machine cannot call this one directly: %s", e)
+            return
+        self.address = Nearby(str(path), secrets.token_bytes(SECRET_BYTES))
         self._server = await asyncio.get_running_loop().create_unix_server(self._called, sock=sock)
 
     def close(self) -> None:
         """Take no more calls."""
-        if self._server:
+        if self._server and self.address:
             self._server.close()
-        for connection in self._connections:
+            Path(self.address.path).unlink(missing_ok=True)
+        for connection in list(self._connections):
             connection.close()
 
     def _called(self) -> _Serving:
-        connection = _Serving(self._dumps, self._answer, self._lost)
+        assert self.address
+        connection = _Serving(self._dumps, self.address.secret, self._answer, self._lost)
         self._connections.add(connection)
         return connection
 
@@ -218,17 +296,22 @@ def _is_own(sock: socket.socket) -> bool:
     return user == os.geteuid()
 
 
-async def connect(name: str, dumps: Dumps) -> Connection | None:
-    """A connection; None where there is no way: no such name on this machine, or in this network namespace."""
+async def connect(address: Nearby, dumps: Dumps) -> Connection | None:
+    """A connection; None where there is no way: no such file on this machine, or not the server behind it."""
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)
     try:
-        sock.connect(f"\0{name}")
-        if not _is_own(sock):
+        sock.connect(address.path)
+        if not _is_own(sock):  # uvloop does not close a socket of ours that the protocol refuses at once
             raise PermissionError("it is another user's")
     except OSError as e:
-        log.debug("no connection to %s: %s", name, e)
+        log.debug("no connection to %s: %s", address.path, e)
         sock.close()
         return None
-    _, connection = await asyncio.get_running_loop().create_unix_connection(lambda: Connection(dumps), sock=sock)
-    return connection
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_unix_connection(lambda: Connection(dumps, address.secret), sock=sock)
+    try:
+        return connection if await connection.proved() else None
+    except asyncio.CancelledError:
+        connection.close()
+        raise

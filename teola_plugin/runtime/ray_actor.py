@@ -11,6 +11,7 @@ the scheduler; they batch nothing themselves, for what reaches them fits.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import platform
@@ -162,7 +163,7 @@ class EngineActor:
         return Hello(
             PROTOCOL, VERSION, platform.python_version(), config.name, config.kind, config.model,
             known, config.to_json(), engine.capabilities, getattr(engine, "profile", None),
-            os.getpid(), ray.get_runtime_context().get_node_id(), 1, self._server.name,
+            os.getpid(), ray.get_runtime_context().get_node_id(), 1, self._server.address,
         )  # fmt: skip
 
 
@@ -172,13 +173,17 @@ def _in_actor(config: EngineConfig) -> EngineConfig:
 
 
 def _identity(config: EngineConfig, engine: Engine) -> str:
-    """What was declared and checked when the engine was built; else the model's own; else how it is made."""
+    """What was declared and checked when the engine was built; else the model's own; else of how it is made.
+
+    What an engine is made of may hold secrets, and an identity is shown in messages.
+    """
     if config.identity:
         return config.identity
     try:
         return identity(engine)
     except EngineError:
-        return f"{config.executable or config.kind} {json.dumps(dict(config.config), sort_keys=True)}"
+        said = json.dumps(dict(config.config), sort_keys=True).encode()
+        return f"{config.executable or config.kind} {hashlib.sha256(said).hexdigest()[:24]}"
 
 
 async def _stop_child(engine: Engine) -> None:

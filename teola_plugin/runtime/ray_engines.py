@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from teola_plugin import runtime
+from teola_plugin import runtime, shown
 from teola_plugin.errors import EngineError, TeolaError
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.engines.build import build
@@ -113,7 +113,8 @@ def _check(hello: Hello, config: EngineConfig | None) -> None:
         wanted, found = getattr(config, field), getattr(hello, field)
         if wanted and wanted != found:
             raise EngineError(
-                f"engine {hello.name!r} exists with another {field}: {found!r}, not {wanted!r}; choose another name, or"
+                f"engine {hello.name!r} exists with another {field}: {shown.address(found)!r}, not"
+                f" {shown.address(wanted)!r}; choose another name, or"
                 f" `teola engines stop {hello.name}`"
             )
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from teola_plugin.errors import EngineClosed, EngineError
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime.messages import Asked, Hello, ItemId, Said
+from teola_plugin.runtime.messages import Asked, Hello, ItemId, Nearby, Said
 from teola_plugin.runtime.nearby import Connection
 from teola_plugin.runtime.nearby import connect as connect_near
 from teola_plugin.runtime.ray_cluster import NAMESPACE, check_room, connect, is_far
@@ -112,7 +112,8 @@ class RayLine:
         self._actor: Any = None
         self.is_far = False
         self._made_here: Any = None
-        self._socket = self._connected_to = ""
+        self._nearby: Nearby | None = None
+        self._connected_to: Nearby | None = None
         self._near: Connection | None = None
         self._let_go: Callable[[], Any] = lambda: None
 
@@ -130,7 +131,7 @@ class RayLine:
             raise
         self.is_far = is_far(self._ray, hello.node)
         if not self.is_far:
-            self._socket = hello.socket
+            self._nearby = hello.nearby
         return hello
 
     async def submit(self, requests: Sequence[Asked]) -> Said:
@@ -180,10 +181,10 @@ class RayLine:
 
     async def _ask(self, method: str, *args: Any) -> Any:
         """By a connection to a process of this machine, else as a call of Ray."""
-        if self._connected_to != self._socket:
-            self._connected_to = self._socket
+        if self._nearby and self._connected_to != self._nearby:
+            self._connected_to = self._nearby
             self._let_go()
-            if near := await connect_near(self._socket, pickled):
+            if near := await connect_near(self._nearby, pickled):
                 self._near = near
                 self._let_go = weakref.finalize(self, near.let_go)
         if self._near and self._near.is_open:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from teola_plugin import forks
+from teola_plugin import forks, shown
 from teola_plugin.chat import render_for
 from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Failed, Item, Outcome, Place
 from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, EngineError
@@ -325,7 +325,7 @@ class RemoteEngine:
                 await asyncio.sleep(LOOK_AGAIN_S)
                 continue
             if hello.identity != self.hello.identity:
-                raise EngineError(f"engine {self.name!r} came back with another model: {hello.model!r}")
+                raise EngineError(f"engine {self.name!r} came back with another model: {shown.address(hello.model)!r}")
             return
 
     async def close(self) -> None:

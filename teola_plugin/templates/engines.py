@@ -9,6 +9,7 @@ import difflib
 import threading
 from collections.abc import Iterable, Mapping
 
+from teola_plugin import shown
 from teola_plugin.engines import Engine
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import DECODES, PREFILLS, Primitive
@@ -54,7 +55,7 @@ def engine_of(app: str, name: str, given: object) -> Engine:
         return given
     raise GraphError(
         f"app {app!r}: engines: {name}: expected an Engine, an EngineConfig or the name of a registered one,"
-        f" got {given!r:.80}"
+        f" got {shown.outline(given):.80}"
     )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from teola_plugin import shown
 from teola_plugin.engines import Engine
 from teola_plugin.errors import EngineError, EngineUnavailable, ModelMismatch, TeolaError
 from teola_plugin.profile import LlmProfile, Profile
@@ -59,7 +60,7 @@ def _check_identity(config: EngineConfig, engine: Engine) -> None:
 
     if (found := identity(engine)) != config.identity:
         raise ModelMismatch(
-            f"engine {config.name!r}: {config.model or config.kind!r} is not the model that was meant:"
+            f"engine {config.name!r}: {shown.address(config.model) or config.kind!r} is not the model that was meant:"
             f" its identity is {found}, expected {config.identity}. Was it trained or replaced since?"
         )
 
@@ -158,7 +159,9 @@ def chroma_client(config: EngineConfig) -> Any:
     else:
         address = urlsplit(config.model)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise EngineError(f"engine {config.name!r}: model: expected http://host:port, got {config.model!r}")
+            raise EngineError(
+                f"engine {config.name!r}: model: expected http://host:port, got {shown.address(config.model)!r}"
+            )
         connect = lambda: chromadb.HttpClient(  # noqa: E731
             address.hostname, address.port or (443 if address.scheme == "https" else 8000),
             ssl=address.scheme == "https", headers=config.config.get("headers"), **place,
@@ -166,7 +169,7 @@ def chroma_client(config: EngineConfig) -> Any:
     try:
         return connect()
     except Exception as e:  # chromadb raises ValueError, its own errors and those of its HTTP client
-        raise EngineUnavailable(f"engine {config.name!r}: no Chroma at {config.model}: {e}") from e
+        raise EngineUnavailable(f"engine {config.name!r}: no Chroma at {shown.address(config.model)}: {e}") from e
 
 
 def _chroma(config: EngineConfig, profile: _Profile) -> Engine:
@@ -185,8 +188,8 @@ def _chroma(config: EngineConfig, profile: _Profile) -> Engine:
         collection = client.get_collection(name, embedding_function=None)
     else:
         raise EngineUnavailable(
-            f"engine {config.name!r}: {config.model} has no collection {name!r}{_hint(name, there)}; there are:"
-            f" {', '.join(there) or 'none'} (config.create = true makes it)"
+            f"engine {config.name!r}: {shown.address(config.model)} has no collection {name!r}{_hint(name, there)};"
+            f" there are: {', '.join(there) or 'none'} (config.create = true makes it)"
         )
     return ChromaEngine(collection, name=config.name, max_items=config.max_items or MAX_ITEMS, profile=profile)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from teola_plugin.engines import Batch, Capabilities, Emit
+from teola_plugin.errors import EngineError
 from teola_plugin.profile import Profile
 from teola_plugin.resources import held, version
 from teola_plugin.runtime.engines.worker import Worker, run_batch
@@ -61,9 +62,15 @@ class ChromaEngine:
             n_results=arguments.pop("top_k"),
             **arguments,
         )
-        return [{name: _at(i, name, column) for name, column in result.items()} for i in range(len(vectors))]
+        for name, column in result.items():
+            if _is_by_vector(name, column) and len(column) != len(vectors):
+                raise EngineError(f"Chroma gave {len(column)} rows of {name} for {len(vectors)} vectors")
+        return [
+            {name: column[i] if _is_by_vector(name, column) else column for name, column in result.items()}
+            for i in range(len(vectors))
+        ]
 
 
-def _at(i: int, name: str, column: Any) -> Any:
-    """The part of a column that belongs to one vector; which columns there are is said once for all."""
-    return column if column is None or name == "included" else column[i]
+def _is_by_vector(name: str, column: Any) -> bool:
+    """It has a part for each vector; which columns there are is said once for all."""
+    return column is not None and name != "included"

@@ -120,6 +120,8 @@ class ChromaDocumentsEngine:
             query_embeddings=[np.asarray(vector, dtype=np.float32) for vector in vectors], n_results=top_k,
             include=["documents", "distances"],
         )  # fmt: skip
+        if {len(found["documents"]), len(found["distances"])} != {len(vectors)}:
+            raise EngineError(f"engine {self.name!r}: Chroma gave results for another number of vectors than was asked")
         columns = zip(found["documents"], found["distances"], strict=True)
         return [{"documents": documents, "distances": distances} for documents, distances in columns]
 

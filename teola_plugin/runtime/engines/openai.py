@@ -34,10 +34,10 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from teola_plugin import forks
+from teola_plugin import forks, shown
 from teola_plugin.chat import Chat, Message, Tool, read_chat, write_chat
 from teola_plugin.engines import Batch, Capabilities, Completion, Emit, Item
-from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable
+from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable, TeolaError
 from teola_plugin.runtime.engines.item_tasks import ItemTasks, Tell
 from teola_plugin.runtime.engines.openai_limits import (
     MAX_ATTEMPTS,
@@ -48,7 +48,9 @@ from teola_plugin.runtime.engines.openai_limits import (
     retry_after_s,
 )
 from teola_plugin.runtime.engines.openai_probe import Kind, Server, probe
-from teola_plugin.runtime.engines.openai_protocol import Answer, Endpoint, Request, failure, refused_fields
+from teola_plugin.runtime.engines.openai_protocol import Endpoint, Request, failure, refused_fields
+from teola_plugin.runtime.engines.openai_stream import Answer, read_answer
+from teola_plugin.runtime.engines.redirects import MAX_REDIRECTS, stays_there
 from teola_plugin.runtime.engines.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -100,7 +102,8 @@ class OpenAIEngine:
 
         self.model = model
         self.name = name
-        self.address = _address(base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1")
+        self._base_url = _address(base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1")
+        self.address = shown.address(self._base_url)
         key = api_key or (None if base_url else os.environ.get("OPENAI_API_KEY"))
         self._key = SecretStr(key or "")
         self.capabilities = Capabilities(
@@ -191,8 +194,11 @@ class OpenAIEngine:
             ) from e
         limits = httpx.Limits(max_connections=self.capabilities.max_items + 4)
         return openai.AsyncOpenAI(
-            base_url=self.address, api_key=self._key.get_secret_value() or "none", max_retries=0,
-            timeout=self._timeout_s, http_client=openai.DefaultAsyncHttpxClient(limits=limits),
+            base_url=self._base_url, api_key=self._key.get_secret_value() or "none", max_retries=0,
+            timeout=self._timeout_s, http_client=openai.DefaultAsyncHttpxClient(
+                limits=limits, max_redirects=MAX_REDIRECTS,
+                event_hooks={"response": [stays_there(f"engine {self.name!r}: {self.address}")]},
+            ),
         )  # fmt: skip
 
     async def _probed(self, client: Any) -> Server:
@@ -201,6 +207,8 @@ class OpenAIEngine:
         try:
             server = await probe(client, self.model, self._kind)
         except openai.APIConnectionError as e:
+            if isinstance(e.__cause__, TeolaError):
+                raise e.__cause__ from None
             raise EngineUnavailable(
                 f"engine {self.name!r}: no server answers at {self.address}: start one there (`vllm serve`,"
                 f" `llama-server`, ...) or correct base_url ({e.__cause__ or e})"
@@ -273,10 +281,7 @@ class OpenAIEngine:
                     self._budget.hold(self._clock() + wait_s)
                 raise
             async with stream:
-                async for chunk in stream:
-                    answer.read(chunk)
-            if not answer.finish_reason:
-                raise EngineError(f"engine {self.name!r}: {self.address} ended an answer early, without a reason")
+                await read_answer(stream, answer, f"engine {self.name!r}: {self.address}", request.text)
             if answer.prompt_tokens:
                 self._budget.settle(ticket, answer.prompt_tokens + answer.output_tokens)
 
@@ -349,7 +354,9 @@ class OpenAIEngine:
 def _address(base_url: str) -> str:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise EngineError(f"base_url {base_url!r} is no address: give one like 'http://localhost:8000/v1'")
+        raise EngineError(
+            f"base_url {shown.address(base_url)!r} is no address: give one like 'http://localhost:8000/v1'"
+        )
     return base_url.rstrip("/") if parts.path.strip("/") else f"{base_url.rstrip('/')}/v1"
 
 

@@ -107,7 +107,9 @@ def is_transient(error: BaseException) -> bool:
         case openai.APIStatusError():
             passes = error.status_code in TRANSIENT or error.status_code >= 500
             return passes and error.status_code != 501 and error.code != USED_UP
-        case openai.APIConnectionError() | httpx.TransportError():
+        case openai.APIConnectionError():
+            return isinstance(error.__cause__, httpx.TransportError | None)  # else: redirects, what cannot be unpacked
+        case httpx.TransportError():
             return True
         case openai.APIError():  # told within the stream
             code = error.body.get("code") if isinstance(error.body, Mapping) else None

@@ -53,7 +53,7 @@ async def probe(client: Any, model: str, kind: Kind | None = None) -> Server:
     cards = await _cards(client)
     card = next((card for card in cards if card.get("id") == model), cards[0] if cards else {})
     names = tuple(str(card["id"]) for card in cards if "id" in card)
-    length = card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    length = _length(card.get("max_model_len")) or _length(_mapping(card.get("meta")).get("n_ctx"))
     owner = OWNERS.get(str(card.get("owned_by", "")).lower())
     for candidate in (kind,) if kind else (owner,) if owner else KINDS:
         found = await _own_word(client, candidate)
@@ -97,14 +97,13 @@ async def _own_word(client: Any, kind: Kind) -> tuple[bool, int | None] | None:
             props = await _told(client, f"{root}/props")
             if "default_generation_settings" not in props:
                 return None
-            return True, props["default_generation_settings"].get("n_ctx")
+            return True, _length(_mapping(props["default_generation_settings"]).get("n_ctx"))
         case _:
             return None
 
 
 async def _told(client: Any, url: str) -> Mapping[str, Any]:
-    told = _json(await _text(client, url))
-    return told if isinstance(told, Mapping) else {}
+    return _mapping(_json(await _text(client, url)))
 
 
 async def _text(client: Any, url: str) -> str:
@@ -126,5 +125,13 @@ async def _get(client: Any, url: str) -> str:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def _mapping(told: Any) -> Mapping[str, Any]:
+    return told if isinstance(told, Mapping) else {}
+
+
+def _length(told: Any) -> int | None:
+    return told if type(told) is int and told > 0 else None

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from teola_plugin.chat import Chat, render_plainly
-from teola_plugin.engines import Completion, Delta, Outcome
 from teola_plugin.errors import DeadlineExceeded, EngineError, TeolaError
-from teola_plugin.items.tool_calls import BEGIN, END
 from teola_plugin.runtime.engines.openai_limits import likely_tokens
 from teola_plugin.runtime.engines.openai_probe import Kind, Server
 from teola_plugin.runtime.engines.sampling import KNOWN, LISTS
@@ -170,6 +168,7 @@ def failure(error: Exception, where: str, server: Server, model: str, key: str) 
     """What went wrong at the server `where`, as an error of ours, without the key, which a server may repeat."""
     if isinstance(error, TeolaError | UnicodeEncodeError):  # maybe that the client's package is missing
         return error
+    import httpx
     import openai
 
     match error:
@@ -178,9 +177,15 @@ def failure(error: Exception, where: str, server: Server, model: str, key: str) 
         case openai.APIStatusError():
             said = error.body.get("message") if isinstance(error.body, Mapping) else None
             text = f"{where} answered {error.status_code}: {said or error}{_hint(error, server, model)}"
+        case openai.APIConnectionError() if isinstance(error.__cause__, TeolaError):
+            return error.__cause__
+        case openai.APIConnectionError() | httpx.RequestError():
+            why = error.__cause__ or error
+            text = f"{where} was there, but the connection failed: {str(why) or type(why).__name__}"
+        case openai.APIError():
+            text = f"{where} broke off its answer with an error: {error}"
         case _:
-            why = error.__cause__ or str(error) or type(error).__name__
-            text = f"{where} was there, but the connection failed: {why}"
+            text = f"{where}: {type(error).__name__}: {error}"
     told = EngineError(text.replace(key, "***") if key else text)
     told.__cause__ = None if key and key in str(error) else error
     return told
@@ -195,70 +200,3 @@ def _hint(error: Any, server: Server, model: str) -> str:
     if server.max_model_len and TOO_LONG.search(str(error)):
         hints.append(f"the model takes {server.max_model_len} tokens")
     return "".join(f"; {hint}" for hint in hints)
-
-
-class Answer:
-    """What was read of an answer."""
-
-    def __init__(self, tell: Callable[[Outcome], None]) -> None:
-        self._tell = tell
-        self.begin()
-
-    def begin(self) -> None:
-        """Nothing is read yet, or not any more."""
-        self.pieces: list[str] = []
-        self.prompt_tokens = 0
-        self.finish_reason = ""
-        self._token_ids: list[int] = []
-        self._told_tokens = 0
-        self._call = ("", "")
-
-    @property
-    def output_tokens(self) -> int:
-        """As the server counts them, if it does."""
-        return self._told_tokens or len(self._token_ids)
-
-    def read(self, chunk: Any) -> None:
-        """One event of the stream."""
-        if chunk.usage:
-            self.prompt_tokens = chunk.usage.prompt_tokens or 0
-            self._told_tokens = chunk.usage.completion_tokens or 0
-        for choice in chunk.choices or ():
-            delta = getattr(choice, "delta", None)
-            token_ids = getattr(choice, "token_ids", None) or ()
-            self._token_ids += token_ids
-            text = getattr(choice, "text", None) if delta is None else delta.content
-            if text or token_ids:
-                self._say(text or "")
-            for call in getattr(delta, "tool_calls", None) or ():
-                if call.function:
-                    self._read_call(call.function)
-            if choice.finish_reason:
-                self._say_call()
-                self.finish_reason = choice.finish_reason
-
-    def completion(self) -> Completion:
-        """The whole of it."""
-        return Completion(
-            "".join(self.pieces), token_ids=self._token_ids, pieces=self.pieces, prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            finish_reason="stop" if self.finish_reason == "tool_calls" else self.finish_reason,
-        )  # fmt: skip
-
-    def _say(self, text: str) -> None:
-        self.pieces.append(text)
-        self._tell(Delta(text))
-
-    def _read_call(self, function: Any) -> None:
-        """Part of a call; the first one has the name."""
-        if function.name:
-            self._say_call()
-            self._call = (function.name, "")
-        self._call = (self._call[0], self._call[1] + (function.arguments or ""))
-
-    def _say_call(self) -> None:
-        """The call that is complete; whether its arguments are JSON is the reader's matter."""
-        name, arguments = self._call
-        self._call = ("", "")
-        if name:
-            self._say(f'{BEGIN}{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}{END}')

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from teola_plugin import forks
+from teola_plugin import forks, shown
 from teola_plugin.engines import Batch, Capabilities, Emit, Item
 from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable, TeolaError
 from teola_plugin.profile import Profile
@@ -235,8 +235,8 @@ class SearchEngine:
         try:
             return json.loads(bytes(body))
         except (ValueError, RecursionError) as e:
-            shown = bytes(body[:SHOWN_CHARACTERS]).decode("utf-8", "replace")
-            raise EngineError(f"engine {self.name!r}: {self.address} answered no JSON, but {shown!r}") from e
+            begin = bytes(body[:SHOWN_CHARACTERS]).decode("utf-8", "replace")
+            raise EngineError(f"engine {self.name!r}: {self.address} answered no JSON, but {begin!r}") from e
 
     async def _add_text(self, connection: _Connection, result: Result) -> None:
         """The page's text, or why there is none."""
@@ -265,7 +265,7 @@ class SearchEngine:
             case TimeoutError():
                 return DeadlineExceeded(f"{where} gave no answer before the deadline")
             case httpx.HTTPStatusError() if error.response.has_redirect_location:
-                to = error.response.headers["location"].partition("?")[0]
+                to = shown.address(error.response.headers["location"].partition("?")[0])
                 return EngineError(f"{where} redirects to {to}: give that address, if it is the right one")
             case httpx.HTTPStatusError():
                 hint = "; give the right key" if error.response.status_code in (401, 403) else ""
@@ -295,5 +295,7 @@ def _shown(endpoint: str) -> str:
     """The address without what follows its path, where a key or a query may stand. Raises: EngineError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EngineError(f"endpoint: expected an address like http://localhost:8888/search, got {endpoint!r}")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        raise EngineError(
+            f"endpoint: expected an address like http://localhost:8888/search, got {shown.address(endpoint)!r}"
+        )
+    return shown.address(endpoint)

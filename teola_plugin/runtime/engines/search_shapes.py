@@ -34,7 +34,7 @@ class Shape:
     method: Literal["GET", "POST"] = "GET"
     query: str = "q"
     count: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     results: str = "results"
     title: str = "title"
     url: str = "url"

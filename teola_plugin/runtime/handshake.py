@@ -1,0 +1,73 @@
+"""How two processes prove to each other that they know one secret, before either believes what the other sends.
+
+    client                                server
+      hello, its number            -->
+                                   <--    its number, HMAC(secret, "server", both numbers)
+      HMAC(secret, "client", ...)  -->
+
+The numbers are random and new for each connection, so what was heard on one connection proves nothing on another. All
+messages have a fixed size. Nothing here does input or output: who has a connection sends `opening`, hands each message
+of `due` bytes to `take` and sends what that returns, until `due` is 0.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+HELLO = b"teola-nearby-1\n"
+NUMBER_BYTES = SECRET_BYTES = PROOF_BYTES = 32
+
+
+class Stranger(Exception):
+    """The other end does not know the secret. The text says what it did."""
+
+
+class ClientSide:
+    """The end that connects."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._number = secrets.token_bytes(NUMBER_BYTES)
+        self.opening = HELLO + self._number
+        self.due = NUMBER_BYTES + PROOF_BYTES
+
+    def take(self, message: bytes) -> bytes:
+        """The client's proof, in answer to the server's. Raises: Stranger."""
+        server, proof = message[:NUMBER_BYTES], message[NUMBER_BYTES:]
+        _check(proof, self._secret, b"server", self._number, server)
+        self.due = 0
+        return _proof(self._secret, b"client", self._number, server)
+
+
+class ServerSide:
+    """The end that is connected to."""
+
+    opening = b""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._number = secrets.token_bytes(NUMBER_BYTES)
+        self._client = b""
+        self.due = len(HELLO) + NUMBER_BYTES
+
+    def take(self, message: bytes) -> bytes:
+        """The server's proof, in answer to the greeting; nothing in answer to the client's. Raises: Stranger."""
+        if self._client:
+            _check(message, self._secret, b"client", self._client, self._number)
+            self.due = 0
+            return b""
+        if not message.startswith(HELLO):
+            raise Stranger("it does not greet as a client does")
+        self._client = message[len(HELLO) :]
+        self.due = PROOF_BYTES
+        return self._number + _proof(self._secret, b"server", self._client, self._number)
+
+
+def _proof(secret: bytes, role: bytes, client: bytes, server: bytes) -> bytes:
+    return hmac.digest(secret, role + client + server, "sha256")
+
+
+def _check(proof: bytes, secret: bytes, role: bytes, client: bytes, server: bytes) -> None:
+    if not hmac.compare_digest(proof, _proof(secret, role, client, server)):
+        raise Stranger("it does not know the secret")

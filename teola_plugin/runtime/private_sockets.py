@@ -1,0 +1,55 @@
+"""Sockets that are files of one user's, in a folder that nobody else can enter.
+
+    $XDG_RUNTIME_DIR/teola-1000/4f0c9a...       else in the temporary folder
+
+A process that is killed leaves its file behind; the next one that makes a socket removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+
+def listening() -> tuple[Path, socket.socket]:
+    """A socket that listens, and its file. Raises: OSError."""
+    folder = _folder()
+    _sweep(folder)
+    name = secrets.token_hex(8)
+    sock = socket.socket(socket.AF_UNIX)  # made here: it is to have its name only once it listens
+    try:
+        sock.bind(str(folder / f".{name}"))
+        sock.listen()
+        return (folder / f".{name}").rename(folder / name), sock
+    except OSError:
+        sock.close()
+        raise
+
+
+def _folder() -> Path:
+    """The folder of this user's sockets, which nobody else can enter. Raises: OSError."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    parent = runtime if runtime.is_absolute() and runtime.is_dir() else Path(tempfile.gettempdir())
+    folder = parent / f"teola-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        raise PermissionError(f"{folder} is not a folder of this user's alone (mode 0700)")
+    return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes have left: sockets that nobody listens at any more."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+            sock.setblocking(False)
+            try:
+                sock.connect(str(path))
+            except ConnectionRefusedError:
+                if path.is_socket() and not path.name.startswith("."):  # or it does not listen yet
+                    path.unlink()
