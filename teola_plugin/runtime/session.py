@@ -282,8 +282,6 @@ class Session:
             if self._is_closed:
                 return _ended_reply(), False
             slot = self._slots.ahead(key_of(spec, op, payload, settings))
-        if slot.outcome != "miss" and (reply := taken_over(slot.reply)):
-            return reply, True
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
