@@ -12,6 +12,8 @@ import csv
 import re
 from io import StringIO
 
+from teola_plugin.items.pieces import joined
+
 _SPECIAL = re.compile(r'\A"|[\n\r]')
 
 
@@ -32,7 +34,7 @@ class CsvItems:
         self._value.append(first)
         items: list[str] = []
         for begun in more:
-            value = "".join(self._value).lstrip(" ")
+            value = joined(self._value).lstrip(" ")
             self._is_certain = value == value.strip() and not _SPECIAL.search(value)
             if not self._is_certain:
                 break
@@ -42,7 +44,7 @@ class CsvItems:
         return items
 
     def close(self) -> list[str]:
-        return _parse("".join(self._pieces))[self._count :]
+        return _parse(joined(self._pieces))[self._count :]
 
 
 def _parse(text: str) -> list[str]:

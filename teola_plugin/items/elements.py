@@ -10,6 +10,8 @@ import json
 import re
 from typing import Any
 
+from teola_plugin.items.pieces import joined
+
 BLANKS = " \t\n\r"
 DECODER = json.JSONDecoder(strict=False)
 
@@ -71,7 +73,7 @@ class Elements:
         return elements
 
     def _completed(self, *, is_last: bool) -> list[Any]:
-        element, self._element = "".join(self._element).strip(BLANKS), []
+        element, self._element = joined(self._element).strip(BLANKS), []
         self._is_over = is_last
         try:
             value, end = DECODER.raw_decode(element)

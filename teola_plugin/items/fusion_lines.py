@@ -6,6 +6,8 @@ line break shields the backticks before it from the end of the text, so a line i
 
 from __future__ import annotations
 
+from teola_plugin.items.pieces import joined
+
 
 class FusionLineItems:
     """See `ItemParser`."""
@@ -22,12 +24,12 @@ class FusionLineItems:
         self._line.append(first)
         items: list[str] = []
         for line in more:
-            items += _item("".join(self._line))
+            items += _item(joined(self._line))
             self._line = [line]
         return items
 
     def close(self) -> list[str]:
-        return _item("".join(self._line).rstrip("`"))
+        return _item(joined(self._line).rstrip("`"))
 
 
 def _item(line: str) -> list[str]:

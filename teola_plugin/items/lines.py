@@ -6,6 +6,8 @@ stay if any text follows and go if none does: they are held back until the next 
 
 from __future__ import annotations
 
+from teola_plugin.items.pieces import joined
+
 
 class LineItems:
     """See `ItemParser`."""
@@ -22,7 +24,7 @@ class LineItems:
         certain = text.rstrip()
         lines: list[str] = []
         if certain:
-            first, *more = "".join([*self._blanks, certain]).split("\n")
+            first, *more = joined([*self._blanks, certain]).split("\n")
             self._blanks = []
             self._line.append(first)
             for line in more:
@@ -38,5 +40,5 @@ class LineItems:
         return lines
 
     def close(self) -> list[str]:
-        line, self._line = "".join(self._line), []
+        line, self._line = joined(self._line), []
         return [line] if line else []

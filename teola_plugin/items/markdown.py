@@ -14,7 +14,7 @@ _ELSEWHERE, _AT_START, _MARKED, _BLANK = range(4)
 
 
 class _Bullets:
-    """See `Marks`. `_at`: amid a line, after nothing but blanks of it, after its mark, or after the blank behind that."""
+    """See `Marks`. `_at`: amid a line, after nothing but blanks of it, after its mark, or the blank behind that."""
 
     def __init__(self) -> None:
         self._at = _AT_START

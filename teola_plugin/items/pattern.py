@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from teola_plugin.items.pieces import joined
+
 
 class Marks(Protocol):
     """Finds the marks. It keeps where it is between calls; after an item it is asked to go on at the line break."""
@@ -35,5 +37,5 @@ class PatternItems:
         return items
 
     def close(self) -> list[str]:
-        item, self._item = "".join(self._item), []
+        item, self._item = joined(self._item), []
         return [item] if item else []

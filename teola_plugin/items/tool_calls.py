@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.items.elements import BLANKS, DECODER, Structure
+from teola_plugin.items.pieces import joined
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
@@ -89,7 +90,7 @@ class _Written:
             return []
         self._pieces.append(text)
         if is_over or self._is_complete(text):
-            call = "".join(self._pieces)
+            call = joined(self._pieces)
             self._is_given = is_over or _value(call) is not None
             self._is_none = not self._is_given
             return [_call(call)] if self._is_given else []
