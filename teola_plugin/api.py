@@ -29,12 +29,13 @@ from teola_plugin.plan import is_request
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.inline import Inline
 from teola_plugin.runtime.placement import Runtime, place
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.runtime.session import Begun, Session
-from teola_plugin.seams import current
+from teola_plugin.seams import current, holds_engine_loop
 from teola_plugin.tenancy import Terms, current_terms
 from teola_plugin.trace import Asides, Break, Follower, Traced
 from teola_plugin.worth import Worth
@@ -72,9 +73,11 @@ class OpenCall:
 
     __slots__ = ("_ended", "_left", "session")
 
-    def __init__(self, session: Session | None, ended: Callable[[Report, Sequence[Listener]], None]) -> None:
+    def __init__(
+        self, session: Session | Inline | None, ended: Callable[[Report, Sequence[Listener]], None] | None
+    ) -> None:
         self.session = session
-        self._ended: Callable[[Report, Sequence[Listener]], None] | None = ended
+        self._ended = ended
         self._left: Callable[[], None] | None = None
 
     def inside(self, leave: Callable[[], None]) -> OpenCall:
@@ -86,7 +89,7 @@ class OpenCall:
         ended, self._ended = self._ended, None
         left, self._left = self._left, None
         try:
-            if ended and self.session:
+            if ended and isinstance(self.session, Session):
                 ended(self.session.close(), self.session.listeners)
         finally:
             if left:
@@ -113,7 +116,12 @@ class OptimizedPipeline:
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
     ) -> OpenCall:
-        """See `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`."""
+        """See `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`.
+
+        Nothing runs ahead of a synchronous call on the event loop of the engines, which could do nothing meanwhile.
+        """
+        if loop is None and holds_engine_loop():
+            return OpenCall(Inline(), None)
         if _is_original(os.environ.get(STANCE, "")):
             return OpenCall(None, self._ended)
         if current() is not None:  # a pipeline inside another one was let in with it

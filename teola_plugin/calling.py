@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from teola_plugin import loops
 from teola_plugin.errors import TeolaError
 
 FORMS = ("invoke", "query", "retrieve", "synthesize")
@@ -144,6 +145,7 @@ def _outside_loops(function: Any, *args: Any) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return function(*args)
+    loops.check_may_wait()
     outcome: Mapping[str, Any] = {}
 
     def run() -> None:

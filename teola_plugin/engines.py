@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -272,6 +273,29 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+class First:
+    """Which of several comes first: `is_me` is true for one of them alone, each time it asks."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, object] = {}
+        self._found = threading.Event()
+
+    def is_me(self, who: object) -> bool:
+        """Whether `who` is the first, now or before."""
+        is_first = self._first.setdefault("who", who) is who  # atomic, and takes no lock
+        self._found.set()
+        return is_first
+
+    @property
+    def who(self) -> object | None:
+        """The first, None while there is none."""
+        return self._first.get("who")
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether somebody is the first by then."""
+        return self._found.wait(timeout_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """A call to a model we do not run: the payload of operation `decoding` on a `python` engine.
@@ -279,7 +303,8 @@ class Foreign:
     `key` tells calls apart: model, method, normalised messages, arguments, and whether it streams. `call` makes the
     call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
     client belongs to. `stream`, where there is one, does the same and tells the text as it is written; what it calls
-    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`.
+    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`. `first`: who makes
+    the call, which is made once.
     """
 
     key: Hashable
@@ -288,6 +313,7 @@ class Foreign:
     loop: Any = field(default=None, compare=False)
     stream: Callable[[Callable[[str], None]], Any] | None = field(default=None, compare=False)
     is_streamed: bool = field(default=False, compare=False)
+    first: First = field(default_factory=First, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

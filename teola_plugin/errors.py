@@ -8,6 +8,7 @@ TeolaError
 |  +- EngineClosed         work was handed to an engine or host that is shut down
 |  +- ModelMismatch        what was loaded is not the model that was meant
 |  +- EngineCrashed        the process behind an engine ended with work in it
+|  +- EngineLoopBlocked    a synchronous call on the engines' own event loop, which would wait for itself
 |  +- Poisoned             an item brought its engine down each time, so it is not tried again
 +- ProfileError            a latency profile cannot be read or makes no sense (names the field)
 +- ItemsError              a text has no items in the grammar that was expected of it
@@ -53,6 +54,10 @@ class ModelMismatch(EngineError):
 
 class EngineCrashed(EngineError):
     """The process behind an engine ended, or stopped answering, with work in it. Pure work is retried elsewhere."""
+
+
+class EngineLoopBlocked(EngineError):
+    """A synchronous call on the event loop of the engines: it would wait for what only that loop can do."""
 
 
 class Poisoned(EngineError):

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from teola_plugin import forks
+from teola_plugin import forks, loops
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.finalizers import kept_off
@@ -36,7 +36,9 @@ class Reply:
     that of the framework's own run, which is not to ask again.
     """
 
-    __slots__ = ("_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "is_final")
+    __slots__ = (
+        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "is_final", "queued",
+    )  # fmt: skip
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._lock = threading.RLock()
@@ -48,6 +50,7 @@ class Reply:
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
         self.is_final = False
+        self.queued: Any = None  # what may be taken over from its engine: see runtime/queued_calls.py
 
     @property
     def outcome(self) -> Done | Failed | None:
@@ -107,7 +110,7 @@ class Reply:
         return self._outcome == Failed(error)
 
     def result(self) -> Any:
-        """The value, waiting for it. Raises the engine's own error."""
+        """The value, waiting for it. Raises: the engine's own error; EngineLoopBlocked, see `loops`."""
         with kept_off, self._lock:
             while self._outcome is None:
                 self._wait()
@@ -162,6 +165,8 @@ class Reply:
 
     def _wait(self) -> None:
         """For news; the lock is held, and free meanwhile."""
+        if holds_engine_loop():
+            raise loops.blocked()
         if self._changed is None:
             self._changed = threading.Condition(self._lock)
         self._changed.wait()
@@ -271,6 +276,11 @@ def inside(entered: object | None) -> Iterator[None]:
         yield
     finally:
         _within.reset(token)
+
+
+def holds_engine_loop() -> bool:
+    """A wait of what runs here for an engine would stop the engines: here, or in the thread that waits for this one."""
+    return loops.runs_engines() or getattr(_session.get(), "holds_engine_loop", False)
 
 
 def is_unheard() -> bool:

@@ -160,6 +160,20 @@ def test_a_prefill_waits_for_a_shorter_one_but_equal_ones_not_for_each_other() -
     assert taken(scheduler) == [[3]]
 
 
+@pytest.mark.parametrize("requests", [[["code:", "code: plan"]], [["a", "bc"], ["b", "ac"]]])
+def test_nested_prefills_of_one_request_or_of_two_do_not_wait_for_each_other(requests: list[list[str]]) -> None:
+    scheduler = fill("to", [], max_items=8, concurrent=True, prefix=True, prefix_at_end=True)
+    ids = iter(range(1, 9))
+    for texts in requests:
+        items = [Item(text, 1, id=next(ids)) for text in texts]
+        scheduler.submit(Request("partial_prefilling", {}, items, 1))
+    went: list[int] = []
+    while batch := scheduler.next_batch():
+        went += [item.id for item in batch.items]
+        scheduler.finish([item.id for item in batch.items])
+    assert sorted(went) == [*range(1, 2 * len(requests) + 1)]
+
+
 def test_a_suspect_waits_for_no_prefill() -> None:
     """When it is due, everybody waits for it, the prefill too."""
     scheduler = fill("to", [], max_items=1, concurrent=True, prefix=True, prefix_at_end=True)

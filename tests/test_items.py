@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,9 @@ from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from teola_plugin.errors import GraphError, ItemsError
-from teola_plugin.items import GRAMMARS, parse_items, parser_for
+from teola_plugin.items import GRAMMARS, MAX_CHARS, parse_items, parser_for
+from teola_plugin.items import json as json_items
+from teola_plugin.items.tool_calls import ToolCallParser
 
 _RETRIEVER = QueryFusionRetriever([object()], llm=MockLLM(), num_queries=10_000, mode="simple")  # type: ignore[list-item]
 
@@ -291,6 +294,93 @@ def test_sub_questions_gone_wrong_are_a_list_or_raise(case: tuple[str, list[str]
     expected = _outcome(lambda: _sub_questions(text))
     if "no array" not in (got, expected):
         assert json.loads(got) == json.loads(expected)
+
+
+# --- work ---------------------------------------------------------------------------------------------------
+
+
+def _work_of(make: Callable[[], Any], text: str) -> int:
+    """How many characters the functions of C could have read while the text came in pieces of four.
+
+    Counted are the texts that such a function is called on, or that its caller has in local variables or in attributes
+    of `self`; of lists of pieces those that are joined.
+    """
+    work = 0
+
+    def count(frame: Any, event: str, function: Any) -> None:
+        nonlocal work
+        if event != "c_call" or "/teola_plugin/" not in frame.f_code.co_filename:
+            return
+        held = [*frame.f_locals.values(), *vars(frame.f_locals.get("self", count)).values()]
+        if function.__name__ == "join":
+            held += [piece for value in held if isinstance(value, list) for piece in value]
+        work += sum(len(value) for value in held if isinstance(value, str))
+
+    parser = make()
+    sys.setprofile(count)
+    try:
+        for at in range(0, len(text), 4):
+            parser.feed(text[at : at + 4])
+    finally:
+        sys.setprofile(None)
+    return work
+
+
+_CALL = '<tool_call>{"name": "a", "arguments": {"b": "%s"}}</tool_call>'
+_LONG: list[tuple[str, Callable[[int], str]]] = [
+    *[(grammar, lambda n: "x" * n) for grammar in GRAMMARS],
+    *[(grammar, lambda n: " " * n) for grammar in GRAMMARS],
+    *[(grammar, lambda n: "`" * n) for grammar in GRAMMARS],
+    *[(grammar, lambda n: "ab\n- cd\n2. ef\n, g" * (n // 16)) for grammar in GRAMMARS],
+    *[(grammar, lambda n: "- x" + "\n " * (n // 2)) for grammar in GRAMMARS],
+    ("numbered", lambda n: "1" * n),
+    ("numbered", lambda n: "1. " + "2." * (n // 2)),
+    ("markdown", lambda n: "- " + "x" * n),
+    ("markdown", lambda n: "- x\n" * (n // 4)),
+    ("markdown", lambda n: "\n" * n + "-"),
+    ("csv", lambda n: "a,b c," * (n // 6)),
+    ("json", lambda n: "Well. " * (n // 12) + '```json\n["' + "x" * (n // 2) + '", 2]\n```'),
+    ("json", lambda n: "[" + '{"a": [1, "b,"]}, ' * (n // 18) + "3]"),
+    ("json", lambda n: '["' + "\\\\" * (n // 2) + '"]'),
+    ("sub_questions", lambda n: "Well. " * (n // 12) + '```json\n{"items": ["' + "x" * (n // 2) + '", 2]}\n```'),
+    ("sub_questions", lambda n: "{" + " " * n),
+    ("calls", lambda n: _CALL % ("x" * n)),
+    ("calls", lambda n: (_CALL % "x") * (n // 60)),
+    ("calls", lambda n: "<tool" * (n // 5)),
+    ("calls", lambda n: "<tool_call>" + "x" * n),
+]
+
+
+@pytest.mark.parametrize(("grammar", "text"), _LONG)
+def test_a_text_twice_as_long_is_twice_the_work(grammar: str, text: Callable[[int], str]) -> None:
+    make = ToolCallParser if grammar == "calls" else lambda: parser_for(grammar)
+    once, twice = (_work_of(make, text(n)) for n in (3_000, 6_000))
+    assert twice < 2.5 * once
+
+
+def test_json_that_stops_half_way_is_mended_with_so_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '[1, {"a": 2}, nonsense'
+    assert parse_items("json", text) == FRAMEWORK["json"](text)
+    monkeypatch.setattr(json_items, "MENDING_CHARS", 3 * len(text))
+    with pytest.raises(ItemsError, match="items='json'"):
+        parse_items("json", text)
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_a_text_beyond_all_measure_is_not_read(grammar: str) -> None:
+    parser = parser_for(grammar)
+    parser.feed("x" * MAX_CHARS)
+    with pytest.raises(ItemsError, match="characters"):
+        parser.feed("x")
+
+
+@given(case=_cuts(st.tuples(st.sampled_from(["Well, [so] it is.", "{...}", "`", "7 "]), _arrays()).map("".join)))
+@settings(deadline=None, max_examples=300)
+def test_json_after_prose_equals_the_frameworks_whatever_the_cut(case: tuple[str, list[str]]) -> None:
+    text, pieces = case
+    got, expected = _outcome(lambda: _parse_pieces("json", pieces)), _outcome(lambda: FRAMEWORK["json"](text))
+    assert got == _outcome(lambda: parse_items("json", text))
+    assert got in (expected, "no array")
 
 
 # --- the registry -------------------------------------------------------------------------------------------

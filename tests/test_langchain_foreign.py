@@ -23,7 +23,7 @@ from pydantic import PrivateAttr
 from teola_plugin import explain, optimize, optimized, pure, writes
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
-from teola_plugin.runtime import session
+from teola_plugin.runtime import queued_calls, session
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.report import Report
 from tests.langchain_world import Engines, Recorder, ask, digest
@@ -406,6 +406,7 @@ def listing(writer: Any, about: Any) -> Runnable[Any, Any]:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "HEAD_START_S", 10)
+    monkeypatch.setattr(queued_calls, "HEAD_START_S", 10)
 
 
 def said(chain: Runnable[Any, Any], is_async: bool) -> Any:

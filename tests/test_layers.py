@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "teola_plugin"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "codes", "events", "forks", "finalizers", "syntax", "shown"),
+    ("errors", "codes", "events", "forks", "finalizers", "loops", "syntax", "shown"),
     ("graph",),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
      "tenancy", "rounds"),

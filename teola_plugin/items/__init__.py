@@ -10,6 +10,9 @@ text, however it was cut. An item is handed out once *no continuation* could cha
 could still change is held back, if need be to the end. One exception, in `json`: a text that stops being JSON
 half-way takes back what it began with, so there (and in `sub_questions`) `close` raises.
 
+Each character is read a bounded number of times, however the text is cut, since texts are fed on the event loop that
+all engines share. A text of more than `MAX_CHARS` has no items here: only the framework's own run reads it.
+
 | grammar | the framework's parser |
 |---|---|
 | `lines` | LangChain `LineListOutputParser` (MultiQueryRetriever) |
@@ -25,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from teola_plugin.errors import GraphError
+from teola_plugin.errors import GraphError, ItemsError
 from teola_plugin.items.csv import CsvItems
 from teola_plugin.items.fusion_lines import FusionLineItems
 from teola_plugin.items.json import JsonItems
@@ -34,14 +37,17 @@ from teola_plugin.items.markdown import markdown_items
 from teola_plugin.items.numbered import numbered_items
 from teola_plugin.items.sub_questions import SubQuestionItems
 
-__all__ = ["GRAMMARS", "ItemParser", "parse_items", "parser_for"]
+__all__ = ["GRAMMARS", "MAX_CHARS", "ItemParser", "parse_items", "parser_for"]
 
 
 class ItemParser(Protocol):
     """The items of one text, which comes in pieces. `close` is called once, after the last `feed`."""
 
     def feed(self, text: str) -> list[Any]:
-        """The items that the text up to here completes, less those handed out before."""
+        """The items that the text up to here completes, less those handed out before.
+
+        Raises: ItemsError if the text is longer than `MAX_CHARS`.
+        """
         ...
 
     def close(self) -> list[Any]:
@@ -63,11 +69,30 @@ GRAMMARS: dict[str, Callable[[], ItemParser]] = {
 }
 
 
+MAX_CHARS = 1_000_000
+
+
+class _Bounded:
+    """Implements `ItemParser` for texts of up to `MAX_CHARS`."""
+
+    def __init__(self, grammar: str) -> None:
+        self._grammar = grammar
+        self._parser = GRAMMARS[grammar]()
+        self._chars = 0
+        self.close = self._parser.close
+
+    def feed(self, text: str) -> list[Any]:
+        self._chars += len(text)
+        if self._chars > MAX_CHARS:
+            raise ItemsError(f"items={self._grammar!r}: a text of more than {MAX_CHARS:,} characters is not read")
+        return self._parser.feed(text)
+
+
 def parser_for(grammar: str) -> ItemParser:
     """A fresh parser. Raises: GraphError if there is no such grammar."""
     if grammar not in GRAMMARS:
         raise GraphError(f"items={grammar!r}: no such item grammar; there are {', '.join(GRAMMARS)}")
-    return GRAMMARS[grammar]()
+    return _Bounded(grammar)
 
 
 def parse_items(grammar: str, text: str) -> list[Any]:

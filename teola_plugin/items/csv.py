@@ -12,6 +12,8 @@ import csv
 import re
 from io import StringIO
 
+from teola_plugin.items.pieces import joined
+
 _SPECIAL = re.compile(r'\A"|[\n\r]')
 
 
@@ -19,25 +21,30 @@ class CsvItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._text = ""
-        self._at = 0  # where the first value that was not handed out begins
+        self._pieces: list[str] = []
+        self._value: list[str] = []  # the pieces of the first value that was not handed out
         self._count = 0
         self._is_certain = True
 
     def feed(self, text: str) -> list[str]:
-        self._text += text
+        self._pieces.append(text)
+        if not self._is_certain:
+            return []
+        first, *more = text.split(",")
+        self._value.append(first)
         items: list[str] = []
-        while self._is_certain and (comma := self._text.find(",", self._at)) >= 0:
-            value = self._text[self._at : comma].lstrip(" ")
+        for begun in more:
+            value = joined(self._value).lstrip(" ")
             self._is_certain = value == value.strip() and not _SPECIAL.search(value)
-            if self._is_certain:
-                items.append(value)
-                self._at = comma + 1
+            if not self._is_certain:
+                break
+            items.append(value)
+            self._value = [begun]
         self._count += len(items)
         return items
 
     def close(self) -> list[str]:
-        return _parse(self._text)[self._count :]
+        return _parse(joined(self._pieces))[self._count :]
 
 
 def _parse(text: str) -> list[str]:

@@ -6,22 +6,31 @@ line break shields the backticks before it from the end of the text, so a line i
 
 from __future__ import annotations
 
+from teola_plugin.items.pieces import joined
+
 
 class FusionLineItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._open = ""
+        self._line: list[str] = []  # the pieces of the last line
         self._has_begun = False
 
     def feed(self, text: str) -> list[str]:
-        self._open += text
         if not self._has_begun:
-            self._open = self._open.lstrip("`")
-            self._has_begun = bool(self._open)
-        *lines, self._open = self._open.split("\n")
-        return [line.strip() for line in lines if line.strip()]
+            text = text.lstrip("`")
+            self._has_begun = bool(text)
+        first, *more = text.split("\n")
+        self._line.append(first)
+        items: list[str] = []
+        for line in more:
+            items += _item(joined(self._line))
+            self._line = [line]
+        return items
 
     def close(self) -> list[str]:
-        line = self._open.rstrip("`").strip()
-        return [line] if line else []
+        return _item(joined(self._line).rstrip("`"))
+
+
+def _item(line: str) -> list[str]:
+    return [stripped] if (stripped := line.strip()) else []

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Any
 
 from teola_plugin.errors import ItemsError
+from teola_plugin.items.elements import BLANKS, DECODER, Elements
 
-_DECODER = json.JSONDecoder(strict=False)
-_NEVER = sys.maxsize
-_BLANKS = " \t\n\r"
+FENCE = "```"
+LONGEST_BEGIN = len("Infinity")
+MENDING_CHARS = 1_000_000
+"""How much is read at most to mend a text that stops half-way: each try reads all of it, in the engines' event loop."""
+
 _FENCE = re.compile(r"```(?:json)?(.*)", re.DOTALL)
 _STARTS_VALUE = re.compile(r'[\[{"\-0-9]|null|true|false|NaN|Infinity')
 _MARK = re.compile(r'(?P<open>[\[{])|(?P<shut>[\]}])|"(?:\\.|[^"\\])*(?:"|(?P<cut>\\?)\Z)', re.DOTALL)
@@ -36,21 +38,25 @@ class JsonItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._text = ""
-        self._at = -1  # where the next element may begin; before the array: -1, after it: _NEVER
+        self._pieces: list[str] = []
+        self._begin = _ArrayBegin()
+        self._elements: Elements | None = None
         self._given: list[Any] = []
 
     def feed(self, text: str) -> list[Any]:
-        self._text += text
-        if self._at < 0:
-            self._at = _array_start(self._text)
-        elements, self._at = complete_elements(self._text, self._at)
+        self._pieces.append(text)
+        if self._elements is None:
+            rest = self._begin.feed(text)
+            if rest is None:
+                return []
+            self._elements, text = Elements(), rest
+        elements = self._elements.feed(text)
         self._given += elements
         return elements
 
     def close(self) -> list[Any]:
         try:
-            whole = _parse_markdown(self._text)
+            whole = _parse_markdown("".join(self._pieces))
         except (ValueError, RecursionError) as e:
             raise ItemsError(f"items='json': the text is no JSON ({e})") from e
         if not isinstance(whole, list):
@@ -60,65 +66,73 @@ class JsonItems:
         return whole[len(self._given) :]
 
 
-def _array_start(text: str) -> int:
-    """Where the first element of the array begins, or -1: no array so far."""
-    body = _strip_left(text.lstrip())
-    if not body.startswith("[") and not _STARTS_VALUE.match(body):  # else the first reading does not fail
-        fence = _FENCE.search(text)
-        body = _strip_left(fence[1]) if fence else ""
-    return len(text) - len(body) + 1 if body.startswith("[") else -1
+class _ArrayBegin:
+    """Looks for the bracket that opens the array: the first of the text, or of what follows the first fence."""
 
+    def __init__(self) -> None:
+        self._has_begun = False
+        self._first = ""  # the first few characters that are neither blanks nor backticks
+        self._last = ""  # the last characters, in which the fence may begin
+        self._fenced: str | None = None  # the first few of those behind the fence
+        self._is_json = False
+        self._is_over = False
 
-def complete_elements(text: str, at: int) -> tuple[list[Any], int]:
-    """The elements from `at` on that are complete, and where the next may begin; none before the array (-1)."""
-    elements: list[Any] = []
-    while at >= 0 and (found := _complete_element(text, at)):
-        value, at = found
-        elements.append(value)
-    return elements, at
-
-
-def _complete_element(text: str, at: int) -> tuple[Any, int] | None:
-    """The element that begins at `at` and where the next may begin, if what follows shows it complete."""
-    try:
-        value, end = _DECODER.raw_decode(text, _skip_blanks(text, at))
-    except (ValueError, RecursionError):
-        return None
-    end = _skip_blanks(text, end)
-    match text[end : end + 1]:
-        case ",":
-            return value, end + 1
-        case "]":
-            return value, _NEVER
-        case _:
+    def feed(self, text: str) -> str | None:
+        """What follows the bracket; None while there is none."""
+        if self._is_over:
             return None
+        if not self._has_begun:
+            text = text.lstrip()
+            self._has_begun = bool(text)
+        if len(self._first) < LONGEST_BEGIN:
+            self._first = _strip_left(self._first + text)
+            if self._first.startswith("["):
+                return self._first[1:]
+            if _STARTS_VALUE.match(self._first):  # the first reading does not fail
+                self._is_over = True
+                return None
+            self._first = self._first[:LONGEST_BEGIN]
+        return self._behind_fence(text)
 
-
-def _skip_blanks(text: str, at: int) -> int:
-    while text[at : at + 1] and text[at] in _BLANKS:
-        at += 1
-    return at
+    def _behind_fence(self, text: str) -> str | None:
+        if self._fenced is None:
+            before, fence, after = (self._last + text).partition(FENCE)
+            self._last = before[-len(FENCE) + 1 :]
+            if not fence:
+                return None
+            self._fenced, text = "", after
+        self._fenced += text
+        if not self._is_json and self._fenced.startswith("json"):
+            self._fenced, self._is_json = self._fenced[4:], True
+        if not self._is_json and "json".startswith(self._fenced):
+            return None  # it may still come to that
+        self._is_json = True  # or there is none
+        self._fenced = _strip_left(self._fenced)
+        if self._fenced.startswith("["):
+            return self._fenced[1:]
+        self._is_over = bool(self._fenced)
+        return None
 
 
 def _strip_left(text: str) -> str:
-    return text.lstrip(_BLANKS + "`")
+    return text.lstrip(BLANKS + "`")
 
 
 def _parse_markdown(text: str) -> Any:
     text = text.strip()
     try:
-        return _parse_mending(text.strip(_BLANKS + "`"))
+        return _parse_mending(text.strip(BLANKS + "`"))
     except json.JSONDecodeError:
         fence = _FENCE.search(text)
         if fence is None:
             raise
-        return _parse_mending(fence[1].strip(_BLANKS + "`"))
+        return _parse_mending(fence[1].strip(BLANKS + "`"))
 
 
 def _parse_mending(text: str) -> Any:
     """The value of a text that may stop half-way; None if brackets do not match. Raises: JSONDecodeError."""
     try:
-        return _DECODER.decode(text)
+        return DECODER.decode(text)
     except json.JSONDecodeError:
         mended = _close_open(text)
         if mended is None:
@@ -126,9 +140,10 @@ def _parse_mending(text: str) -> Any:
         if not _STARTS_VALUE.match(text):  # no beginning of it can be JSON
             raise
         body, closers = mended
-        for end in range(len(body), 0, -1):
+        tries = max(1, MENDING_CHARS // len(text))
+        for end in range(len(body), max(0, len(body) - tries), -1):
             try:
-                return _DECODER.decode(body[:end] + closers)
+                return DECODER.decode(body[:end] + closers)
             except json.JSONDecodeError:
                 continue
         raise

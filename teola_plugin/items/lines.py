@@ -6,27 +6,39 @@ stay if any text follows and go if none does: they are held back until the next 
 
 from __future__ import annotations
 
+from teola_plugin.items.pieces import joined
+
 
 class LineItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._open = ""
+        self._line: list[str] = []  # the pieces of the last line, up to its last character that is no blank
+        self._blanks: list[str] = []  # the pieces of what follows that
         self._has_begun = False
 
     def feed(self, text: str) -> list[str]:
-        self._open += text
         if not self._has_begun:
-            self._open = self._open.lstrip()
-            self._has_begun = bool(self._open)
-        certain = self._open.rstrip()
-        *lines, last = certain.split("\n")
-        if self._open.startswith("\n", len(certain)):  # the last line with text in it ends without blanks
-            self._open = self._open[len(certain) + 1 :]
-            lines.append(last)
-        else:
-            self._open = last + self._open[len(certain) :]
-        return [line for line in lines if line]
+            text = text.lstrip()
+            self._has_begun = bool(text)
+        certain = text.rstrip()
+        lines: list[str] = []
+        if certain:
+            first, *more = joined([*self._blanks, certain]).split("\n")
+            self._blanks = []
+            self._line.append(first)
+            for line in more:
+                lines += self.close()
+                self._line = [line]
+        if len(certain) < len(text):
+            self._blanks.append(text[len(certain) :])
+        if self._blanks and self._blanks[0].startswith("\n"):  # the last line with text in it ends without blanks
+            lines += self.close()
+            self._blanks[0] = self._blanks[0].lstrip("\n")
+            if not self._blanks[0]:
+                self._blanks.pop(0)
+        return lines
 
     def close(self) -> list[str]:
-        return [line for line in self._open.rstrip().split("\n") if line]
+        line, self._line = joined(self._line), []
+        return [line] if line else []

@@ -1,7 +1,6 @@
 """`markdown`: what follows `- ` or `* ` at a line's start, as LangChain's `MarkdownListOutputParser` does.
 
-The blank after the mark may be a line break. A last line that cannot become an item is kept all the same:
-what comes next does not stand at the start of a line.
+The blank after the mark may be a line break, and so may those before it: `^\\s*[-*]\\s([^\\n]+)$`.
 """
 
 from __future__ import annotations
@@ -10,10 +9,35 @@ import re
 
 from teola_plugin.items.pattern import PatternItems
 
-_PATTERN = re.compile(r"^\s*[-*]\s([^\n]+)$", re.MULTILINE)
-_OPENING = re.compile(r"^(\s*([-*](\s[^\n]*)?)?|[^\n]*)\Z", re.MULTILINE)
+_BLANKS = re.compile(r"\s*")
+_ELSEWHERE, _AT_START, _MARKED, _BLANK = range(4)
+
+
+class _Bullets:
+    """See `Marks`. `_at`: amid a line, after nothing but blanks of it, after its mark, or the blank behind that."""
+
+    def __init__(self) -> None:
+        self._at = _AT_START
+
+    def find(self, text: str, at: int) -> int:
+        while at < len(text):
+            if self._at == _ELSEWHERE:
+                if (at := text.find("\n", at) + 1) == 0:
+                    return -1
+                self._at = _AT_START
+            elif self._at == _AT_START:
+                at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # matches nothing, too
+                if at < len(text):
+                    at, self._at = (at + 1, _MARKED) if text[at] in "-*" else (at, _ELSEWHERE)
+            elif self._at == _MARKED:
+                at, self._at = (at + 1, _BLANK) if text[at].isspace() else (at, _ELSEWHERE)
+            else:
+                self._at = _ELSEWHERE
+                if text[at] != "\n":
+                    return at
+        return -1
 
 
 def markdown_items() -> PatternItems:
     """A fresh parser."""
-    return PatternItems(_PATTERN, _OPENING)
+    return PatternItems(_Bullets())

@@ -1,33 +1,41 @@
-"""Items that a regular expression finds one after the other, each running to the end of its line."""
+"""Items that follow a mark and run to the end of their line, read once from left to right."""
 
 from __future__ import annotations
 
-import re
+from typing import Protocol
+
+from teola_plugin.items.pieces import joined
+
+
+class Marks(Protocol):
+    """Finds the marks. It keeps where it is between calls; after an item it is asked to go on at the line break."""
+
+    def find(self, text: str, at: int) -> int:
+        """Where the next item begins, which has at least one character; -1 if none begins in this text."""
+        ...
 
 
 class PatternItems:
-    """See `ItemParser`. An item is group 1 of a match of `pattern`; it is complete once a line break follows.
+    """See `ItemParser`. An item is complete once a line break follows."""
 
-    `opening` matches, up to the end of the text so far, whatever must be kept because a later match could
-    begin in it or, for a pattern that looks at line starts, because it tells where in a line the text stands.
-    """
-
-    def __init__(self, pattern: re.Pattern[str], opening: re.Pattern[str]) -> None:
-        self._pattern = pattern
-        self._opening = opening
-        self._open = ""
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._item: list[str] = []  # the pieces of the item that is not complete yet
 
     def feed(self, text: str) -> list[str]:
-        self._open += text
-        items, at = [], 0
-        for match in self._pattern.finditer(self._open):
-            if match.end() == len(self._open):
+        items: list[str] = []
+        at = 0
+        while at < len(text):
+            if not self._item and (at := self._marks.find(text, at)) < 0:
                 break
-            items.append(match[1])
-            at = match.end()
-        opening = self._opening.search(self._open, at)
-        self._open = self._open[opening.start() :] if opening else ""
+            end = text.find("\n", at)
+            self._item.append(text[at:end] if end >= 0 else text[at:])
+            if end < 0:
+                break
+            items += self.close()
+            at = end
         return items
 
     def close(self) -> list[str]:
-        return [match[1] for match in self._pattern.finditer(self._open)]
+        item, self._item = joined(self._item), []
+        return [item] if item else []

@@ -12,32 +12,40 @@ import re
 from typing import Any
 
 from teola_plugin.errors import ItemsError
-from teola_plugin.items.json import complete_elements
+from teola_plugin.items.elements import Elements
 
 _FENCE = "```json"
-_ARRAY = re.compile(r'[^\[{]*(?:\[|\{\s*"items"\s*:\s*\[)')
+_BRACKET = re.compile(r"[\[{]")
+_ITEMS = ('"items"', ":", "[")
+_OTHER = "?"
+"""Stands for a beginning that is not the one expected, and never will be."""
 
 
 class SubQuestionItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._text = ""
-        self._at = -1  # where the next element may begin; -1 before the array
+        self._pieces: list[str] = []
+        self._last = ""  # the last characters, in which the fence may begin
+        self._is_fenced = False
+        self._array = _Array()
         self._given: list[Any] = []
 
     def feed(self, text: str) -> list[Any]:
-        self._text += text
-        if not self._given:
-            begin = _ARRAY.match(self._text, _json_start(self._text))
-            self._at = begin.end() if begin else -1
-        elements, self._at = complete_elements(self._text, self._at)
+        self._pieces.append(text)
+        if not self._given and not self._is_fenced:
+            before, fence, after = (self._last + text).partition(_FENCE)
+            self._last = before[-len(_FENCE) + 1 :]
+            if fence:  # what came before it does not count
+                self._is_fenced = True
+                self._array, text = _Array(), after
+        elements = self._array.feed(text)
         self._given += elements
         return elements
 
     def close(self) -> list[Any]:
         try:
-            whole = json.loads(_json_of(self._text))
+            whole = json.loads(_json_of("".join(self._pieces)))
         except (ValueError, RecursionError) as e:
             raise ItemsError(f"items='sub_questions': the text is no JSON ({e})") from e
         if isinstance(whole, dict):
@@ -47,9 +55,31 @@ class SubQuestionItems:
         return whole[len(self._given) :]
 
 
-def _json_start(text: str) -> int:
-    at = text.find(_FENCE)
-    return 0 if at < 0 else at + len(_FENCE)
+class _Array:
+    """The first array of a text, unless an object comes first: then the array under its first key, `items`."""
+
+    def __init__(self) -> None:
+        self._head = ""  # what is not read yet
+        self._expected: tuple[str, ...] | None = None  # what comes before the elements
+        self._elements = Elements()
+
+    def feed(self, text: str) -> list[Any]:
+        if self._expected is None:
+            if (bracket := _BRACKET.search(text)) is None:
+                return []
+            self._expected = _ITEMS if bracket[0] == "{" else ()
+            text = text[bracket.end() :]
+        if self._expected:
+            self._head += text
+            while self._expected and (head := self._head.lstrip()).startswith(self._expected[0]):
+                self._head = head[len(self._expected[0]) :]
+                self._expected = self._expected[1:]
+            if self._expected:
+                head = self._head.lstrip()
+                self._head = head if self._expected[0].startswith(head) else _OTHER
+                return []
+            text = self._head
+        return self._elements.feed(text)
 
 
 def _json_of(text: str) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BEGIN, END = "<tool_call>", "</tool_call>"
+from teola_plugin.items.elements import BLANKS, DECODER, Structure
+from teola_plugin.items.pieces import joined
 
-_DECODER = json.JSONDecoder(strict=False)
-_BLANKS = " \t\n\r"
+BEGIN, END = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,45 +37,75 @@ class ToolCallParser:
     """The content and the calls of one answer, which comes in pieces."""
 
     def __init__(self) -> None:
-        self._rest = ""
-        self._is_inside = False
-        self._is_given = False
+        self._rest = ""  # what may be the beginning of a mark
+        self._call: _Written | None = None  # the call that is being written
         self._is_after_call = False
 
     def feed(self, text: str) -> list[Said]:
         """What the text up to here completes, in order: pieces of content, and calls."""
-        self._rest += text
         said: list[Said] = []
-        while self._step(said):
-            pass
+        found = True
+        while found:
+            text, found = self._step(text, said)
         return said
 
     def close(self) -> list[Said]:
         """What the end of the text completes. The last call may lack its mark."""
         rest, self._rest = self._rest, ""
-        if self._is_inside:
-            return [] if self._is_given else [_call(rest)]
+        if self._call is not None:
+            return self._call.feed(rest, is_over=True)
         return [rest] if rest else []
 
-    def _step(self, said: list[Said]) -> bool:
-        """Whether a mark was passed."""
+    def _step(self, text: str, said: list[Said]) -> tuple[str, bool]:
+        """What follows the next mark, and whether there is one."""
+        text, self._rest = self._rest + text, ""
         if self._is_after_call:
-            self._rest = self._rest.lstrip(_BLANKS)
-            self._is_after_call = not self._rest
-        mark = END if self._is_inside else BEGIN
-        before, found, after = self._rest.partition(mark)
-        if not self._is_inside:
-            certain = before if found else before[: len(before) - _overlap(before, BEGIN)]
-            if certain:
-                said.append(certain)
-            self._rest = after if found else before[len(certain) :]
-        elif not self._is_given and (found or _value(before) is not None):
-            said.append(_call(before))
-            self._is_given = True
-        if found:
-            self._rest, self._is_given, self._is_after_call = after, False, self._is_inside
-            self._is_inside = not self._is_inside
-        return bool(found)
+            text = text.lstrip(BLANKS)
+            self._is_after_call = not text
+        mark = BEGIN if self._call is None else END
+        before, found, after = text.partition(mark)
+        if not found and (held := _overlap(before, mark)):
+            before, self._rest = before[:-held], before[-held:]
+        if self._call is None:
+            said += [before] if before else []
+            self._call = _Written() if found else None
+        else:
+            said += self._call.feed(before, is_over=bool(found))
+            if found:
+                self._call, self._is_after_call = None, True
+        return after, bool(found)
+
+
+class _Written:
+    """A call that is being written: complete with its last bracket, or where the mark comes first."""
+
+    def __init__(self) -> None:
+        self._structure = Structure()
+        self._pieces: list[str] = []
+        self._has_begun = False
+        self._is_given = self._is_none = False
+
+    def feed(self, text: str, *, is_over: bool) -> list[Said]:
+        if self._is_given:
+            return []
+        self._pieces.append(text)
+        if is_over or self._is_complete(text):
+            call = joined(self._pieces)
+            self._is_given = is_over or _value(call) is not None
+            self._is_none = not self._is_given
+            return [_call(call)] if self._is_given else []
+        return []
+
+    def _is_complete(self, text: str) -> bool:
+        if not self._has_begun:
+            text = text.lstrip(BLANKS)
+            self._has_begun = bool(text)
+            self._is_none = self._has_begun and text[0] not in "{["
+        at = -1
+        while not self._is_none and (at := self._structure.next(text, at + 1)) >= 0:
+            if self._structure.depth <= 0:
+                return True
+        return False
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
@@ -104,11 +134,11 @@ def _overlap(text: str, mark: str) -> int:
 
 def _value(text: str) -> Any:
     """The first JSON value, if it is a complete object or array."""
-    start = text.lstrip(_BLANKS)
+    start = text.lstrip(BLANKS)
     if not start.startswith(("{", "[")):
         return None
     try:
-        return _DECODER.raw_decode(start)[0]
+        return DECODER.raw_decode(start)[0]
     except (ValueError, RecursionError):
         return None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from teola_plugin import runtime
+from teola_plugin import loops, runtime
 from teola_plugin.engines import Engine
 from teola_plugin.errors import EngineError, ProfileError
 from teola_plugin.profile import LlmProfile, Profile, load, save
@@ -178,6 +178,7 @@ def _on_host(work: Coroutine[Any, Any, T]) -> T:
         finally:
             ended.set()
 
+    loops.check_may_wait()
     future = asyncio.run_coroutine_threadsafe(watched(), runtime.host.loop)
     try:
         return future.result()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from teola_plugin import forks
+from teola_plugin import forks, loops
 from teola_plugin.errors import Overloaded
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.pace import Pace
@@ -79,7 +79,11 @@ class Admission:
         return ""
 
     def drain(self, timeout_s: float) -> int:
-        """Let nobody in any more, and wait for those inside. How many had not ended in time."""
+        """Let nobody in any more, and wait for those inside. How many had not ended in time.
+
+        Raises: EngineLoopBlocked, see `loops`.
+        """
+        loops.check_may_wait()
         with kept_off, self._lock:
             self._is_draining = True
         self._nobody_inside.wait(timeout_s)

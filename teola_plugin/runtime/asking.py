@@ -64,4 +64,5 @@ def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
     """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
     for reply, source in zip(mine, theirs, strict=True):
         reply.cancel = partial(call.give_up, source)
+        reply.queued = source.queued
         source.listen(reply.put)

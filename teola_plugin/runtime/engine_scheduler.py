@@ -234,7 +234,9 @@ class EngineScheduler:
         return queue
 
     def _is_held_up(self, request: Request) -> bool:
-        return any(self._beginnings.holds_up(item, request.query) for item in request.items)
+        held_up = (self._beginnings.holds_up(item, request.query) for item in request.items)
+        # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
+        return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
     def _picked(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
         """What the policy picks, tenant by tenant where several wait."""

@@ -21,7 +21,7 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
 
-from teola_plugin import forks
+from teola_plugin import forks, loops
 from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Onward, Place, Urgency
 from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
@@ -80,6 +80,8 @@ class LocalHost:
         self._keeps = False  # some engine keeps things for queries
         self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = loop
+        if loop is not None:
+            loops.add(loop)
         self._thread: threading.Thread | None = None
         self._thread_id = threading.get_ident() if loop is not None else 0
         self._auditing: asyncio.TimerHandle | None = None
@@ -250,6 +252,7 @@ class LocalHost:
             loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
             self._thread_id = threading.get_ident()
+            loops.add(loop)
             loop.call_soon(started.set_result, loop)
             with kept_off:
                 loop.run_forever()
@@ -264,10 +267,14 @@ class LocalHost:
         atexit.register(self.close)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End all work with EngineClosed, close the engines, stop the thread. The next call starts afresh."""
+        """End all work with EngineClosed, close the engines, stop the thread. The next call starts afresh.
+
+        Raises: EngineLoopBlocked on that very thread.
+        """
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
+        loops.check_may_wait()
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from teola_plugin import runtime, shown
+from teola_plugin import loops, runtime, shown
 from teola_plugin.errors import EngineError, TeolaError
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.engines.build import build
@@ -80,6 +80,7 @@ def _attached(line: RayLine, config: EngineConfig | None) -> RemoteEngine:
 
 def _greeted(line: RayLine, config: EngineConfig | None) -> Hello:
     """What the engine says of itself once it runs. Somebody who waits for long is told what there is room for."""
+    loops.check_may_wait()
     answer = asyncio.run_coroutine_threadsafe(line.hello(), runtime.host.loop)
     try:
         return answer.result(PATIENT_S)

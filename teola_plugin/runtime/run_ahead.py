@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from teola_plugin import seams
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
+from teola_plugin.errors import ItemsError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
@@ -439,16 +440,22 @@ class RunAhead:
         def whole(text: Any) -> list[Any]:  # a foreign model may say all of it at once
             return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
 
+        def read(outcome: Delta | Done) -> list[Any] | None:
+            try:
+                return parser.feed(outcome.text) if isinstance(outcome, Delta) else whole(outcome.value)
+            except ItemsError as e:  # the framework's run reads the text in its own way
+                log.debug("%s: %s", p.name, e)
+                return None
+
         def hear(outcome: Outcome) -> None:
             nonlocal count, is_closed, is_streamed
             if is_closed:
                 return
             events: list[Event] = []
-            if isinstance(outcome, Failed):
+            if isinstance(outcome, Failed) or (items := read(outcome)) is None:
                 events.append(Lost(p.name, tag))
                 is_closed = True
             else:
-                items = parser.feed(outcome.text) if isinstance(outcome, Delta) else whole(outcome.value)
                 is_streamed = True
                 if wanted is not None:
                     items = items[: wanted - count]

@@ -32,6 +32,7 @@ from teola_plugin.runtime.asking import AskedAhead, pass_on
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.lockstep import Lockstep
+from teola_plugin.runtime.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
@@ -48,11 +49,6 @@ NEXT = Urgency(1)
 
 MAX_RUNS = 256
 """So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
-
-HEAD_START_S = 0.02
-"""How long a call waits at most for its run-ahead to begin, where that is to ask for a list as a stream: if the
-framework's run came first, it would ask for the whole. Beginning takes some 0.1 ms; more, where the process is busy."""
-
 
 Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
 """What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
@@ -200,6 +196,7 @@ class Session:
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
+        missing: list[Reply] = []
         shared: list[tuple[Reply, Any, Reply]] = []
         with kept_off, self._lock:
             if self._is_closed:
@@ -209,17 +206,18 @@ class Session:
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
-                    fresh.append((self._bound(payload), slot.reply))
+                    fresh.append(self._to_submit(self._bound(payload), slot.reply))
+                    missing.append(slot.reply)
                 replies.append(slot.reply)
         submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
-        submit(fresh, gives_way=partial(self._give_way, fresh) if is_guess else None)
+        submit(fresh, gives_way=partial(self._give_way, missing) if is_guess else None)
         self._take_over(shared, submit)
         return replies
 
-    def _give_way(self, work: Sequence[tuple[Any, Reply]]) -> bool:
+    def _give_way(self, replies: Sequence[Reply]) -> bool:
         """Leave these slots, unless the framework's run has taken one."""
         with kept_off, self._lock:
-            given_up = [self._slots.give_up(reply) for _, reply in work]
+            given_up = [self._slots.give_up(reply) for reply in replies]
         return all(given_up)
 
     def guess(
@@ -351,7 +349,11 @@ class Session:
             if self._is_closed:
                 return Reply(), True
             slot = self._retire(key_of(spec, op, payload, settings))
-            self._events.append(Retired(spec.name or spec.kind, op, slot.outcome, asked_s := time.perf_counter()))
+        if slot.outcome == "hit" and (reply := taken_over(slot.reply)):
+            with kept_off, self._lock:
+                self._slots.is_taken_over(slot.reply)
+            slot = Next(reply, "miss")
+        self._events.append(Retired(spec.name or spec.kind, op, slot.outcome, asked_s := time.perf_counter()))
         self._will_await([slot.reply])
         if slot.outcome != "hit":
             slot.reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
@@ -460,6 +462,9 @@ class Session:
         """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
         return replace(payload, loop=self._loop) if isinstance(payload, Foreign) and payload.is_async else payload
 
+    def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
+        return queued(payload, reply)
+
     def _take_over(
         self, shared: Sequence[tuple[Reply, Any, Reply]], submit: Callable[[Sequence[tuple[Any, Reply]]], None]
     ) -> None:
@@ -508,19 +513,26 @@ class _Inner(Session):
         with kept_off, self._lock:
             slot = self._retire(key_of(spec, op, payload, settings))
         self._will_await([slot.reply])
+        return self._shared(slot, spec, op, payload, settings)
+
+    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        with kept_off, self._lock:
+            slot = self._slots.ahead(key_of(spec, op, payload, settings))
+        return self._shared(slot, spec, op, payload, settings)
+
+    def _shared(
+        self, slot: Next, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]
+    ) -> tuple[Reply, bool]:
         if slot.outcome == "hit":
-            return slot.reply, False
+            reply = taken_over(slot.reply)
+            return reply or slot.reply, reply is not None
         claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
+        slot.reply.queued = claimed.queued
         claimed.listen(slot.reply.put)
         return claimed, is_mine
 
-    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        reply, is_mine = super().claim_ahead(spec, op, payload, settings)
-        if not is_mine:
-            return reply, False
-        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
-        claimed.listen(reply.put)
-        return claimed, is_mine
+    def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
+        return payload, reply  # the call around it submits it
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         self._outer.prefill(spec, text, settings, urgency)

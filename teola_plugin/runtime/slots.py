@@ -125,6 +125,12 @@ class Slots:
         entry.slots[at] = _Slot(Reply(), stamp)
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 
+    def is_taken_over(self, reply: Reply) -> None:
+        """The framework's run computes this slot, which it has reached, in place of the engine."""
+        for entry in self._by_key.values():
+            for slot in entry.slots[: entry.taken]:
+                slot.is_ours |= slot.reply is reply
+
     def give_up(self, reply: Reply) -> bool:
         """What ran ahead no longer wants this. Whether to cancel it: not what the framework's run has taken, too."""
         for entry in self._by_key.values():

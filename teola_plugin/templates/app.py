@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from teola_plugin import runtime
+from teola_plugin import loops, runtime
 from teola_plugin.engines import NOT_URGENT, EngineSpec, Urgency, freeze
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph
@@ -97,8 +97,10 @@ class App:
 
         `given`: the inputs and options, by name. A single value that was skipped is None, of several it is left out.
 
-        Raises: GraphError for inputs or options that do not fit; what an engine or function raised, the same object.
+        Raises: GraphError for inputs or options that do not fit; what an engine or function raised, the same object;
+        EngineLoopBlocked, see `loops`.
         """
+        loops.check_may_wait()
         begun = self._begin(given)
         try:
             return begun.result()
@@ -121,6 +123,7 @@ class App:
 
         def pieces() -> Iterator[str]:
             try:
+                loops.check_may_wait()
                 while (piece := said.get()) is not None:
                     yield piece
                 begun.result()

@@ -36,14 +36,39 @@ class PythonEngine:
         """See `teola_plugin.engines`."""
         tasks = []
         for position, item in enumerate(batch.items):
-            task = asyncio.create_task(_finish(self._worker, position, item, emit))
+            task = asyncio.create_task(self._finish(position, item, emit))
             self._tasks[item.id] = task
             tasks.append(task)
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for position, task in enumerate(tasks):
+                if task.cancelled():  # before its first step
+                    emit(position, Failed(Cancelled("the call was cancelled")))
         finally:
             for item in batch.items:
                 self._tasks.pop(item.id, None)
+
+    async def _finish(self, position: int, item: Item, emit: Emit) -> None:
+        telling = _Telling(position, emit)
+        try:
+            emit(position, await self._outcome(item.payload, telling))
+        except asyncio.CancelledError:
+            telling.is_over = True
+            emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
+        except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
+            emit(position, Failed(e))
+
+    async def _outcome(self, payload: Any, telling: _Telling) -> Done | Failed:
+        if not isinstance(payload, Foreign):
+            return await self._worker.call(lambda: _called(payload))
+        call = partial(payload.stream, telling) if payload.is_streamed and payload.stream else payload.call
+        if not payload.is_async:
+            return await self._worker.call(lambda: _called(call) if payload.first.is_me(self) else _TAKEN_OVER)
+        if payload.loop is None or not payload.loop.is_running():
+            raise EngineClosed("the event loop of the caller is not running")
+        if not payload.first.is_me(self):
+            return _TAKEN_OVER
+        return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), payload.loop))
 
     def abort(self, ids: Sequence[int]) -> None:
         """Cancel these calls. One that a thread has begun runs on, a stream to its next piece; nobody waits for it."""
@@ -71,26 +96,7 @@ class _Telling:
         self._loop.call_soon_threadsafe(self._emit, self._position, Delta(text), context=Context())
 
 
-async def _finish(worker: Worker, position: int, item: Item, emit: Emit) -> None:
-    telling = _Telling(position, emit)
-    try:
-        emit(position, await _outcome(worker, item.payload, telling))
-    except asyncio.CancelledError:
-        telling.is_over = True
-        emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
-    except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
-        emit(position, Failed(e))
-
-
-async def _outcome(worker: Worker, payload: Any, telling: _Telling) -> Done | Failed:
-    if not isinstance(payload, Foreign):
-        return await worker.call(lambda: _called(payload))
-    call = partial(payload.stream, telling) if payload.is_streamed and payload.stream else payload.call
-    if not payload.is_async:
-        return await worker.call(lambda: _called(call))
-    if payload.loop is None or not payload.loop.is_running():
-        raise EngineClosed("the event loop of the caller is not running")
-    return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), payload.loop))
+_TAKEN_OVER = Failed(Cancelled("who waits for the call makes it"))
 
 
 def _called(call: Callable[[], Any]) -> Done | Failed:
