@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from teola_plugin.providers import ProviderCall
+
 Settings = tuple[tuple[str, Hashable], ...]
 
 WRITES = frozenset({"ingestion", "tool"})
@@ -252,6 +254,7 @@ class Engine(Protocol):
     - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
     - `render_chat(messages[, tools])`: the prompt of a chat
     - `kv_tokens(op, payload, settings)`: see `Item.tokens`
+    - `provider`: of a `remote` one, the service that it asks (`EngineSpec.provider`)
     - `policy`: by which its batches are made, in place of the host's
     - `instances`: engines that share its work; it runs none itself
     - `recovered()`: a coroutine that returns once it works again after an EngineCrashed
@@ -279,7 +282,8 @@ class Foreign:
     `key` tells calls apart: model, method, normalised messages, arguments, and whether it streams. `call` makes the
     call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
     client belongs to. `stream`, where there is one, does the same and tells the text as it is written; what it calls
-    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`.
+    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`. `provider_call`:
+    what it is to the provider of the model, while it runs ahead.
     """
 
     key: Hashable
@@ -288,15 +292,20 @@ class Foreign:
     loop: Any = field(default=None, compare=False)
     stream: Callable[[Callable[[str], None]], Any] | None = field(default=None, compare=False)
     is_streamed: bool = field(default=False, compare=False)
+    provider_call: ProviderCall | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's)."""
+    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's).
+
+    `provider`: the service outside this process that the object is a client of, equal for all clients of it.
+    """
 
     kind: str
     resource: Any = field(compare=False)
     name: str = ""
+    provider: Hashable = field(default=None, compare=False)
 
     @property
     def key(self) -> tuple[str, int]:

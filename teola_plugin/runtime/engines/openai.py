@@ -38,6 +38,7 @@ from teola_plugin import forks
 from teola_plugin.chat import Chat, Message, Tool, read_chat, write_chat
 from teola_plugin.engines import Batch, Capabilities, Completion, Emit, Item
 from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable
+from teola_plugin.providers import origin_of
 from teola_plugin.runtime.engines.item_tasks import ItemTasks, Tell
 from teola_plugin.runtime.engines.openai_limits import (
     MAX_ATTEMPTS,
@@ -114,6 +115,7 @@ class OpenAIEngine:
         self._clock = clock
         self._sleep = sleep
         self._budget = Budget(requests_per_minute, tokens_per_minute)
+        self.provider = origin_of(self.address)
         self._starter = Worker(f"{name}-starter")  # importing the client takes seconds
         self._begin()
         forks.in_child(self._begin_anew)
