@@ -13,20 +13,21 @@ A loopback server stands for the hosted service. It answers after `LATENCY_S`, o
     none                nothing fails: what the care for outages costs
 
 The clients are `ChatOpenAI` with its default of two retries and `OpenAILike` with one. The pauses of the SDK, and those
-of LangGraph's retries, are a tenth of their defaults, so that the table takes minutes. Each cell is a run of `--queries`
-calls one after the other against a service of its own: nothing is known of it when the first call begins.
+of LangGraph's retries, are a tenth of their defaults, so that the table takes minutes. Each cell is a run of
+`--queries` calls one after the other, of the original and the optimized pipeline by turns. Each has a service of its
+own, of which nothing is known when the first call begins. `hits` are what ran ahead and was used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any, TypedDict
 
@@ -43,11 +44,12 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import TextNode
 from llama_index.llms.openai_like import OpenAILike
 
-from teola_plugin import optimize, runtime
+from teola_plugin import optimize, optimized, runtime
 from teola_plugin.models.llamaindex import EngineEmbedding
+from teola_plugin.profile import PAPER
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding
 
-ROW = "{:22}{:7}{:7}{:>7}{:>7}{:>7}  {:>8}{:>8}{:>7}  {}"
+ROW = "{:24}{:7}{:7}{:>7}{:>7}{:>7}  {:>8}{:>8}{:>7}{:>6}  {}"
 LATENCY_S = 0.05
 FAILURE_S = 0.01
 OUTAGES = ("500", "429", "503", "drop", "third", "start", "none")
@@ -157,8 +159,12 @@ def main(
     """Print one row for each pipeline, outage and form."""
     openai._base_client.INITIAL_RETRY_DELAY /= 10  # type: ignore[misc]
     openai._base_client.MAX_RETRY_DELAY /= 10  # type: ignore[misc]
-    print(f"{queries} calls each; requests to the service, seconds for all calls")
-    print(ROW.format("pipeline", "outage", "form", "orig.", "opt.", "ratio", "orig. s", "opt. s", "ratio", "outcomes"))
+    print(f"{queries} calls each; requests to the service, median seconds of a call")
+    print(
+        ROW.format(
+            "pipeline", "outage", "form", "orig.", "opt.", "ratio", "orig. s", "opt. s", "ratio", "hits", "outcomes"
+        )
+    )  # fmt: skip
     totals: dict[str, list[float]] = {}
     for shape in SHAPES:
         for each in OUTAGES:
@@ -172,50 +178,36 @@ def main(
 
 def print_row(shape: Shape, outage: str, form: str, queries: int, totals: dict[str, list[float]]) -> None:
     """Measure one cell, the original first, and print it."""
-    (asked, took_s, said), (asked_fast, took_fast_s, said_fast) = (
-        measured(shape, outage, form, queries, is_fast) for is_fast in (False, True)
-    )
-    outcomes = "equal" if said == said_fast else f"{len(said_fast - said)} differ" if outage == "none" else "vary"
+    with served(outage) as plain, served(outage) as fast, asyncio.Runner() as runner:
+        pipelines = shape.make(plain.url), optimize(shape.make(fast.url))
+        took_s: list[list[float]] = [[], []]
+        said: list[list[str]] = [[], []]
+        plain.began_s = fast.began_s = time.perf_counter()
+        for _ in range(queries):
+            for which, pipeline in enumerate(pipelines):
+                began_s = time.perf_counter()
+                said[which].append(outcome(shape, pipeline, form, runner))
+                took_s[which].append(time.perf_counter() - began_s)
+        hits = sum(report.hits for report in optimized(pipelines[1]).reports)
     total = totals.setdefault(outage, [0, 0])
-    total[0], total[1] = total[0] + asked, total[1] + asked_fast
-    ratios = (f"{asked_fast / asked:.2f}", f"{took_fast_s / took_s:.2f}")
+    total[0], total[1] = total[0] + plain.requests, total[1] + fast.requests
+    (plain_s, fast_s), ratio = map(statistics.median, took_s), f"{fast.requests / plain.requests:.2f}"
+    same = "equal" if set(said[0]) == set(said[1]) else "vary"
     print(
         ROW.format(
-            shape.name, outage, form, asked, asked_fast, ratios[0], f"{took_s:.2f}", f"{took_fast_s:.2f}", ratios[1],
-            outcomes,
-        )
+            shape.name, outage, form, plain.requests, fast.requests, ratio, f"{plain_s:.3f}", f"{fast_s:.3f}",
+            f"{fast_s / plain_s:.2f}", hits, same,
+        ),
+        flush=True,
     )  # fmt: skip
 
 
-def measured(shape: Shape, outage: str, form: str, queries: int, is_fast: bool) -> tuple[int, float, set[str]]:
-    """Requests made, seconds taken, and what the calls came to."""
-    with served(outage) as service:
-        pipeline = shape.make(service.url)
-        pipeline = optimize(pipeline) if is_fast else pipeline
-        service.began_s = began_s = time.perf_counter()
-        if form == "sync":
-            said = [outcome(partial(shape.call, pipeline)) for _ in range(queries)]
-        else:
-            said = asyncio.run(outcomes(partial(shape.acall, pipeline), queries))
-        return service.requests, time.perf_counter() - began_s, set(said)
-
-
-def outcome(call: Callable[[], Any]) -> str:
-    """The answer, or the kind of the error."""
+def outcome(shape: Shape, pipeline: Any, form: str, runner: asyncio.Runner) -> str:
+    """The answer of one call, or the kind of its error."""
     try:
-        return str(call())
+        return str(shape.call(pipeline) if form == "sync" else runner.run(shape.acall(pipeline)))
     except Exception as e:
         return type(e).__name__
-
-
-async def outcomes(call: Callable[[], Any], queries: int) -> list[str]:
-    said = []
-    for _ in range(queries):
-        try:
-            said.append(str(await call()))
-        except Exception as e:
-            said.append(type(e).__name__)
-    return said
 
 
 def ask(url: str, text: str) -> Runnable[Any, str]:
@@ -260,9 +252,11 @@ def graph(url: str) -> Any:
 def accumulate(url: str) -> Any:
     llm = OpenAILike(model="m", api_key="none", api_base=url, is_chat_model=True, max_retries=1)
     nodes = [TextNode(text=f"Note {n}.") for n in range(4)]
-    index = VectorStoreIndex(nodes, embed_model=EngineEmbedding(engine=ProfileEmbedding(8)))
+    index = VectorStoreIndex(nodes, embed_model=EngineEmbedding(engine=ProfileEmbedding(8, PAPER["embedding"])))
     return RetrieverQueryEngine.from_args(
-        index.as_retriever(similarity_top_k=4), llm=llm, response_mode="accumulate"  # type: ignore[arg-type]
+        index.as_retriever(similarity_top_k=4),
+        llm=llm,
+        response_mode="accumulate",  # type: ignore[arg-type]
     )
 
 

@@ -30,7 +30,7 @@ class Withheld(BaseException):
 
 def is_of_service(error: BaseException) -> bool:
     """Whether the service, or the way to it, told this error: the same request would have met it without us."""
-    return status_of(error) is not None or _is_of_transport(error)
+    return isinstance(error, Exception) and (status_of(error) is not None or _is_of_transport(error))
 
 
 def may_come_of_company(error: BaseException) -> bool:

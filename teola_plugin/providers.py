@@ -11,10 +11,13 @@ it closes sooner: a busy service that fails now and then is not left for long.
     closed --failure--> open --pause over--> half open --success of the framework's own request--> closed
                          ^------- failure ------'
 
+**Errors.** The framework's run takes an error of what ran ahead, the same object and once, if it would have got that
+error itself (`ProviderCall.stands`): the service told it, and it either speaks of the request alone, or came while the
+framework's run waited for it already. Otherwise the framework asks again.
+
 **Company.** A request is in company while another one is under way at its provider and not both of them were asked for
 by the framework's run: the original would not have had them side by side. An error that may come of that (failures.py)
-is not raised to the framework, which asks again once the company is gone. Every other error of the service is the one
-that the framework's run would have got itself, and is handed over: the same object, once.
+is not raised to the framework either, which asks again once the company is gone.
 
 **Retries.** Clients with a ladder of retries climb it once. What runs ahead makes its first attempt; a second one is
 made only if the framework's run waits for the request by then (`hold_retry`). Otherwise it is withheld, and the
@@ -137,15 +140,17 @@ class Provider:
 class ProviderCall:
     """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: it waits for it, at least.
 
-    `company`: the ends of the requests that its last attempt was in company of.
+    `was_taken`: it did so when the request ended. `company`: the ends of the requests that its last attempt was in
+    company of.
     """
 
-    __slots__ = ("company", "is_own", "is_taken", "over", "provider")
+    __slots__ = ("company", "is_own", "is_taken", "over", "provider", "was_taken")
 
     def __init__(self, provider: Provider, *, is_own: bool) -> None:
         self.provider = provider
         self.is_own = is_own
         self.is_taken = is_own
+        self.was_taken = is_own
         self.company: list[Future[None]] = []
         self.over: Future[None] = Future()
 
@@ -157,15 +162,17 @@ class ProviderCall:
             with running_as(self):
                 yield
         finally:
+            self.was_taken = self.is_taken
             self.provider.end(self)
             if not self.over.done():
                 self.over.set_result(None)
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""
-        if self.company and may_come_of_company(error):
-            return False
-        return self.is_own or is_of_service(error)
+        is_alone = not (self.company and may_come_of_company(error))
+        if self.is_own:
+            return is_alone
+        return is_of_service(error) and (not is_outage(error) or (self.was_taken and is_alone))
 
     def wait_for_company(self) -> None:
         """Return when the requests that it was in company of have ended."""

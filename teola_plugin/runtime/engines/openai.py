@@ -46,7 +46,6 @@ from teola_plugin.runtime.engines.openai_limits import (
     Ticket,
     is_transient,
     retried,
-    retry_after_s,
 )
 from teola_plugin.runtime.engines.openai_probe import Kind, Server, probe
 from teola_plugin.runtime.engines.openai_protocol import Answer, Endpoint, Request, failure, refused_fields
@@ -268,12 +267,7 @@ class OpenAIEngine:
         answer.begin()
         async with connection.slots:
             ticket = await self._ticket(connection, item, request.tokens)
-            try:
-                stream = await self._sent(connection, request)
-            except Exception as e:
-                if getattr(e, "status_code", None) == 429 and (wait_s := retry_after_s(e)):
-                    self._budget.hold(self._clock() + wait_s)
-                raise
+            stream = await self._sent(connection, request)
             async with stream:
                 async for chunk in stream:
                     answer.read(chunk)
