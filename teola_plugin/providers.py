@@ -31,6 +31,7 @@ import concurrent.futures
 import contextlib
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
@@ -156,7 +157,9 @@ class ProviderCall:
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
-        """The request is made inside."""
+        """The request is made inside. Raises: Withheld if it would run ahead and may not any more."""
+        if not (self.is_taken or self.provider.may_ask(time.monotonic())):
+            raise Withheld("a request that runs ahead is not begun after another one has failed")
         self.provider.begin(self)
         try:
             with running_as(self):
@@ -215,11 +218,13 @@ def running_as(call: ProviderCall | None) -> Iterator[None]:
 
 def hold_retry() -> None:
     """Another attempt is about to be made, because of the error that is being handled. Raises: Withheld."""
-    call = _running.get()
+    call, error = _running.get(), sys.exception()
     if call is None:
         return
+    if error:
+        call.provider.heard(error, time.monotonic())
     if not call.is_taken:
-        raise Withheld("a request that runs ahead is not repeated before it is waited for") from sys.exception()
+        raise Withheld("a request that runs ahead is not repeated before it is waited for") from error
     call.provider.begin(call)
 
 
