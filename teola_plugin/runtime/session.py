@@ -222,7 +222,9 @@ class Session:
 
     def _give_way(self, work: Sequence[tuple[Any, Reply]]) -> bool:
         """Leave these slots, unless the framework's run has taken one."""
-        return all(list(map(self._leave, [reply for _, reply in work])))
+        with kept_off, self._lock:
+            given_up = [self._slots.give_up(reply) for _, reply in work]
+        return all(given_up)
 
     def _leave(self, reply: Reply) -> bool:
         """Leave the slot of this reply. Returns whether the framework's run had not taken it."""
@@ -303,10 +305,10 @@ class Session:
             if self._is_closed:
                 return _ended_reply(), False
             slot = self._slots.ahead(key_of(spec, op, payload, settings), asks=self._outside.may_ask(provider))
+            if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
+                self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
             raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
-        if slot.outcome == "miss":
-            self._outside.ask(provider, slot.reply, is_own=False)
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
