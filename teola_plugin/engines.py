@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from teola_plugin.providers import ProviderCall
+
 Settings = tuple[tuple[str, Hashable], ...]
 
 WRITES = frozenset({"ingestion", "tool"})
@@ -253,6 +255,7 @@ class Engine(Protocol):
     - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
     - `render_chat(messages[, tools])`: the prompt of a chat
     - `kv_tokens(op, payload, settings)`: see `Item.tokens`
+    - `provider`: of a `remote` one, the service that it asks (`EngineSpec.provider`)
     - `policy`: by which its batches are made, in place of the host's
     - `instances`: engines that share its work; it runs none itself
     - `recovered()`: a coroutine that returns once it works again after an EngineCrashed
@@ -304,7 +307,7 @@ class Foreign:
     call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
     client belongs to. `stream`, where there is one, does the same and tells the text as it is written; what it calls
     for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`. `first`: who makes
-    the call, which is made once.
+    the call, which is made once. `provider_call`: what it is to the provider of the model, while it runs ahead.
     """
 
     key: Hashable
@@ -314,20 +317,27 @@ class Foreign:
     stream: Callable[[Callable[[str], None]], Any] | None = field(default=None, compare=False)
     is_streamed: bool = field(default=False, compare=False)
     first: First = field(default_factory=First, compare=False)
+    provider_call: ProviderCall | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """Which engine a component stands on: the kind and the user's own object (its identity is the engine's).
 
-    `is_outside`: a request leaves this process's own engines (a hosted model, a service, a store on a server, a tool):
-    somebody else sees the text and may charge for it, so the run-ahead asks only for what the pipeline will ask for.
+    `provider`: the service outside this process's own engines that it is, or is a client of (a hosted model, a store on
+    a server, a tool), equal for all clients of it: somebody else sees the text and may charge for it, so the run-ahead
+    asks only for what the pipeline will ask for.
     """
 
     kind: str
     resource: Any = field(compare=False)
     name: str = ""
-    is_outside: bool = field(default=False, compare=False)
+    provider: Hashable = field(default=None, compare=False)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether a request leaves this process's own engines."""
+        return self.provider is not None
 
     @property
     def key(self) -> tuple[str, int]:

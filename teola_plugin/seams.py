@@ -27,17 +27,19 @@ from teola_plugin import forks, loops
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.finalizers import kept_off
+from teola_plugin.providers import ProviderCall
 
 
 class Reply:
     """The outcome of one item, readable from any thread and any event loop; it may still be on its way.
 
-    It keeps all deltas, so a reader that comes late sees the same stream. `is_final`: its error, if it comes to one, is
-    that of the framework's own run, which is not to ask again.
+    It keeps all deltas, so a reader that comes late sees the same stream. `provider_call`: of an item that a provider
+    outside this process is asked for. `withdraw`: give it up if no engine has begun it, and a function agrees.
     """
 
     __slots__ = (
-        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "is_final", "queued",
+        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "provider_call",
+        "queued", "withdraw",
     )  # fmt: skip
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
@@ -49,8 +51,9 @@ class Reply:
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
-        self.is_final = False
         self.queued: Any = None  # what may be taken over from its engine: see runtime/queued_calls.py
+        self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
+        self.provider_call: ProviderCall | None = None
 
     @property
     def outcome(self) -> Done | Failed | None:
@@ -322,44 +325,56 @@ def active(session: Session | None) -> Iterator[None]:
 def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
     """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
 
-    What failed ahead is computed again by the framework's run: more calls run at once than the framework would make,
-    and a service that refuses some for that reason must not fail the user's pipeline.
+    An error is raised if the framework's run would have come to it by itself (providers.py). Otherwise the value is
+    computed again: more calls ran at once than the framework makes, or not quite the same ones.
     """
     reply, is_mine = claimed
-    if not is_mine:
-        try:
+    try:
+        if not is_mine:
             return reply.result()
-        except BaseException as e:
-            if is_unheard() or reply.is_final or not reply.ended_with(e):
-                raise
-        return compute()
-    with _answering(reply):
-        value = compute()
+        with _answering(reply):
+            value = compute()
         reply.put(Done(value))
-    return value
+        return value
+    except BaseException as e:
+        if _stands(e, reply, is_mine):
+            raise
+    if reply.provider_call:
+        reply.provider_call.wait_for_company()
+    return compute()
 
 
 async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]]) -> Any:
     """`share` for a coroutine."""
     reply, is_mine = claimed
-    if not is_mine:
-        try:
+    try:
+        if not is_mine:
             return await reply.aresult()
-        except BaseException as e:
-            if is_unheard() or reply.is_final or not reply.ended_with(e):
-                raise
-        return await compute()
-    with _answering(reply):
-        value = await compute()
+        with _answering(reply):
+            value = await compute()
         reply.put(Done(value))
-    return value
+        return value
+    except BaseException as e:
+        if _stands(e, reply, is_mine):
+            raise
+    if reply.provider_call:
+        await reply.provider_call.await_company()
+    return await compute()
+
+
+def _stands(error: BaseException, reply: Reply, is_mine: bool) -> bool:
+    """Whether the error of a claimed leaf is raised to the caller, who does not compute it again."""
+    if is_unheard() or not reply.ended_with(error):
+        return True
+    return reply.provider_call.stands(error) if reply.provider_call else is_mine
 
 
 @contextlib.contextmanager
 def _answering(reply: Reply) -> Iterator[None]:
-    """Whoever shares the reply gets the same error."""
+    """The caller computes the value inside. Whoever shares the reply gets the same error."""
     try:
-        yield
+        with reply.provider_call.under_way() if reply.provider_call else contextlib.nullcontext():
+            yield
     except BaseException as e:
         reply.put(Failed(e))
         raise

@@ -15,7 +15,7 @@ from types import FrameType
 
 import pytest
 
-from teola_plugin import runtime
+from teola_plugin import providers, runtime
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
@@ -121,6 +121,12 @@ def _stack(frame: FrameType) -> str:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether a test should write what it got instead of comparing it."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(autouse=True)
+def _no_provider_has_failed() -> None:
+    """What an earlier test did to the services it made up says nothing."""
+    providers.forget()
 
 
 @pytest.fixture(scope="session")

@@ -420,7 +420,8 @@ def test_an_error_is_that_of_the_framework_s_run() -> None:
     agent = create_agent(world.model, [world.reading(value=fails)])
     with pytest.raises(ValueError, match=r"no (bees|wasps)"):
         optimize(agent).invoke(QUESTION)
-    assert sorted(world.early) == ["bees", "wasps"]
+    assert world.early
+    assert {*world.early} <= {"bees", "wasps"}  # once it has failed it is not asked ahead any more
 
 
 def test_a_stream_that_is_left_cancels_what_began() -> None:

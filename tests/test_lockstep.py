@@ -21,7 +21,7 @@ vector = embedding(parsed) @ own
 outputs(answer, vector)
 """)
 FUNCTIONS = {"check": Function(str), "join": Function(str, is_total=True), "unknown": Function(str, is_total=True)}
-ENGINES = {"hosted": EngineSpec("python", object(), is_outside=True), "own": EngineSpec("embedding", object())}
+ENGINES = {"hosted": EngineSpec("python", object(), provider="service"), "own": EngineSpec("embedding", object())}
 
 
 def test_what_may_raise_before_a_request_that_leaves_the_process() -> None:

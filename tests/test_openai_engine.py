@@ -30,7 +30,7 @@ from teola_plugin.models import langchain as lc
 from teola_plugin.models import llamaindex as li
 from teola_plugin.runtime.engines import openai as module
 from teola_plugin.runtime.engines.openai import OpenAIEngine
-from teola_plugin.runtime.engines.openai_limits import PERIOD_S, Budget, retry_after_s
+from teola_plugin.runtime.engines.openai_limits import LONGEST_BACKOFF_S, PERIOD_S, Budget, retry_after_s
 from tests.openai_service import ANSWER, MODEL, Break, Refuse, Service, free_port, served
 from tests.test_forks import in_child
 
@@ -165,8 +165,6 @@ def test_what_is_given_back_may_be_taken_at_once() -> None:
     budget.settle(ticket, 80)
     assert budget.delay_s(1.0, 20) == 0
     assert math.isinf(budget.delay_s(1.0, 101))
-    budget.hold(5.0)
-    assert budget.delay_s(1.0, 20) == 4
 
 
 async def test_a_budget_delays_and_is_never_exceeded(hosted: Service) -> None:
@@ -197,7 +195,19 @@ async def outcomes_of_many(engine: OpenAIEngine, items: Sequence[Item]) -> None:
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0.5", "retry-after-ms": "250"}, 0.25),
         ({"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"retry-after": "120"}, 120.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "0"}, None),
+        ({"retry-after": "120.1"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after-ms": "nan", "retry-after": "7"}, None),
+        ({"retry-after-ms": "x", "retry-after": "7"}, 7.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:05 GMT"}, None),
+        ({"retry-after": "Thu, 01 Jan 2970 00:00:05 GMT"}, None),
+        ({"retry-after": "Thu, 99 Jan 1970 00:00:05 GMT"}, None),
         ({}, None),
     ],
     ids=str,
@@ -442,24 +452,44 @@ async def test_what_passes_is_tried_again(hosted: Service, fault: Refuse | Break
         assert clock.slept == [7.0, 7.0]
 
 
-async def test_nobody_asks_before_a_service_wants_to_hear_of_anybody(hosted: Service) -> None:
+async def test_a_refused_item_waits_alone(hosted: Service) -> None:
     clock = Clock()
-    hosted.faults.append(Refuse(429, headers={"Retry-After": "7"}))
+    hosted.faults.append(Refuse(429, headers={"Retry-After": "60"}))
     woken = asyncio.Event()
 
     async def sleep(delay_s: float) -> None:
         clock.slept.append(delay_s)
         await woken.wait()
-        clock.now_s = 1008.0
 
-    async with opened(hosted.url, clock=clock, sleep=sleep) as engine:
+    async with opened(hosted.url, max_items=1, requests_per_minute=99, clock=clock, sleep=sleep) as engine:
         first = asyncio.ensure_future(decode(engine, "Who?"))
         await until(lambda: len(clock.slept) == 1)
-        second = asyncio.ensure_future(decode(engine, Item("Why?", id=1)))
-        await until(lambda: len(clock.slept) == 2)
-        assert len(hosted.seen) == 1
+        assert await asyncio.gather(*(decode(engine, Item("Why?", id=n)) for n in range(1, 4))) == [TEXT] * 3
+        assert not first.done()
         woken.set()
-        assert await asyncio.gather(first, second) == [TEXT, TEXT]
+        assert await first == TEXT
+    assert clock.slept == [60.0]
+
+
+async def test_a_wait_for_a_service_ends_with_the_item(hosted: Service) -> None:
+    clock = Clock()
+
+    async def sleep(delay_s: float) -> None:
+        clock.slept.append(delay_s)
+        await asyncio.Event().wait()
+
+    async with opened(hosted.url, clock=clock, sleep=sleep) as engine:
+        hosted.faults.append(Refuse(429, headers={"Retry-After": "60"}))
+        told = asyncio.ensure_future(decode(engine, Item("Who?", id=7)))
+        await until(lambda: len(clock.slept) == 1)
+        engine.abort([7])
+        with pytest.raises(Cancelled):
+            await told
+        hosted.faults.append(Refuse(429, headers={"Retry-After": "60"}))
+        with pytest.raises(EngineError, match="429"):  # the deadline comes before that
+            await decode(engine, Item("Who?", deadline_s=asyncio.get_running_loop().time() + 30))
+        assert await decode(engine, "Who?") == TEXT
+    assert clock.slept == [60.0]
 
 
 @pytest.mark.parametrize(
@@ -499,11 +529,14 @@ async def test_attempts_end_by_their_number_and_by_the_deadline(hosted: Service)
             await decode(engine, "Who?")
         assert len(hosted.seen) == 3
         hosted.faults.clear()
-        hosted.faults.append(Refuse(503, "later", {"Retry-After": "3600"}))
+        hosted.faults.append(Refuse(503, "later", {"Retry-After": "100"}))
         with pytest.raises(EngineError, match="503: later"):
-            await decode(engine, Item("Who?", deadline_s=asyncio.get_running_loop().time() + 600))
+            await decode(engine, Item("Who?", deadline_s=asyncio.get_running_loop().time() + 60))
         assert len(hosted.seen) == 4
-    assert 3600 not in clock.slept
+        hosted.faults.append(Refuse(503, "tomorrow", {"Retry-After": "86400"}))
+        assert await decode(engine, "Who?") == TEXT
+        assert len(hosted.seen) == 6
+    assert max(clock.slept) <= LONGEST_BACKOFF_S
 
 
 async def test_an_answer_that_is_not_there_by_the_deadline_is_given_up(service: Service) -> None:

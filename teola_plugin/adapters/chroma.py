@@ -78,7 +78,7 @@ def _spec_of(collection: Any) -> EngineSpec | None:
     if cls is None or not is_stock(collection, cls, "query"):
         return None
     is_on_server = type(collection._client).__module__ == "chromadb.api.fastapi"
-    return EngineSpec("chroma", _first_met(collection), "chroma", is_outside=is_on_server)
+    return EngineSpec("chroma", _first_met(collection), "chroma", collection.id if is_on_server else None)
 
 
 def _collection_class() -> Any:

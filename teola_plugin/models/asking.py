@@ -23,7 +23,8 @@ DEFAULT_MAX_TOKENS = 256
 
 def spec_of(engine: Engine) -> EngineSpec:
     """The engine as a graph names it."""
-    return EngineSpec("engine", engine, engine.name, is_outside=engine.capabilities.remote)
+    provider = (getattr(engine, "provider", None) or engine.name) if engine.capabilities.remote else None
+    return EngineSpec("engine", engine, engine.name, provider)
 
 
 def identity_of(engine: Engine) -> dict[str, str]:

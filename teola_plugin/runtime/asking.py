@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from teola_plugin.effects import Assumed
 from teola_plugin.engines import EngineSpec, Urgency
+from teola_plugin.failures import Withheld
 from teola_plugin.seams import Reply
 
 
@@ -26,6 +27,8 @@ class Call(Protocol):
 
     def give_up(self, reply: Reply) -> None: ...
 
+    def withholds(self, spec: EngineSpec) -> bool: ...
+
 
 class AskedAhead:
     """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
@@ -42,6 +45,7 @@ class AskedAhead:
         return False  # even a closed session must not let the function go on to the models themselves
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        require_asking(self._call, spec)
         theirs = self._call.submit_ahead(spec, op, payloads, settings, self._urgency)
         mine = [Reply() for _ in theirs]
         pass_on(self._call, theirs, mine)
@@ -58,6 +62,12 @@ class AskedAhead:
 
     def close(self) -> None:
         """Nothing is its own."""
+
+
+def require_asking(call: Call, spec: EngineSpec) -> None:
+    """Raises: Withheld if nothing may run ahead there; a function would wait until the framework's run has asked."""
+    if call.withholds(spec):
+        raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
 
 
 def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:

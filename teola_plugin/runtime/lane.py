@@ -296,6 +296,11 @@ class Lane:
             self._ledger.let_go(reader, Cancelled("the item was cancelled"))
         self.pump_soon()
 
+    def withdraw(self, reader: int, agrees: Callable[[], bool]) -> None:
+        """Let go of an item that no instance has begun, if this function agrees."""
+        if self._ledger.is_unbegun(reader) and agrees():
+            self.cancel((reader,))
+
     def audit(self) -> None:
         """The watchdog: see `Ledger.audit`."""
         self._ledger.audit()

@@ -89,6 +89,11 @@ class Ledger:
         debt = self.owed.get(item_id)
         return debt if debt and debt.engine is not None and debt.attempt == attempt else None
 
+    def is_unbegun(self, reader: int) -> bool:
+        """Whether the reader waits for an item that was not attempted yet."""
+        debt = self.owed.get(self._reading.get(reader, 0))
+        return debt is not None and debt.attempt == 0
+
     def free(self, item_id: int, attempt: int) -> None:
         """An attempt ended that nobody waits for: its slot is free."""
         if self._let_run.get(item_id) == attempt:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import Context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from teola_plugin import forks, loops
@@ -146,6 +147,7 @@ class LocalHost:
         ]
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
+            reply.withdraw = partial(self._withdraw, engine, item.id)
         whose = items[0].id if owner == 0 and items else owner
         depth, remaining_s, own_s = urgency.depth, urgency.remaining_s, urgency.own_s
         request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, gives_way=gives_way)
@@ -160,6 +162,15 @@ class LocalHost:
                 lane.cancel(ids)
 
         self.soon(cancel)
+
+    def _withdraw(self, engine: Engine, item_id: int, agrees: Callable[[], bool]) -> None:
+        """See `Reply.withdraw`."""
+
+        def withdraw() -> None:
+            if lane := self._lanes.get(engine):
+                lane.withdraw(item_id, agrees)
+
+        self.soon(withdraw)
 
     def rescale(self, engine: Engine) -> None:
         """The engine's `instances` have changed: use the new ones, and give no more work to those that went."""

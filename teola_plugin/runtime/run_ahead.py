@@ -23,6 +23,7 @@ from teola_plugin import seams
 from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.errors import ItemsError
 from teola_plugin.events import PrimitiveRan
+from teola_plugin.failures import Withheld
 from teola_plugin.graph import DECODES, PIPELINE, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
@@ -336,7 +337,7 @@ class RunAhead:
             with seams.active(session):
                 try:
                     events = _made(self._plan, p, tag, await function.call(*args))
-                except (Exception, asyncio.CancelledError) as e:
+                except (Exception, Withheld, asyncio.CancelledError) as e:
                     events = _lost(p, tag, e)
             ended(events, started_s)
 
@@ -372,7 +373,7 @@ class RunAhead:
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
         try:
             return _made(self._plan, p, tag, function.call(*args))
-        except Exception as e:  # the user's function; the framework's run will meet the same error in its own place
+        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet it in its own place
             return _lost(p, tag, e)
 
     def _request(self, ready: Ready) -> None:

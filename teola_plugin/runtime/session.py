@@ -25,13 +25,16 @@ from teola_plugin.effects import NOTHING, Assumed
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
+from teola_plugin.failures import Withheld
 from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
+from teola_plugin.providers import Provider
 from teola_plugin.runtime import asides
-from teola_plugin.runtime.asking import AskedAhead, pass_on
+from teola_plugin.runtime.asking import AskedAhead, pass_on, require_asking
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.lockstep import Lockstep
+from teola_plugin.runtime.outside import Outside, provider_of
 from teola_plugin.runtime.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
@@ -96,6 +99,7 @@ class Session:
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
+        self._outside = Outside(self._leave)
         self._fronts: list[_Front] = []
         self._is_alone = False
         self._is_ahead = False
@@ -193,6 +197,8 @@ class Session:
         is_guess: bool = False,
     ) -> list[Reply]:  # fmt: skip
         engine = engine_for(spec)
+        provider = self._provider_of(spec)
+        asks = self._outside.may_ask(provider)
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
@@ -202,11 +208,12 @@ class Session:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                slot = self._slots.ahead(key_of(spec, op, payload, settings), stamp, shares=op)
+                slot = self._slots.ahead(key_of(spec, op, payload, settings), stamp, shares=op, asks=asks)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
-                    fresh.append(self._to_submit(self._bound(payload), slot.reply))
+                    self._outside.ask(provider, slot.reply, is_own=False)
+                    fresh.append(self._to_submit(self._bound(payload, slot.reply), slot.reply))
                     missing.append(slot.reply)
                 replies.append(slot.reply)
         submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
@@ -220,12 +227,24 @@ class Session:
             given_up = [self._slots.give_up(reply) for reply in replies]
         return all(given_up)
 
+    def _leave(self, reply: Reply) -> bool:
+        """Leave the slot of this reply. Returns whether the framework's run had not taken it."""
+        with kept_off, self._lock:
+            return self._slots.give_up(reply)
+
+    def withholds(self, spec: EngineSpec) -> bool:
+        """Whether nothing may run ahead at the provider of this engine."""
+        return not self._outside.may_ask(self._provider_of(spec))
+
+    def _provider_of(self, spec: EngineSpec) -> Provider | None:
+        return provider_of(spec)
+
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
         places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
         """See `run_ahead.Ahead`."""
-        if self._is_closed or not self._host.begins_at_once(engine_for(spec), len(payloads)):
+        if self._is_closed or self.withholds(spec) or not self._host.begins_at_once(engine_for(spec), len(payloads)):
             return None
         return self._ahead(spec, op, payloads, settings, urgency, is_guess=True)
 
@@ -240,9 +259,10 @@ class Session:
         if (
             engine.capabilities.prefix
             and isinstance(text, str)
-            and not (self._is_closed or self._host.is_saturated(engine))
+            and not (self._is_closed or self._host.is_saturated(engine) or self.withholds(spec))
         ):
             self._prefills.append(Reply())
+            self._outside.ask(self._provider_of(spec), self._prefills[-1], is_own=False)
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
     def asking(self, urgency: Urgency) -> AskedAhead | _Inner:
@@ -260,7 +280,7 @@ class Session:
                 with seams.active(session):
                     yield
                 failed = False
-            except Exception as e:  # the framework's run will meet it in its own place
+            except (Exception, Withheld) as e:  # the framework's run will meet it in its own place
                 log.debug("%s was lost in the run-ahead: %r", name or work, e)
             finally:
                 if name:
@@ -280,18 +300,21 @@ class Session:
                 begun.cancel()
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        """`seams.Session.claim` for a function that runs ahead."""
+        """`seams.Session.claim` for a function that runs ahead. Raises: Withheld."""
+        provider = self._provider_of(spec)
         with kept_off, self._lock:
             if self._is_closed:
                 return _ended_reply(), False
-            slot = self._slots.ahead(key_of(spec, op, payload, settings))
+            slot = self._slots.ahead(key_of(spec, op, payload, settings), asks=self._outside.may_ask(provider))
+            if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
+                self._outside.ask(provider, slot.reply, is_own=False)
+        if slot.outcome == "left":
+            raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
         """What a function that runs ahead asked for is no longer wanted by it: it failed, or was stopped."""
-        with kept_off, self._lock:
-            is_unwanted = self._slots.give_up(reply)
-        if is_unwanted:
+        if self._leave(reply):
             reply.cancel_unless_ended()
 
     @property
@@ -318,14 +341,15 @@ class Session:
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         """See `seams.Session.ask`."""
         engine = engine_for(spec)
+        provider = self._provider_of(spec)
         stamp = _stamp(engine)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
         with kept_off, self._lock:
             if self._is_closed or (self._is_alone and op not in SHARED):  # there is no slot to look for
-                fresh = [(self._bound(payload), Reply()) for payload in payloads]
-                replies, payloads = [reply for _, reply in fresh], ()
+                replies = [Reply() for _ in payloads]
+                fresh, payloads = list(zip(payloads, replies, strict=True)), ()
                 if not self._is_closed:
                     self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
             for payload in payloads:
@@ -334,8 +358,11 @@ class Session:
                     shared.append((slot.source, payload, slot.reply))
                 replies.append(slot.reply)
                 if slot.outcome != "hit":
-                    fresh.append((self._bound(payload), slot.reply))
+                    fresh.append((payload, slot.reply))
                 self._events.append(Retired(engine.name, op, slot.outcome, time.perf_counter()))
+        for _, reply in fresh:
+            self._outside.ask(provider, reply, is_own=True)
+        fresh = [(self._bound(payload, reply), reply) for payload, reply in fresh]
         submit = partial(self._submit, engine, op, settings=settings, urgency=self._retiring, spec=spec)
         submit(fresh)
         self._take_over(shared, submit)
@@ -345,17 +372,22 @@ class Session:
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
+        provider = self._provider_of(spec)
         with kept_off, self._lock:
             if self._is_closed:
-                return Reply(), True
+                self._outside.ask(provider, reply := Reply(), is_own=True)
+                return reply, True
             slot = self._retire(key_of(spec, op, payload, settings))
-        if slot.outcome == "hit" and (reply := taken_over(slot.reply)):
+        if slot.outcome == "hit" and (taken := taken_over(slot.reply)):
             with kept_off, self._lock:
                 self._slots.is_taken_over(slot.reply)
-            slot = Next(reply, "miss")
+            slot = Next(taken, "miss")
         self._events.append(Retired(spec.name or spec.kind, op, slot.outcome, asked_s := time.perf_counter()))
         self._will_await([slot.reply])
-        if slot.outcome != "hit":
+        if slot.outcome == "hit":
+            self._outside.take(slot.reply)
+        else:
+            self._outside.ask(provider, slot.reply, is_own=True)
             slot.reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
         return slot.reply, slot.outcome != "hit"
 
@@ -458,9 +490,11 @@ class Session:
             self._host.soon(slot.outdated.cancel_unless_ended)
         return slot
 
-    def _bound(self, payload: Any) -> Any:
+    def _bound(self, payload: Any, reply: Reply) -> Any:
         """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
-        return replace(payload, loop=self._loop) if isinstance(payload, Foreign) and payload.is_async else payload
+        if not isinstance(payload, Foreign):
+            return payload
+        return replace(payload, loop=self._loop if payload.is_async else None, provider_call=reply.provider_call)
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
         return queued(payload, reply)
@@ -472,7 +506,7 @@ class Session:
 
         def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
             if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:
-                submit([(self._bound(payload), reply)])
+                submit([(self._bound(payload, reply), reply)])
             else:
                 reply.put(outcome)
 
@@ -508,6 +542,16 @@ class _Inner(Session):
     @property
     def is_closed(self) -> bool:
         return False  # as with `AskedAhead`
+
+    def _provider_of(self, spec: EngineSpec) -> None:
+        """The call around it asks, or does not."""
+
+    def withholds(self, spec: EngineSpec) -> bool:
+        return self._outer.withholds(spec)
+
+    def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        require_asking(self._outer, spec)
+        return super().ask(spec, op, payloads, settings)
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:

@@ -29,8 +29,9 @@ SHARED = ("embedding", "reranking", "searching")
 class Next(NamedTuple):
     """A slot that was reached.
 
-    `outcome`: "hit" (somebody has it computed), "miss" (whoever reached it has to) or "stale" (likewise, for the store
-    has changed; `outdated` is what was on its way). `source`: of a slot that shares, the reply that it takes over.
+    `outcome`: "hit" (somebody has it computed), "miss" (whoever reached it has to), "stale" (likewise, for the store
+    has changed; `outdated` is what was on its way) or "left" (it is left to the framework's run). `source`: of a slot
+    that shares, the reply that it takes over.
     """
 
     reply: Reply
@@ -51,6 +52,9 @@ class _Slot:
 
     is_given_up: bool = False
     """Its reply is, or will be, Cancelled."""
+
+    is_left: bool = False
+    """The run-ahead was not to ask; it gets what the framework's run asks for, if that comes here."""
 
     since_s: float = field(default_factory=time.perf_counter)
 
@@ -91,20 +95,24 @@ class Slots:
         self.lead_s = 0.0
         self._by_key: dict[Hashable, _OfKey] = {}
 
-    def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
-        """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over."""
+    def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
+        """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over.
+
+        Without `asks`, what nobody has computed yet is left to the framework's run.
+        """
         entry = self._by_key.setdefault(key, _OfKey())
+        fresh = "miss" if asks else "left"
         for at in range(entry.taken, len(entry.slots)) if entry.has_given_up else ():
             if entry.slots[at].is_given_up:
-                entry.slots[at] = _Slot(Reply(), stamp)
-                return Next(entry.slots[at].reply, "miss")
+                entry.slots[at] = _Slot(Reply(), stamp, is_left=not asks)
+                return Next(entry.slots[at].reply, fresh)
         at, entry.ahead = entry.ahead, entry.ahead + 1
         if at < len(entry.slots):
             return Next(entry.slots[at].reply, "hit")
         if source := entry.share(shares):
             return Next(entry.slots[at].reply, "hit", source)
-        entry.slots.append(_Slot(Reply(), stamp))
-        return Next(entry.slots[at].reply, "miss")
+        entry.slots.append(_Slot(Reply(), stamp, is_left=not asks))
+        return Next(entry.slots[at].reply, fresh)
 
     def retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
         """The next one for the framework's run."""
@@ -116,6 +124,9 @@ class Slots:
             entry.slots.append(_Slot(Reply(), stamp, is_ours=True))
             return Next(entry.slots[at].reply, "miss")
         slot = entry.slots[at]
+        if slot.is_left and not slot.is_given_up:
+            slot.is_left, slot.is_ours, slot.stamp = False, True, stamp
+            return Next(slot.reply, "miss")
         if slot.is_given_up:
             entry.slots[at] = _Slot(Reply(), stamp)
             return Next(entry.slots[at].reply, "miss")
@@ -147,4 +158,5 @@ class Slots:
         self._by_key.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
         ours = sum(slot.is_ours for entry in entries for slot in entry.slots[: entry.ahead])
-        return [slot.reply for slot in left], sum(not slot.is_shared for slot in left), ours
+        wasted = sum(not (slot.is_shared or slot.is_left) for slot in left)
+        return [slot.reply for slot in left], wasted, ours

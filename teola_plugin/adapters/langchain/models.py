@@ -38,6 +38,7 @@ from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.adapters.naming import unique
+from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.errors import GraphError, TeolaError
@@ -201,7 +202,7 @@ def spec_of(model: Model) -> EngineSpec:
     """The engine that a foreign model is: a thread that calls it."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
     name = unique(shown if isinstance(shown, str) else type(model).__name__, ())
-    return EngineSpec("python", model, name, is_outside=True)
+    return EngineSpec("python", model, name, service_of(model))
 
 
 def _foreign(
@@ -310,6 +311,7 @@ def _completion(result: ChatResult | LLMResult) -> Completion:
 
 def instrument_model(cls: type) -> None:
     """Let calls of a foreign model's class share what ran ahead."""
+    hold_retries()
     instrument(cls, "_generate", _sharing_generate)
     instrument(cls, "_agenerate", _sharing_agenerate)
     instrument(cls, "_should_stream", _whole_if_unheard)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 
+from teola_plugin.providers import running, running_as
 from teola_plugin.seams import active, current, instrument, is_unheard
 
 T = TypeVar("T")
@@ -25,11 +26,11 @@ def apart(context: Context, function: Callable[[], T]) -> T:
 
     Clients of hosted models take credentials from the context; the config is the framework's run's alone.
     """
-    session = current()
+    session, call = current(), running()
 
     def run() -> T:
         var_child_runnable_config.set(None)
-        with active(session):
+        with active(session), running_as(call):
             return function()
 
     return context.copy().run(run)
@@ -37,11 +38,11 @@ def apart(context: Context, function: Callable[[], T]) -> T:
 
 async def aapart(context: Context, function: Callable[[], Awaitable[T]]) -> T:
     """`apart` for a coroutine function."""
-    session = current()
+    session, call = current(), running()
 
     async def run() -> T:
         var_child_runnable_config.set(None)
-        with active(session):
+        with active(session), running_as(call):
             return await function()
 
     return await asyncio.get_running_loop().create_task(run(), context=context.copy())

@@ -136,7 +136,7 @@ def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | Non
     session = current()
     if key is None or session is None or _talkative.get(tool) or not _is_said_to_read(tool):
         return None
-    return session.claim(EngineSpec("python", tool, tool.name, is_outside=True), "tool", (key, is_async), {})
+    return session.claim(EngineSpec("python", tool, tool.name), "tool", (key, is_async), {})
 
 
 def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:

@@ -20,6 +20,7 @@ from llama_index.core.llms.structured_llm import StructuredLLM
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
+from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
 from teola_plugin.seams import active, ashare, current, instrument, share
@@ -71,6 +72,7 @@ def install() -> None:
         from llama_index.llms.openai import OpenAI  # OpenAILike is a subclass
     except ImportError:
         return
+    hold_retries()
     for method in SYNC:
         instrument(OpenAI, method, _sync_seam(method))
     for method in ASYNC:
@@ -90,7 +92,7 @@ class _Request:
 
     @property
     def spec(self) -> EngineSpec:
-        return EngineSpec("python", self.llm, "llm", is_outside=True)
+        return EngineSpec("python", self.llm, "llm", service_of(self.llm))
 
     @property
     def payload(self) -> Foreign:

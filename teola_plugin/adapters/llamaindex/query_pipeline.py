@@ -43,6 +43,7 @@ from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query, add_transform
 from teola_plugin.adapters.plain import is_plain, on_own_copies
 from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.service import service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Ref
@@ -263,7 +264,7 @@ def _generated(draft: Draft, module: Any) -> _Work | None:
     if module.streaming:
         draft.leave("TB210", module)
         return None
-    return _by_itself(draft, module, ("llm", EngineSpec("python", module.llm, "llm", is_outside=True)))
+    return _by_itself(draft, module, ("llm", EngineSpec("python", module.llm, "llm", service_of(module.llm))))
 
 
 def _asked(draft: Draft, module: Any) -> _Work | None:

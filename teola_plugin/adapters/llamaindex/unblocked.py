@@ -198,7 +198,6 @@ class _Noting:
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         reply, is_mine = self._session().claim(spec, op, payload, settings)
-        reply.is_final = is_mine
         self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
         return reply, is_mine
 

@@ -38,6 +38,7 @@ from teola_plugin import forks, shown
 from teola_plugin.chat import Chat, Message, Tool, read_chat, write_chat
 from teola_plugin.engines import Batch, Capabilities, Completion, Emit, Item
 from teola_plugin.errors import DeadlineExceeded, EngineError, EngineUnavailable, TeolaError
+from teola_plugin.providers import origin_of
 from teola_plugin.runtime.engines.item_tasks import ItemTasks, Tell
 from teola_plugin.runtime.engines.openai_limits import (
     MAX_ATTEMPTS,
@@ -45,7 +46,6 @@ from teola_plugin.runtime.engines.openai_limits import (
     Ticket,
     is_transient,
     retried,
-    retry_after_s,
 )
 from teola_plugin.runtime.engines.openai_probe import Kind, Server, probe
 from teola_plugin.runtime.engines.openai_protocol import Endpoint, Request, failure, refused_fields
@@ -117,6 +117,7 @@ class OpenAIEngine:
         self._clock = clock
         self._sleep = sleep
         self._budget = Budget(requests_per_minute, tokens_per_minute)
+        self.provider = origin_of(self.address)
         self._starter = Worker(f"{name}-starter")  # importing the client takes seconds
         self._begin()
         forks.in_child(self._begin_anew)
@@ -274,12 +275,7 @@ class OpenAIEngine:
         answer.begin()
         async with connection.slots:
             ticket = await self._ticket(connection, item, request.tokens)
-            try:
-                stream = await self._sent(connection, request)
-            except Exception as e:
-                if getattr(e, "status_code", None) == 429 and (wait_s := retry_after_s(e)):
-                    self._budget.hold(self._clock() + wait_s)
-                raise
+            stream = await self._sent(connection, request)
             async with stream:
                 await read_answer(stream, answer, f"engine {self.name!r}: {self.address}", request.text)
             if answer.prompt_tokens:

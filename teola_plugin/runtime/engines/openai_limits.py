@@ -7,12 +7,14 @@ twice as much in its first minute: a full bucket, and what refills it.) The toke
 has ended, so it takes as many as it may need at first and gives back what it did not. Pure: the caller reads the clock.
 
 **Retries.** After 408, 409, 429, 5xx and broken connections; as late as the service says (`Retry-After`), otherwise
-after a random time that doubles. Not after a quota that is used up, which no waiting brings back.
+after a random time that doubles. Not after a quota that is used up, which no waiting brings back. Only the request that
+was refused waits: the service may have meant its caller, or its size, and tells others what it wants of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -36,6 +38,9 @@ MAX_ATTEMPTS = 6
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 """With six attempts, 15 s at most are waited in all, unless the service itself names a later time."""
+
+LONGEST_RETRY_AFTER_S = 120.0
+"""The longest wait that is honoured; as in the SDK of OpenAI (`MAX_RETRY_AFTER_DELAY`)."""
 
 TRANSIENT = (408, 409, 429)
 USED_UP = "insufficient_quota"
@@ -61,20 +66,18 @@ class Budget:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     _tickets: deque[Ticket] = field(default_factory=deque)
-    _held_until_s: float = -math.inf
 
     def delay_s(self, now_s: float, tokens: int) -> float:
         """How long a request of so many tokens must wait from now on. Infinite if it is larger than the budget."""
         while self._tickets and self._tickets[0].at_s <= now_s - PERIOD_S:
             self._tickets.popleft()
-        held_s = max(0.0, self._held_until_s - now_s)
         requests, used = len(self._tickets), sum(ticket.tokens for ticket in self._tickets)
         if self._fits(requests, used, tokens):
-            return held_s
+            return 0.0
         for ticket in self._tickets:
             requests, used = requests - 1, used - ticket.tokens
             if self._fits(requests, used, tokens):
-                return max(held_s, ticket.at_s + PERIOD_S - now_s)
+                return max(0.0, ticket.at_s + PERIOD_S - now_s)
         return math.inf
 
     def take(self, now_s: float, tokens: int) -> Ticket:
@@ -85,10 +88,6 @@ class Budget:
     def settle(self, ticket: Ticket, tokens: int) -> None:
         """The request has ended and used so many tokens."""
         ticket.tokens = tokens
-
-    def hold(self, until_s: float) -> None:
-        """The service wants to hear of nobody before then."""
-        self._held_until_s = max(self._held_until_s, until_s)
 
     def _fits(self, requests: int, used: int, tokens: int) -> bool:
         if self.requests_per_minute is not None and requests >= self.requests_per_minute:
@@ -119,17 +118,21 @@ def is_transient(error: BaseException) -> bool:
 
 
 def retry_after_s(error: BaseException | None, wall_clock: Callable[[], float] = time.time) -> float | None:
-    """The wait that the service asked for, in seconds or as a date."""
+    """The wait that the service asked for, in seconds or as a date; None if that makes no sense or is too long."""
     headers = getattr(getattr(error, "response", None), "headers", {})
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):
-            continue
-    try:
-        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - wall_clock())
-    except (KeyError, ValueError):
-        return None
+    for name, seconds in (("retry-after-ms", _milliseconds), ("retry-after", float), ("retry-after", _until)):
+        with contextlib.suppress(KeyError, ValueError, TypeError, OverflowError, OSError):
+            wait_s = seconds(headers[name]) - (wall_clock() if seconds is _until else 0.0)
+            return wait_s if 0 < wait_s <= LONGEST_RETRY_AFTER_S else None  # nan is neither
+    return None
+
+
+def _milliseconds(text: str) -> float:
+    return float(text) / 1000
+
+
+def _until(date: str) -> float:
+    return parsedate_to_datetime(date).timestamp()
 
 
 def backoff_s(state: RetryCallState) -> float:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from functools import partial
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed, Foreign, Item
 from teola_plugin.errors import Cancelled, EngineClosed
+from teola_plugin.providers import ProviderCall
 from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ITEMS = 16
@@ -63,12 +65,15 @@ class PythonEngine:
             return await self._worker.call(lambda: _called(payload))
         call = partial(payload.stream, telling) if payload.is_streamed and payload.stream else payload.call
         if not payload.is_async:
-            return await self._worker.call(lambda: _called(call) if payload.first.is_me(self) else _TAKEN_OVER)
+            return await self._worker.call(
+                lambda: _called(call, payload.provider_call) if payload.first.is_me(self) else _TAKEN_OVER
+            )
         if payload.loop is None or not payload.loop.is_running():
             raise EngineClosed("the event loop of the caller is not running")
         if not payload.first.is_me(self):
             return _TAKEN_OVER
-        return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, _awaited(call), payload.loop))
+        work = _awaited(call, payload.provider_call)
+        return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, work, payload.loop))
 
     def abort(self, ids: Sequence[int]) -> None:
         """Cancel these calls. One that a thread has begun runs on, a stream to its next piece; nobody waits for it."""
@@ -99,17 +104,23 @@ class _Telling:
 _TAKEN_OVER = Failed(Cancelled("who waits for the call makes it"))
 
 
-def _called(call: Callable[[], Any]) -> Done | Failed:
+def _under_way(call: ProviderCall | None) -> AbstractContextManager[None]:
+    return call.under_way() if call else nullcontext()
+
+
+def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) -> Done | Failed:
     """The model's error is a value here: a future takes no StopIteration, and an exit would end the host."""
     try:
-        return Done(call())
+        with _under_way(provider_call):
+            return Done(call())
     except BaseException as e:  # around an engine's run: it is raised again where the framework asks for the reply
         return Failed(e)
 
 
-async def _awaited(call: Callable[[], Awaitable[Any]]) -> Done | Failed:
+async def _awaited(call: Callable[[], Awaitable[Any]], provider_call: ProviderCall | None) -> Done | Failed:
     try:
-        return Done(await call())
+        with _under_way(provider_call):
+            return Done(await call())
     except asyncio.CancelledError:
         raise
     except BaseException as e:  # see `_called`

@@ -1,0 +1,80 @@
+"""What one call asks of providers outside this process: whether it may ask ahead, and what follows from a failure.
+
+After a failure nothing more of the call runs ahead at that provider (the framework's run asks itself when it gets
+there), and what is queued for it and not begun is withdrawn. The breaker of the provider hears of every end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+from teola_plugin import providers
+from teola_plugin.engines import EngineSpec, Failed
+from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, Overloaded
+from teola_plugin.finalizers import kept_off
+from teola_plugin.providers import Provider, ProviderCall
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.seams import Reply
+
+OURS = (Cancelled, DeadlineExceeded, EngineClosed, Overloaded, asyncio.CancelledError)
+"""Ends that say nothing of the provider."""
+
+
+def provider_of(spec: EngineSpec) -> Provider | None:
+    """The provider behind an engine; None if the engine runs in this process, or is a process of ours."""
+    engine = engine_for(spec)
+    if not engine.capabilities.remote:
+        return None
+    named: tuple[Hashable, ...] = (spec.provider, getattr(engine, "provider", None), spec.key)
+    return providers.provider(next(key for key in named if key is not None))
+
+
+class Outside:
+    """Of one call. Safe to use from any thread."""
+
+    def __init__(self, leave: Callable[[Reply], bool]) -> None:
+        """`leave`: give up the slot of a reply. It returns whether that could be done."""
+        self._leave = leave
+        self._lock = threading.RLock()
+        self._failed: set[Provider] = set()
+        self._open: dict[Provider, dict[Reply, None]] = {}  # asked ahead, in order
+
+    def may_ask(self, provider: Provider | None) -> bool:
+        """Whether requests to the provider may run ahead."""
+        return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
+
+    def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool) -> None:
+        """The reply is asked for, by the framework's own run or ahead of it."""
+        if provider is None:
+            return
+        if reply.provider_call:  # the framework's run took it over before an engine had begun it
+            reply.provider_call.is_own = reply.provider_call.is_taken = True
+            return
+        reply.provider_call = ProviderCall(provider, is_own=is_own)
+        if not is_own:
+            with kept_off, self._lock:
+                self._open.setdefault(provider, {})[reply] = None
+        reply.when_ended(lambda: self._ended(provider, reply))
+
+    def take(self, reply: Reply) -> None:
+        """The framework's run waits for what was asked ahead."""
+        if reply.provider_call:
+            reply.provider_call.is_taken = True
+
+    def _ended(self, provider: Provider, reply: Reply) -> None:
+        outcome = reply.outcome
+        error = outcome.error if isinstance(outcome, Failed) else None
+        with kept_off, self._lock:
+            mine = self._open.get(provider, {})
+            mine.pop(reply, None)
+            if isinstance(error, OURS):
+                return
+            queued = list(mine) if error else ()
+            if error:
+                self._failed.add(provider)
+        provider.heard(error, time.monotonic())
+        for other in queued:
+            other.withdraw(lambda other=other: self._leave(other))  # type: ignore[misc]

@@ -1,0 +1,398 @@
+"""Providers: when they are asked ahead, whose errors stand, and which models are clients of one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from langchain_openai import ChatOpenAI, OpenAI
+from llama_index.llms.openai_like import OpenAILike
+
+from teola_plugin import providers
+from teola_plugin.adapters.service import service_of
+from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
+from teola_plugin.errors import Cancelled
+from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
+from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, Provider, ProviderCall
+from teola_plugin.runtime.engines.openai import OpenAIEngine
+from teola_plugin.runtime.engines.python import MAX_ITEMS
+from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.outside import provider_of
+from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.slots import Slots
+from teola_plugin.seams import Reply, active, share
+from tests.fakes import FakeEngine
+
+# --- the breaker -----------------------------------------------------------------------------------------------------
+
+GOOD, OUTAGE, BAD = "+", "!", "-"
+
+
+def breaker(*ends: tuple[float, str]) -> Breaker:
+    """A breaker that heard of these ends, at these times."""
+    made = Breaker()
+    for now_s, ended in ends:
+        if ended == GOOD:
+            made.succeeded()
+        else:
+            made.failed(now_s, is_outage=ended == OUTAGE)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ends", "now_s", "may_ask"),
+    [
+        ([], 0, True),
+        ([(0, OUTAGE)], 0, False),
+        ([(0, OUTAGE)], 1e6, False),  # half open: a request of the framework's own is the probe
+        ([(0, OUTAGE), (0, GOOD)], FIRST_PAUSE_S - 0.1, False),
+        ([(0, OUTAGE), (0, GOOD)], FIRST_PAUSE_S, True),
+        ([(0, OUTAGE), *[(0, GOOD)] * (ENOUGH - 1)], 1, False),
+        ([(0, OUTAGE), *[(0, GOOD)] * ENOUGH], 1, True),
+        ([(0, OUTAGE), (4, OUTAGE), (4, GOOD)], FIRST_PAUSE_S, False),  # the outage went on
+        ([(0, OUTAGE), (4, OUTAGE), (4, GOOD)], 4 + FIRST_PAUSE_S, True),
+        ([(0, BAD)] * (FEW - 1), 0, True),
+        ([(0, BAD)] * FEW, 0, False),
+        ([*[(0, BAD)] * (FEW - 1), (0, GOOD), (0, BAD)], 0, True),
+        ([(0, OUTAGE), (5, GOOD), (6, OUTAGE), (6, GOOD)], 6 + FIRST_PAUSE_S, False),  # twice as long
+        ([(0, OUTAGE), (5, GOOD), (6, OUTAGE), (6, GOOD)], 6 + 2 * FIRST_PAUSE_S, True),
+        ([(0, OUTAGE), (5, GOOD), (6, BAD)], 6, True),  # it had closed, and one such failure opens nothing
+        ([(0, OUTAGE), *[(0, GOOD)] * ENOUGH, (6, OUTAGE), (6, GOOD)], 6 + FIRST_PAUSE_S, True),  # as if it were new
+    ],
+)
+def test_when_a_provider_is_asked_ahead(ends: Sequence[tuple[float, str]], now_s: float, may_ask: bool) -> None:
+    assert breaker(*ends).may_ask(now_s) is may_ask
+
+
+def test_a_pause_grows_to_a_bound() -> None:
+    made, now_s = Breaker(), 0.0
+    for _ in range(20):
+        made.failed(now_s, is_outage=True)
+        made.succeeded()
+        assert made.until_s - now_s <= LONGEST_PAUSE_S
+        now_s = made.until_s
+    assert made.until_s - now_s == 0
+    made.failed(now_s, is_outage=True)
+    assert made.until_s - now_s == LONGEST_PAUSE_S
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def of_status(status: int) -> Exception:
+    response = httpx.Response(status, request=httpx.Request("POST", "http://x"))
+    return openai.APIStatusError("no", response=response, body=None)
+
+
+def of_response(status: int) -> Exception:
+    return httpx.HTTPStatusError(
+        "no", request=httpx.Request("POST", "http://x"), response=httpx.Response(status)
+    )  # as in requests
+
+
+def caused_by(error: Exception) -> Exception:
+    told = openai.APIConnectionError(request=httpx.Request("POST", "http://x"))
+    told.__cause__ = error
+    return told
+
+
+@pytest.mark.parametrize(
+    ("error", "of_service", "of_company", "outage"),
+    [
+        *((of_status(status), True, True, True) for status in (408, 409, 425, 429, 502, 503, 504, 529)),
+        *((of_response(status), True, True, True) for status in (429, 503)),
+        *((of_status(status), True, False, True) for status in (500, 501, 599)),
+        *((of_status(status), True, False, False) for status in (400, 401, 403, 404, 422)),
+        (caused_by(httpx.ConnectError("refused")), True, True, True),
+        (caused_by(httpx.PoolTimeout("full")), True, True, True),
+        (ConnectionResetError(), True, True, True),
+        (TimeoutError(), True, True, True),
+        (ValueError("no"), False, False, False),
+        (AttributeError("run_manager"), False, False, False),
+        (FileNotFoundError(404, "nothing there"), False, False, False),
+        (Cancelled("as planned"), False, False, False),
+        (KeyboardInterrupt(), False, False, False),
+        (SystemExit(429), False, False, False),
+    ],
+    ids=repr,
+)
+def test_what_an_error_says(error: BaseException, of_service: bool, of_company: bool, outage: bool) -> None:
+    assert (is_of_service(error), may_come_of_company(error), is_outage(error)) == (of_service, of_company, outage)
+
+
+def test_what_was_withheld_speaks_of_the_outage_and_is_no_answer() -> None:
+    error = Withheld("not again")
+    error.__cause__ = of_status(500)
+    assert is_outage(error)
+    assert status_of(error) == 500
+    assert not is_of_service(error)
+
+
+def test_a_circle_of_causes_ends() -> None:
+    one, other = ValueError(), ValueError()
+    one.__cause__, other.__cause__ = other, one
+    assert not is_of_service(one)
+
+
+# --- whose error stands ----------------------------------------------------------------------------------------------
+
+
+def ended(call: ProviderCall, *, is_taken: bool, beside: Sequence[ProviderCall] = ()) -> ProviderCall:
+    """The call, when it has ended beside these."""
+    for other in beside:
+        call.provider.begin(other)
+    with call.under_way():
+        call.is_taken = call.is_taken or is_taken
+    for other in beside:
+        call.provider.end(other)
+        other.over.set_result(None)
+    call.is_taken = True  # by the framework's run, at last
+    return call
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_error_stands_if_the_framework_would_have_got_it_itself(is_own: bool) -> None:
+    provider = Provider()
+    crowd, fault, wrong, odd = of_status(429), of_status(500), of_status(400), ValueError()
+
+    def stands(is_taken: bool, *beside: ProviderCall) -> list[bool]:
+        call = ended(ProviderCall(provider, is_own=is_own), is_taken=is_taken, beside=beside)
+        return [call.stands(error) for error in (crowd, fault, wrong, odd)]
+
+    ahead, own = (lambda: ProviderCall(provider, is_own=False)), (lambda: ProviderCall(provider, is_own=True))
+    assert stands(True) == [True, True, True, is_own]
+    assert stands(True, ahead()) == [False, True, True, is_own]
+    assert stands(True, own()) == ([True, True, True, True] if is_own else [False, True, True, False])
+    assert stands(False) == [is_own, is_own, True, is_own]
+
+
+def retry_after(error: Exception) -> None:
+    """What the client of an SDK does."""
+    try:
+        raise error
+    except openai.APIStatusError:
+        providers.hold_retry()
+
+
+def test_nothing_begins_ahead_once_an_attempt_has_failed() -> None:
+    provider = Provider()
+    waited_for, late, own = (ProviderCall(provider, is_own=is_own) for is_own in (True, False, True))
+    with waited_for.under_way():
+        retry_after(of_status(500))
+        with pytest.raises(Withheld), late.under_way():
+            pytest.fail("it was made")
+        with own.under_way():
+            assert not own.company
+
+
+def test_company_is_judged_by_the_last_attempt() -> None:
+    provider = Provider()
+    call, other = (ProviderCall(provider, is_own=False) for _ in range(2))
+    with call.under_way():
+        with other.under_way():
+            assert (call.company, other.company) == ([other.over], [call.over])
+        call.is_taken = True
+        providers.hold_retry()
+        assert call.company == []
+    assert call.stands(of_status(429))
+
+
+def test_a_request_that_runs_ahead_is_repeated_only_if_it_is_waited_for() -> None:
+    call = ProviderCall(Provider(), is_own=False)
+    providers.hold_retry()  # nothing runs ahead here
+    with call.under_way():
+        error = of_status(500)
+        with pytest.raises(Withheld) as raised:
+            retry_after(error)
+        assert raised.value.__cause__ is error
+        call.is_taken = True
+        providers.hold_retry()
+
+
+# --- which are one provider ------------------------------------------------------------------------------------------
+
+
+def chat(url: str, **more: Any) -> ChatOpenAI:
+    return ChatOpenAI(model="m", api_key="none", base_url=url, **more)  # type: ignore[arg-type,call-arg]
+
+
+def test_clients_of_one_server_are_one_provider() -> None:
+    server = [
+        chat("http://host:8000/v1"), chat("http://HOST:8000/other", temperature=1.0),
+        OpenAI(model="m", api_key="none", base_url="http://host:8000/v1"),  # type: ignore[arg-type,call-arg]
+        OpenAILike(model="m", api_key="none", api_base="http://host:8000/v1"),
+    ]  # fmt: skip
+    assert {service_of(model) for model in server} == {("http", "host", 8000)}
+    assert OpenAIEngine("m", "http://host:8000").provider == ("http", "host", 8000)
+    assert service_of(chat("https://host/v1")) == service_of(chat("https://host:443/v1")) == ("https", "host", 443)
+    assert len({*map(service_of, map(chat, ("http://host:8001", "http://host", "https://host", "http://h:8000")))}) == 4
+    assert service_of(Reply()) == "teola_plugin.seams.Reply"
+    assert providers.provider("a") is providers.provider("a") is not providers.provider("b")
+
+
+def test_own_engines_have_none() -> None:
+    engine = FakeEngine()
+    assert provider_of(EngineSpec("engine", engine)) is None
+    service = OpenAIEngine("m", "http://host:8000")
+    assert provider_of(EngineSpec("engine", service)) is providers.provider(("http", "host", 8000))
+    assert provider_of(EngineSpec("python", engine, "m", "here")) is providers.provider("here")
+    assert provider_of(EngineSpec("python", engine)) is not provider_of(EngineSpec("python", service))
+
+
+def test_only_the_providers_used_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "MAX_PROVIDERS", 2)
+    first, second = providers.provider(1), providers.provider(2)
+    assert providers.provider(1) is first
+    providers.provider(3)
+    assert providers.provider(1) is first
+    assert providers.provider(2) is not second
+
+
+# --- slots that are left to the framework's run ----------------------------------------------------------------------
+
+
+def test_what_is_not_asked_ahead_is_asked_by_the_framework_and_shared() -> None:
+    slots = Slots()
+    ahead = slots.ahead("k", asks=False)
+    assert ahead.outcome == "left"
+    taken = slots.retire("k")
+    assert (taken.outcome, taken.reply) == ("miss", ahead.reply)
+    assert slots.ahead("k", asks=False).outcome == "left"
+    left, wasted, shared = slots.clear()
+    assert (len(left), wasted, shared) == (1, 0, 1)
+
+
+def test_what_is_there_is_used_even_if_nothing_may_be_asked() -> None:
+    slots = Slots()
+    mine = slots.retire("k").reply
+    assert slots.ahead("k", asks=False) == (mine, "hit", None, None)
+    given_up = slots.ahead("k").reply
+    assert slots.give_up(given_up)
+    again = slots.ahead("k", asks=False)
+    assert (again.outcome, again.reply is given_up) == ("left", False)
+    assert slots.retire("k") == (again.reply, "miss", None, None)
+
+
+# --- one call --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host() -> Iterator[LocalHost]:
+    host = LocalHost()
+    yield host
+    host.close()
+
+
+class Model:
+    """Stands for a client; each call waits to be let go."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.begun: list[int] = []
+        self.may_end = [threading.Event() for _ in range(MAX_ITEMS + 5)]
+        self.spec = EngineSpec("python", self, "m", "there")
+
+    def payload(self, n: int) -> Foreign:
+        def call() -> int:
+            self.begun.append(n)
+            assert self.may_end[n].wait(20)
+            if self.error and n == 0:
+                raise self.error
+            return n
+
+        return Foreign(n, call)
+
+
+def test_after_a_failure_what_has_not_begun_is_withdrawn(host: LocalHost) -> None:
+    model, session = Model(of_status(500)), Session(host)
+    payloads = [model.payload(n) for n in range(MAX_ITEMS + 3)]
+    replies = session.submit_ahead(model.spec, "decoding", payloads, {}, Urgency())
+    kept, is_mine = session.claim(model.spec, "decoding", payloads[-1], {})
+    assert (kept, is_mine) == (replies[-1], False)  # waits in the queue, and the framework's run for it
+    model.may_end[0].set()
+    for reply in replies[MAX_ITEMS:-1]:
+        with pytest.raises(Cancelled):
+            reply.result()
+    for event in model.may_end:
+        event.set()
+    assert [reply.result() for reply in (*replies[1:MAX_ITEMS], kept)] == [*range(1, MAX_ITEMS), MAX_ITEMS + 2]
+    assert sorted(model.begun) == [*range(MAX_ITEMS), MAX_ITEMS + 2]
+
+    (later,) = session.submit_ahead(model.spec, "decoding", [model.payload(99)], {}, Urgency())
+    reply, is_mine = session.claim(model.spec, "decoding", payloads[MAX_ITEMS], {})
+    assert is_mine
+    with active(session):
+        assert share((reply, is_mine), lambda: "asked in place") == "asked in place"
+        claimed = session.claim(model.spec, "decoding", model.payload(99), {})
+        assert share(claimed, lambda: "shared") == "shared"
+    assert later.result() == "shared"
+    assert session.withholds(model.spec)
+    session.close()
+
+
+def test_a_function_that_runs_ahead_ends_where_it_may_not_ask(host: LocalHost) -> None:
+    model, session = Model(of_status(500)), Session(host)
+    (reply,) = session.submit_ahead(model.spec, "decoding", [model.payload(0)], {}, Urgency())
+    model.may_end[0].set()
+    with pytest.raises(openai.APIStatusError):
+        reply.result()
+    for asked in (session, Session(host)):  # this call, and the next one
+        inner = asked.asking(Urgency())
+        with pytest.raises(Withheld):
+            inner.claim(model.spec, "decoding", model.payload(1), {})
+        with pytest.raises(Withheld):
+            inner.ask(model.spec, "decoding", [model.payload(1)], {})
+        assert asked.guess(model.spec, "decoding", [model.payload(1)], {}, Urgency()) is None
+        asked.close()
+    assert model.begun == [0]
+
+
+def test_an_answer_of_the_framework_s_own_request_closes_the_breaker(host: LocalHost) -> None:
+    model = Model()
+    there = providers.provider("there")
+    there.heard(of_status(503), -1e6)  # the pause is over
+    session = Session(host)
+    assert session.withholds(model.spec)
+    claimed = session.claim(model.spec, "decoding", model.payload(1), {})
+    assert share(claimed, lambda: 1) == 1
+    assert not session.withholds(model.spec)
+    session.close()
+
+
+def test_an_error_raised_twice_has_the_same_traceback() -> None:
+    def depth() -> int:
+        with pytest.raises(ValueError, match="no") as raised:
+            reply.result()
+        return len(raised.traceback)
+
+    reply = Reply()
+    reply.put(Failed(ValueError("no")))
+    assert depth() == depth() == depth()
+
+
+def test_company_ends_before_the_framework_asks_again() -> None:
+    """A service that takes one request at a time refuses what came first; the run-ahead's is under way until then."""
+    provider = Provider()
+    reply, other = Reply(), ProviderCall(provider, is_own=False)
+    reply.provider_call = ProviderCall(provider, is_own=True)
+    seen: list[bool] = []
+    provider.begin(other)
+
+    def ended() -> None:
+        provider.end(other)
+        other.over.set_result(None)
+
+    def compute() -> str:
+        seen.append(other.over.done())
+        if not seen[-1]:
+            threading.Timer(0.05, ended).start()
+            raise of_status(429)
+        return "answer"
+
+    assert share((reply, True), compute) == "answer"
+    assert seen == [False, True]
+    assert reply.outcome != Done("answer")
