@@ -27,16 +27,18 @@ from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
+from teola_plugin.request_identity import keys_of, request_key
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.asking import AskedAhead, pass_on
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
-from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
+from teola_plugin.runtime.slots import SHARED, Next, Slots
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Asides, Items
+from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
@@ -195,6 +197,8 @@ class Session:
     ) -> list[Reply]:  # fmt: skip
         engine = engine_for(spec)
         stamp = _stamp(engine)
+        payloads, settings = snapshot(list(payloads)), snapshot(settings)
+        key = keys_of(spec, op, settings)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
@@ -202,7 +206,10 @@ class Session:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                slot = self._slots.ahead(key_of(spec, op, payload, settings), stamp, shares=op)
+                if not is_comparable(asked := key(payload)):  # the framework's run could not find it
+                    replies.append(_ended_reply("the item is like no other"))
+                    continue
+                slot = self._slots.ahead(asked, stamp, shares=op)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
@@ -280,10 +287,11 @@ class Session:
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead."""
+        key = request_key(spec, op, payload, settings)
         with kept_off, self._lock:
-            if self._is_closed:
+            if self._is_closed or not is_comparable(key):
                 return _ended_reply(), False
-            slot = self._slots.ahead(key_of(spec, op, payload, settings))
+            slot = self._slots.ahead(key)
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
@@ -318,6 +326,7 @@ class Session:
         """See `seams.Session.ask`."""
         engine = engine_for(spec)
         stamp = _stamp(engine)
+        payloads, settings = snapshot(list(payloads)), snapshot(settings)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
@@ -327,8 +336,9 @@ class Session:
                 replies, payloads = [reply for _, reply in fresh], ()
                 if not self._is_closed:
                     self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
+            key = keys_of(spec, op, settings if payloads else {})
             for payload in payloads:
-                slot = self._retire(key_of(spec, op, payload, settings), stamp, shares=op)
+                slot = self._retire(key(payload), stamp, shares=op)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 replies.append(slot.reply)
@@ -347,7 +357,7 @@ class Session:
         with kept_off, self._lock:
             if self._is_closed:
                 return Reply(), True
-            slot = self._retire(key_of(spec, op, payload, settings))
+            slot = self._retire(request_key(spec, op, payload, settings))
             self._events.append(Retired(spec.name or spec.kind, op, slot.outcome, asked_s := time.perf_counter()))
         self._will_await([slot.reply])
         if slot.outcome != "hit":
@@ -503,7 +513,7 @@ class _Inner(Session):
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:
-            slot = self._retire(key_of(spec, op, payload, settings))
+            slot = self._retire(request_key(spec, op, payload, settings))
         self._will_await([slot.reply])
         if slot.outcome == "hit":
             return slot.reply, False
@@ -541,9 +551,9 @@ class _Inner(Session):
         pass_on(self._outer, theirs, [reply for _, reply in work])
 
 
-def _ended_reply() -> Reply:
+def _ended_reply(why: str = "the call is over") -> Reply:
     reply = Reply()
-    reply.put(Failed(Cancelled("the call is over")))
+    reply.put(Failed(Cancelled(why)))
     return reply
 
 
