@@ -27,7 +27,8 @@ def usual_items(model: Any) -> int:
 
 def version_of(model: Any) -> Hashable:
     """Changes when somebody sets on the model what is no argument of a call: how much it reads, and its modules."""
-    return (getattr(model, "max_seq_length", None), *map(Same, getattr(model, "_modules", {}).values()))
+    modules = (*getattr(model, "_modules", {}).values(), getattr(model, "activation_fn", None))
+    return (getattr(model, "max_seq_length", None), *map(Same, modules))
 
 
 def prompted(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
