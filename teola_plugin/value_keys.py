@@ -283,6 +283,8 @@ def _found_telling(kind: type) -> Telling | None:
             return _secret
         if issubclass(kind, pydantic.BaseModel):
             return _model
+        if issubclass(kind, pydantic.AnyUrl):
+            return _url
     return _state if hasattr(kind, "__dataclass_fields__") else None
 
 
@@ -345,6 +347,10 @@ def _model(value: Any, teller: _Teller) -> Any:
 
 def _secret(value: Any, teller: _Teller) -> Any:
     return type(value), _Secret(teller.tell(value.get_secret_value()))
+
+
+def _url(value: Any, teller: _Teller) -> Any:
+    return type(value), str(value)
 
 
 def _array(value: Any, teller: _Teller) -> Any:

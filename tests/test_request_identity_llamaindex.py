@@ -40,7 +40,7 @@ from tests.request_variants import (
     variants,
     with_each_field,
 )
-from tests.test_llamaindex_models import Server
+from tests.test_llamaindex_models import Server, engine_of
 from tests.test_value_keys import Opaque, written
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -343,9 +343,7 @@ def test_a_model_that_is_changed_between_two_calls_is_asked_as_it_is(name: str, 
 
 def test_what_the_plan_asks_has_the_settings_of_the_model_at_that_time() -> None:
     llm = Server().model(is_chat_model=True)
-    synthesizer = get_response_synthesizer(llm=llm, response_mode="generation")
-    engine = RetrieverQueryEngine(index_of(Engines()).as_retriever(similarity_top_k=2), synthesizer)
-    request = adapter.trace(engine).functions["request"]
+    request = adapter.trace(engine_of(llm)).functions["request"]
     keys = []
     for temperature in (0.1, 0.9, 0.1):
         llm.temperature = temperature

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr
+from pydantic import AnyUrl, BaseModel, ConfigDict, HttpUrl, PrivateAttr, SecretStr
 
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.request_identity import keys_of, request_key
@@ -213,6 +213,8 @@ ALIKE: dict[str, list[Callable[[], Any]]] = {
     "times": [lambda: datetime.date(2026, 1, 2), lambda: datetime.datetime(2026, 1, 2),
               lambda: datetime.datetime(2026, 1, 2, fold=1), lambda: datetime.timedelta(1),
               lambda: datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC), lambda: UUID(int=1), lambda: UUID(int=2)],
+    "addresses": [lambda: AnyUrl("http://a/b"), lambda: HttpUrl("http://a/b"), lambda: "http://a/b",
+                  lambda: AnyUrl("http://a/b?"), lambda: AnyUrl("https://a/b")],
 }  # fmt: skip
 
 
