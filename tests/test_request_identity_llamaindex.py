@@ -126,7 +126,7 @@ def messages() -> dict[str, Callable[[], list[ChatMessage]]]:
     for block in (TextBlock(text="why"), ImageBlock(url="http://a/b.png"), AudioBlock(url="http://a/b.mp3"),
                   DocumentBlock(url="http://a/b.pdf", title="b")):  # fmt: skip
         for name in type(block).model_fields:
-            for number, value in enumerate(variants(getattr(block, name))):
+            for number, value in enumerate(each for each in variants(getattr(block, name)) if type(each) is not object):
                 changed = block.model_copy(update={name: value})
                 made[f"{type(block).__name__}.{name} {number}"] = lambda changed=changed: [
                     ChatMessage.model_construct(role=MessageRole.USER, additional_kwargs={}, blocks=[changed])
