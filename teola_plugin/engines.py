@@ -14,7 +14,6 @@ counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,32 +34,6 @@ REPEATABLE = frozenset({"embedding", "reranking", "searching", "partial_prefilli
 def is_repeatable(op: str, settings: Mapping[str, Any]) -> bool:
     """Running it twice gives the same. Of generations only the greedy ones: without `temperature` an LLM samples."""
     return op in REPEATABLE or (op == "decoding" and settings.get("temperature") == 0)
-
-
-def freeze(value: Any) -> Any:
-    """A hashable stand-in for nested dicts, lists, sets and arrays; equal values freeze equal.
-
-    >>> freeze({"b": [1, 2], "a": None}) == freeze({"a": None, "b": (1, 2)})
-    True
-    >>> freeze({1: "a"}) == freeze({"1": "a"})
-    False
-    """
-    numpy = sys.modules.get("numpy")  # whoever has an array has loaded it; it takes longer than all of ours
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return numpy.ascontiguousarray(value, dtype=numpy.float32).tobytes()
-    match value:
-        case str():
-            return value
-        case Mapping():
-            return ("dict", frozenset((freeze(k), freeze(v)) for k, v in value.items()))
-        case list() | tuple():
-            return tuple(freeze(v) for v in value)
-        case set() | frozenset():
-            return frozenset(map(freeze, value))
-        case bool() | float():  # True == 1 == 1.0, but a metadata filter tells them apart
-            return (type(value).__name__, value)
-        case _:
-            return value
 
 
 class Completion(str):

@@ -20,12 +20,13 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin import runtime
 from teola_plugin.chat import render_plainly
-from teola_plugin.engines import Completion, freeze
+from teola_plugin.engines import Completion
 from teola_plugin.errors import EngineError
 from teola_plugin.models import langchain as lc
 from teola_plugin.models import llamaindex as li
 from teola_plugin.runtime.engines.vllm import VllmEngine
 from teola_plugin.seams import active
+from teola_plugin.value_keys import value_key
 from tests.fakes import FakeEngine, says
 
 MESSAGES = [SystemMessage("Be short."), HumanMessage("Who?"), AIMessage("I."), HumanMessage("Why?")]
@@ -80,7 +81,7 @@ def test_a_langchain_chat_model_says_the_same_in_every_form() -> None:
         assert message.response_metadata["finish_reason"] == "length", form
         assert message.usage_metadata == {"input_tokens": 7, "output_tokens": 4, "total_tokens": 11}, form
     assert {*engine.seen} == {PROMPT}
-    assert {freeze(b.settings) for b in engine.batches} == {freeze({"temperature": 0.0, "max_tokens": 4})}
+    assert {value_key(b.settings) for b in engine.batches} == {value_key({"temperature": 0.0, "max_tokens": 4})}
 
 
 def test_a_langchain_stream_has_one_chunk_per_token() -> None:
@@ -302,7 +303,7 @@ def test_a_llamaindex_llm_says_the_same_in_every_form(call: str) -> None:
         assert said.raw["finish_reason"] == "length", form
         assert said.additional_kwargs == {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}, form
     assert {*engine.seen} == {PROMPT if call == "chat" else "Why?"}
-    assert {freeze(b.settings) for b in engine.batches} == {freeze({"temperature": 0.0, "max_tokens": 4})}
+    assert {value_key(b.settings) for b in engine.batches} == {value_key({"temperature": 0.0, "max_tokens": 4})}
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])

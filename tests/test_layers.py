@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "codes", "events", "forks", "finalizers", "loops", "syntax", "shown", "failures"),
     ("graph", "providers"),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
-     "tenancy", "rounds"),
+     "tenancy", "rounds", "value_keys", "request_identity"),
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),

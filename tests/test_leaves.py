@@ -13,9 +13,9 @@ import pytest
 
 from teola_plugin.adapters.leaf import Leaf
 from teola_plugin.adapters.rehearsal import outcome, rehearse
-from teola_plugin.engines import freeze
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import active
+from teola_plugin.value_keys import value_key
 from tests.real_models import InlineSession, cross_encoder, minilm, minilm_path, values
 
 pytestmark = pytest.mark.real
@@ -28,7 +28,7 @@ def equals(leaf: Leaf | None, asked: tuple[Any, ...], *given: Any) -> bool:
     assert leaf is not None
     spec, op, payload, settings = asked
     assert (leaf.spec.key, leaf.op, leaf.settings) == (spec.key, op, settings)
-    return bool(freeze(leaf.payload(*given)) == freeze(payload))
+    return bool(value_key(leaf.payload(*given)) == value_key(payload))
 
 
 def value_of(leaf: Leaf, *given: Any) -> Any:

@@ -267,7 +267,7 @@ def test_requests_for_a_coroutine_go_through_its_own_method() -> None:
     has_coroutine = hasattr(QueryFusionRetriever, "_aget_queries")  # older releases block the loop
     for is_async, method in ((False, "_chat"), (True, "_achat" if has_coroutine else "_chat")):
         payload = traced.functions["request"].call(QUESTION, is_async)
-        assert (payload.key[0], payload.is_async) == (method, is_async and has_coroutine)
+        assert (payload.call.method, payload.is_async) == (method, is_async and has_coroutine)
     assert server.asked == []
 
 

@@ -17,13 +17,13 @@ from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.chroma import searching_settings
 from teola_plugin.adapters.sentence_transformers import embedding_settings, reranking_settings
 from teola_plugin.demo.tiny_model import minilm_path
-from teola_plugin.engines import freeze
 from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import lock_for, version
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.session import NEXT, Session
 from teola_plugin.seams import active
+from teola_plugin.value_keys import value_key
 from tests.real_models import TEXTS, InlineSession, collection, cross_encoder, minilm, same
 
 pytestmark = pytest.mark.real
@@ -369,7 +369,7 @@ def test_objects_of_one_collection_share_an_engine() -> None:
 
 
 def test_filters_that_python_calls_equal_are_told_apart() -> None:
-    frozen = {freeze(searching_settings(where={"flag": value})) for value in (True, 1, 1.0)}
+    frozen = {value_key(searching_settings(where={"flag": value})) for value in (True, 1, 1.0)}
     assert len(frozen) == 3
     assert searching_settings(include=["documents", "distances", "metadatas"]) == {"top_k": 10}
     assert searching_settings(n_results=np.int64(3)) is None  # type: ignore[arg-type]

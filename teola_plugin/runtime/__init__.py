@@ -11,6 +11,7 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.seams import Reply, current
 from teola_plugin.tenancy import current_terms
+from teola_plugin.value_keys import snapshot
 
 host = LocalHost()
 """The host of this process, shared by all optimized pipelines and by our models."""
@@ -21,5 +22,6 @@ def ask(spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[st
     if session := current():
         return session.ask(spec, op, payloads, settings)
     replies = [Reply() for _ in payloads]
-    host.submit(engine_for(spec), op, payloads, settings, replies, query=Query(0, current_terms(), time.monotonic()))
+    query = Query(0, current_terms(), time.monotonic())
+    host.submit(engine_for(spec), op, snapshot(list(payloads)), snapshot(settings), replies, query=query)
     return replies

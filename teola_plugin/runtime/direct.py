@@ -22,6 +22,7 @@ from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Function
+from teola_plugin.value_keys import snapshot
 
 GRACE_S = 0.01
 """After the deadline: an engine that is too late says so itself, and which one it is."""
@@ -160,7 +161,7 @@ class _Direct:
         engine = engine_for(spec)
         onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
-            engine, op, payloads, settings, replies,
+            engine, op, snapshot(list(payloads)), settings, replies,
             query=self.query, urgency=urgency, places=places, onward=onward,
             gives_way=(lambda: self.guessed.issuperset(replies)) if is_guess else None,
         )  # fmt: skip

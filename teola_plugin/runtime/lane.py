@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from teola_plugin.engines import Batch, Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, freeze, is_repeatable
+from teola_plugin.engines import Batch, Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, is_repeatable
 from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, Overloaded
 from teola_plugin.events import BatchRan
 from teola_plugin.profile import LlmProfile, Profile
@@ -46,6 +46,7 @@ from teola_plugin.runtime.request import Request
 from teola_plugin.runtime.retries import Retries, caused
 from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply
+from teola_plugin.value_keys import value_key
 
 log = logging.getLogger(__name__)
 
@@ -135,12 +136,7 @@ class Lane:
             return None
         stamp = getattr(engine, "stamp", None)
         whose = item.owner if getattr(engine, "is_per_query", False) else None
-        key = (item.tenant, request.group, freeze(item.payload), stamp() if stamp else None, whose)
-        try:
-            hash(key)
-        except TypeError:  # a payload that is like no other
-            return None
-        return key
+        return (item.tenant, request.group, value_key(item.payload), stamp() if stamp else None, whose)
 
     def rule(self, rules: Rules) -> None:
         """These rules from now on."""

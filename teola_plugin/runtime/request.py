@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from teola_plugin.engines import Item, freeze
+from teola_plugin.engines import Item
+from teola_plugin.value_keys import value_key
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.group is None:
-            self.group = (self.op, freeze(self.settings))
+            self.group = (self.op, value_key(self.settings))
 
     @property
     def waiting(self) -> int:

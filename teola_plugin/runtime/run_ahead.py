@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from teola_plugin import seams
-from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
+from teola_plugin.engines import Completion, Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.errors import ItemsError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.failures import Withheld
@@ -380,7 +380,7 @@ class RunAhead:
         p = ready.primitive
         is_wanted = self._scheduler.is_wanted(p.name) if p.name in self._prepared.ahead else True
         started_s = time.perf_counter()
-        payloads = [args[0] if len(args) == 1 else args for args in ready.args]
+        payloads = [_plain(args[0]) if len(args) == 1 else tuple(map(_plain, args)) for args in ready.args]
         spec, op, urgency = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
         is_followed = p.kind == "partial_decoding"
         if is_followed and self._streams_lists:
@@ -500,8 +500,13 @@ def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:
     return [*(Fragment(name, (*tag, i), item) for i, item in enumerate(items)), Closed(name, tag, len(items))]
 
 
+def _plain(value: Any) -> Any:
+    """What the framework's own code would hand on: of a completion its text."""
+    return str(value) if type(value) is Completion else value
+
+
 def _joined(*pieces: Any) -> Any:
     """The prompt of its pieces; one piece that is no text (the payload of a foreign model) passes through."""
     if len(pieces) == 1:
-        return pieces[0]
+        return _plain(pieces[0])
     return "".join(map(str, pieces))

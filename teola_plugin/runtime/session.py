@@ -29,6 +29,7 @@ from teola_plugin.failures import Withheld
 from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
 from teola_plugin.providers import Provider
+from teola_plugin.request_identity import keys_of, request_key
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.asking import AskedAhead, pass_on, require_asking
 from teola_plugin.runtime.engines import engine_for
@@ -38,10 +39,11 @@ from teola_plugin.runtime.outside import Outside, provider_of
 from teola_plugin.runtime.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
-from teola_plugin.runtime.slots import SHARED, Next, Slots, key_of
+from teola_plugin.runtime.slots import SHARED, Next, Slots
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Asides, Items
+from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
@@ -200,6 +202,8 @@ class Session:
         provider = self._provider_of(spec)
         asks = self._outside.may_ask(provider)
         stamp = _stamp(engine)
+        payloads, settings = snapshot(list(payloads)), snapshot(settings)
+        key = keys_of(spec, op, settings)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         missing: list[Reply] = []
@@ -208,7 +212,10 @@ class Session:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                slot = self._slots.ahead(key_of(spec, op, payload, settings), stamp, shares=op, asks=asks)
+                if not is_comparable(asked := key(payload)):  # the framework's run could not find it
+                    replies.append(_ended_reply("the item is like no other"))
+                    continue
+                slot = self._slots.ahead(asked, stamp, shares=op, asks=asks)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
@@ -302,10 +309,11 @@ class Session:
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead. Raises: Withheld."""
         provider = self._provider_of(spec)
+        key = request_key(spec, op, payload, settings)
         with kept_off, self._lock:
-            if self._is_closed:
+            if self._is_closed or not is_comparable(key):
                 return _ended_reply(), False
-            slot = self._slots.ahead(key_of(spec, op, payload, settings), asks=self._outside.may_ask(provider))
+            slot = self._slots.ahead(key, asks=self._outside.may_ask(provider))
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
@@ -343,6 +351,7 @@ class Session:
         engine = engine_for(spec)
         provider = self._provider_of(spec)
         stamp = _stamp(engine)
+        payloads, settings = snapshot(list(payloads)), snapshot(settings)
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
@@ -352,8 +361,9 @@ class Session:
                 fresh, payloads = list(zip(payloads, replies, strict=True)), ()
                 if not self._is_closed:
                     self._events += [Retired(engine.name, op, "miss", time.perf_counter())] * len(fresh)
+            key = keys_of(spec, op, settings if payloads else {})
             for payload in payloads:
-                slot = self._retire(key_of(spec, op, payload, settings), stamp, shares=op)
+                slot = self._retire(key(payload), stamp, shares=op)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 replies.append(slot.reply)
@@ -377,7 +387,7 @@ class Session:
             if self._is_closed:
                 self._outside.ask(provider, reply := Reply(), is_own=True)
                 return reply, True
-            slot = self._retire(key_of(spec, op, payload, settings))
+            slot = self._retire(request_key(spec, op, payload, settings))
         if slot.outcome == "hit" and (taken := taken_over(slot.reply)):
             with kept_off, self._lock:
                 self._slots.is_taken_over(slot.reply)
@@ -555,13 +565,13 @@ class _Inner(Session):
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:
-            slot = self._retire(key_of(spec, op, payload, settings))
+            slot = self._retire(request_key(spec, op, payload, settings))
         self._will_await([slot.reply])
         return self._shared(slot, spec, op, payload, settings)
 
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         with kept_off, self._lock:
-            slot = self._slots.ahead(key_of(spec, op, payload, settings))
+            slot = self._slots.ahead(request_key(spec, op, payload, settings))
         return self._shared(slot, spec, op, payload, settings)
 
     def _shared(
@@ -600,9 +610,9 @@ class _Inner(Session):
         pass_on(self._outer, theirs, [reply for _, reply in work])
 
 
-def _ended_reply() -> Reply:
+def _ended_reply(why: str = "the call is over") -> Reply:
     reply = Reply()
-    reply.put(Failed(Cancelled("the call is over")))
+    reply.put(Failed(Cancelled(why)))
     return reply
 
 

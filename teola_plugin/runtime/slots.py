@@ -1,6 +1,6 @@
 """Slots: where the run-ahead of a call and the framework's own run meet, item by item.
 
-A *slot* is the reply of one item, under the key (engine, operation, settings, payload). The n-th time the framework's
+A *slot* is the reply of one item, under its key (request_identity.py). The n-th time the framework's
 run asks for a key it gets the n-th slot, and so does the run-ahead: whoever comes first has it computed, the other
 shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
 counted as wasted.
@@ -15,11 +15,11 @@ the stamp is the one it was submitted under: a search that ran ahead of a write 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from teola_plugin.engines import EngineSpec, Failed, freeze
+from teola_plugin.engines import Failed
 from teola_plugin.seams import Reply
 
 SHARED = ("embedding", "reranking", "searching")
@@ -78,11 +78,6 @@ class _OfKey:
             return None  # whoever has it may have changed it
         self.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
         return last.reply.copied() if op == "searching" else last.reply
-
-
-def key_of(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
-    """What two items have in common that ask for the same."""
-    return (spec.key, op, freeze(settings), freeze(payload))
 
 
 class Slots:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
-from teola_plugin.engines import Batch, Item, freeze
+from teola_plugin.engines import Batch, Item
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
@@ -27,8 +27,9 @@ from teola_plugin.simulator.llm_server import LlmInstance
 from teola_plugin.simulator.requests import Lost, Request, Work
 from teola_plugin.simulator.systems import LlmServer, Server, System
 from teola_plugin.simulator.usage import EngineUse
-from teola_plugin.simulator.values import Count
+from teola_plugin.simulator.values import Count, Prompt
 from teola_plugin.simulator.writing import output_tokens
+from teola_plugin.value_keys import value_key
 
 
 class Lane:
@@ -250,20 +251,7 @@ class Lane:
 
 def _key(payload: Any) -> Any:
     """What makes two items the same."""
-    try:
-        hash(payload)
-    except TypeError:  # a list, or an array of an engine that has `answers`
-        return _frozen(payload)
-    return payload
-
-
-def _frozen(payload: Any) -> Any:
-    try:
-        frozen = freeze(payload)
-        hash(frozen)
-    except TypeError:
-        return object()  # like no other
-    return frozen
+    return payload if isinstance(payload, Prompt) else value_key(payload)  # no server looks at a prompt's pieces
 
 
 def _answer(request: Request, position: int, value: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from teola_plugin.engines import freeze, is_repeatable
+from teola_plugin.engines import is_repeatable
 from teola_plugin.errors import TeolaError
 from teola_plugin.graph import INLINE_KINDS, Literal, Primitive
 from teola_plugin.items import parse_items
@@ -27,6 +27,7 @@ from teola_plugin.simulator.lane import Lane
 from teola_plugin.simulator.requests import Lost, Request, Step
 from teola_plugin.simulator.systems import Workload
 from teola_plugin.simulator.values import Prompt
+from teola_plugin.value_keys import value_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def _step(p: Primitive, plan: Plan) -> Step:
         engine=p.engine,
         op=op,
         settings=settings,
-        group=(op, freeze(settings)),
+        group=(op, value_key(settings)),
         urgency=plan.remaining[p.name],
         yields=bool(plan.yields[p.name]),
         is_prompt=p.kind in ("prefilling", "full_prefilling", "partial_prefilling"),

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from teola_plugin import loops, runtime
-from teola_plugin.engines import NOT_URGENT, EngineSpec, Urgency, freeze
+from teola_plugin.engines import NOT_URGENT, EngineSpec, Urgency
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph
 from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_graph
@@ -41,6 +41,7 @@ from teola_plugin.templates.flow import Component, Step, as_step, components
 from teola_plugin.templates.options import is_name
 from teola_plugin.templates.streaming import writers_of
 from teola_plugin.tenancy import Terms, current_terms
+from teola_plugin.value_keys import configuration_key
 
 KEPT = 128
 """Configurations whose plans are kept."""
@@ -198,7 +199,7 @@ class App:
     def configured(self, options: Mapping[str, Any]) -> Configured:
         """What the template comes to under these options, worked out once. Raises: as `run`."""
         chosen = self._chosen(options)
-        key = freeze(chosen)
+        key = configuration_key(chosen)
         with self._configuring:
             if key in self._configured:
                 self._configured.move_to_end(key)

@@ -30,6 +30,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
 
+from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.prompts import cut, maker
@@ -37,13 +38,15 @@ from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.langchain.watched import wants_streams
+from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
-from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
+from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
+from teola_plugin.value_keys import is_comparable, snapshot, value_key
 
 HOSTED = frozenset(
     [
@@ -62,6 +65,9 @@ HOSTED = frozenset(
 nothing that the framework does not tell. Left out for what their calls tell a run manager, of which the run-ahead has
 none: langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
 langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used)."""
+
+ASKED_WITHOUT_IDS = frozenset({"langchain_openai"})
+"""Packages whose own models send no `id` of a message. LangChain makes up another one in each run."""
 
 NOT_ASKED = ("ls_structured_output_format", "structured_output_format")
 """Arguments of a chat model that LangChain takes for its tracers; no model gets them."""
@@ -216,16 +222,17 @@ def _foreign(
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
     if isinstance(model, BaseChatModel):
         content = _normalized(content)
-    content = copy.deepcopy(content)  # the user may change them before the call is made
-    key = _key(model, content, stop, is_async, rest)
+    content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change them
+    now = AsSetNow.of(model)
+    key = _key(now, content, stop, is_async, rest)
     whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
     pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
 
     async def acalled(call: Callable[[], Any]) -> Completion:
-        return _completion(await aapart(context, call))
+        return _completion(await aapart(context, partial(now.acall, call)))
 
     def called(call: Callable[[], Any]) -> Completion:
-        return _completion(apart(context, call))
+        return _completion(apart(context, partial(now.call, call)))
 
     enter: Callable[[Callable[[], Any]], Any] = acalled if is_async else called
 
@@ -295,11 +302,9 @@ def _original(model: Model, method: str) -> Callable[..., Any]:
     return original
 
 
-def _key(model: Model, content: Sequence[Any], stop: Any, is_async: bool, kwargs: Mapping[str, Any]) -> Hashable:
-    shown = [m.model_dump(exclude={"id"}) if isinstance(m, BaseMessage) else m for m in content]
-    key = (id(model), freeze(shown), freeze(stop), is_async, freeze(kwargs))
-    hash(key)
-    return key
+def _key(now: AsSetNow, content: Sequence[Any], stop: Any, is_async: bool, kwargs: Mapping[str, Any]) -> Hashable:
+    without = (BaseMessage, "id") if plain_class(now.model).__module__.split(".")[0] in ASKED_WITHOUT_IDS else None
+    return now.key(value_key((list(content), stop, is_async, kwargs), without=without))
 
 
 def _completion(result: ChatResult | LLMResult) -> Completion:
@@ -340,9 +345,8 @@ def _claim(
         if not is_stateless(self):
             return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
-    try:
-        key = _key(self, content, args[0] if args else kwargs.get("stop"), is_async, rest)
-    except (TypeError, ValueError):  # arguments that cannot be compared
+    key = _key(AsSetNow.of(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    if not is_comparable(key):
         return None
     return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {})
 

@@ -10,20 +10,24 @@ A call from a coroutine goes through `_achat`, on the caller's loop, where the m
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
+from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import declared_effects
-from teola_plugin.engines import Completion, EngineSpec, Foreign, freeze
-from teola_plugin.seams import active, ashare, current, instrument, share
+from teola_plugin.engines import Completion, EngineSpec, Foreign
+from teola_plugin.seams import Session, active, ashare, current, instrument, share
+from teola_plugin.value_keys import value_key
 
 SYNC = ("_chat", "_complete")
 ASYNC = ("_achat", "_acomplete")
@@ -83,12 +87,20 @@ def install() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call to a raw method of a model, for whoever makes it first."""
+    """A call to a raw method of a model, for whoever makes it first. `foreseen`: the model, if the call runs ahead."""
 
     llm: Any
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    foreseen: AsSetNow | None = None
+
+    @classmethod
+    def met(cls, session: Session, llm: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Request:
+        """The call that was met. Of one that may run ahead the user may change the arguments before it is made."""
+        if not session.is_unheard:
+            return cls(llm, method, args, kwargs)
+        return cls(llm, method, *copy.deepcopy((args, kwargs)))
 
     @property
     def spec(self) -> EngineSpec:
@@ -96,20 +108,23 @@ class _Request:
 
     @property
     def payload(self) -> Foreign:
-        key = (self.method, repr(self.args), freeze(self.kwargs))
-        return Foreign(key, self, is_async=self.method in ASYNC)
+        now = AsSetNow.of(self.llm)
+        key = now.key(value_key((self.method, self.args, self.kwargs)))
+        return Foreign(key, replace(self, foreseen=now), is_async=self.method in ASYNC)
 
     def __call__(self) -> Any:
         """The model's answer as a `Completion`, or a coroutine for it. Where it is a leaf again, it is a plain one."""
         original = getattr(type(self.llm), self.method).__teola_original__
         if self.method in ASYNC:
             return self._arun(original)
+        call = partial(original, self.llm, *self.args, **self.kwargs)
         with active(None):
-            return _completion(original(self.llm, *self.args, **self.kwargs))
+            return _completion(self.foreseen.call(call) if self.foreseen else call())
 
     async def _arun(self, original: Callable[..., Any]) -> Completion:
+        call = partial(original, self.llm, *self.args, **self.kwargs)
         with active(None):
-            return _completion(await original(self.llm, *self.args, **self.kwargs))
+            return _completion(await (self.foreseen.acall(call) if self.foreseen else call()))
 
 
 def from_coroutine(payload: Any) -> Any:
@@ -123,7 +138,7 @@ def from_coroutine(payload: Any) -> Any:
 
 def is_stream(payload: Any) -> bool:
     """A raw stream, which does not run ahead."""
-    return isinstance(payload, Foreign) and payload.key[0] in STREAMS  # type: ignore[index]
+    return isinstance(payload, Foreign) and isinstance(payload.call, _Request) and payload.call.method in STREAMS
 
 
 def _completion(response: Any) -> Completion:
@@ -151,7 +166,7 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
             if session is None or getattr(self, "rate_limiter", None) is not None:
                 end_rehearsal()
                 return original(self, *args, **kwargs)
-            request = _Request(self, method, args, kwargs)
+            request = _Request.met(session, self, method, args, kwargs)
             return _raw(request, share(session.claim(request.spec, "decoding", request.payload, {}), request))
 
         return seam
@@ -166,7 +181,7 @@ def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any
             if session is None or getattr(self, "rate_limiter", None) is not None:
                 end_rehearsal()
                 return await original(self, *args, **kwargs)
-            request = _Request(self, method, args, kwargs)
+            request = _Request.met(session, self, method, args, kwargs)
             return _raw(request, await ashare(session.claim(request.spec, "decoding", request.payload, {}), request))
 
         return seam
@@ -184,7 +199,7 @@ def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., An
                 return original(self, *args, **kwargs)
             if not is_rehearsing():
                 raise LookupError("a stream of a model elsewhere is asked for by the framework's own run alone")
-            request = _Request(self, method, args, kwargs)
+            request = _Request.met(session, self, method, args, kwargs)
             reply, _ = session.claim(request.spec, "decoding", request.payload, {})
             return iter([_foreseen(request, str(reply.result()))])
 

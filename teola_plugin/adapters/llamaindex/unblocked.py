@@ -50,8 +50,10 @@ from teola_plugin.adapters.llamaindex.models import is_harmless, is_model, is_ou
 from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
 from teola_plugin.adapters.rehearsal import is_rehearsing
-from teola_plugin.engines import EngineSpec, freeze
+from teola_plugin.engines import EngineSpec
+from teola_plugin.request_identity import request_key
 from teola_plugin.seams import Reply, Session, active, current, instrument
+from teola_plugin.value_keys import is_comparable
 
 Act = Callable[..., Any]
 
@@ -191,14 +193,16 @@ class _Noting:
         self.assumed = getattr(notes.session, "assumed", None)
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
+        keys = [self._key(spec, op, payload, settings) for payload in payloads]
         replies = self._session().ask(spec, op, payloads, settings)
-        for payload, reply in zip(payloads, replies, strict=True):
-            self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
+        for key, reply in zip(keys, replies, strict=True):
+            self._notes.replies[key].append((reply, False))
         return replies
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+        key = self._key(spec, op, payload, settings)
         reply, is_mine = self._session().claim(spec, op, payload, settings)
-        self._notes.replies[_key(spec, op, payload, settings)].append((reply, False))
+        self._notes.replies[key].append((reply, False))
         return reply, is_mine
 
     def observe(self, component: object, value: Any) -> None:
@@ -209,6 +213,12 @@ class _Noting:
         front = self._session().enter(component, value)
         self._notes.entered[id(component)].append(front)
         return front
+
+    def _key(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
+        key = request_key(spec, op, payload, settings)
+        if not is_comparable(key):  # the run on the loop could not find its reply, and would ask once more
+            raise _Over
+        return key
 
     def _session(self) -> Session:
         if self._notes.is_over:
@@ -252,9 +262,5 @@ class _Replay:
         return fronts.popleft() if fronts else self._session.enter(component, value)
 
     def _noted(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool] | None:
-        replies = self._notes.replies[_key(spec, op, payload, settings)]
+        replies = self._notes.replies[request_key(spec, op, payload, settings)]
         return replies.popleft() if replies else None
-
-
-def _key(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
-    return spec.key, op, freeze(settings), freeze(payload)

@@ -7,13 +7,13 @@ rounding (about 1e-7).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Emit
 from teola_plugin.profile import Profile
 from teola_plugin.resources import held, lock_for
-from teola_plugin.runtime.engines.encoders import prompted, usual_items
+from teola_plugin.runtime.engines.encoders import prompted, usual_items, version_of
 from teola_plugin.runtime.engines.worker import Worker, run_batch
 
 
@@ -36,6 +36,10 @@ class EmbeddingEngine:
         transformer = next(iter(getattr(self._model(), "children", tuple)()), None)
         config = getattr(getattr(transformer, "auto_model", None), "config", None)
         return str(getattr(config, "name_or_path", ""))
+
+    def stamp(self) -> Hashable:
+        """See `teola_plugin.engines`."""
+        return version_of(self._model())
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""

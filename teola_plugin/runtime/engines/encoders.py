@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
+
+from teola_plugin.value_keys import Same
 
 MAX_ITEMS = 32
 """The batch size of `encode` and `predict` themselves."""
@@ -21,6 +23,12 @@ def usual_items(model: Any) -> int:
 
     threads: int = torch.get_num_threads()
     return min(MAX_ITEMS, ITEMS_PER_THREAD * threads)
+
+
+def version_of(model: Any) -> Hashable:
+    """Changes when somebody sets on the model what is no argument of a call: how much it reads, and its modules."""
+    modules = (*getattr(model, "_modules", {}).values(), getattr(model, "activation_fn", None))
+    return (getattr(model, "max_seq_length", None), *map(Same, modules))
 
 
 def prompted(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ import hmac
 import logging
 import math
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,11 @@ TIMEOUT_S = 600.0
 
 SHORTEST_PREFIX_CHARS = 256
 """About the 64 tokens below which an early prefill gained nothing (SHORTEST_PREFILL in vllm.py)."""
+
+SECRET_BYTES = 16
+"""Shorter keys can be guessed; placeholders in the manuals of vLLM are."""
+
+_OWN_SECRET = secrets.token_bytes(32)
 
 WARM_UP = {"max_tokens": 1}
 ABSENT = (404, 405, 501)
@@ -336,10 +342,19 @@ class OpenAIEngine:
             extra["return_token_ids"] = True
             if item.priority:
                 extra["priority"] = item.priority
-            if item.tenant:  # nobody who does not know our key can guess it
-                key = self._key.get_secret_value().encode()
-                extra["cache_salt"] = hmac.new(key, item.tenant.encode(), hashlib.sha256).hexdigest()
+            if item.tenant:
+                extra["cache_salt"] = self._salt(item.tenant)
         return extra
+
+    def _salt(self, tenant: str) -> str:
+        """The tenant's `cache_salt`, which nobody can guess who does not know our key.
+
+        Processes with one key share prefixes. A short key, or none, is known to everybody: then the salt is this
+        process's own.
+        """
+        key = self._key.get_secret_value().encode()
+        secret = key if len(key) >= SECRET_BYTES else _OWN_SECRET + key
+        return hmac.new(secret, tenant.encode(), hashlib.sha256).hexdigest()
 
     def _error(self, error: Exception) -> Exception:
         server = self._connection.server if self._connection else Server()

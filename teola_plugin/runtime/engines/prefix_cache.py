@@ -16,25 +16,28 @@ from collections.abc import Sequence
 BLOCK_TOKENS = 16
 """vLLM's block size on a GPU."""
 
-_ROOT = 0
-_Block = tuple[int, tuple[str, ...]]
+_Block = tuple[int | str, tuple[str, ...]]
 
 
 class PrefixCache:
-    """A tree of blocks: each is found by the block before it and its own tokens."""
+    """A tree of blocks for each tenant: a block is found by the one before it, the first by the tenant, and its tokens.
+
+    No prompt of one tenant finds what another's has computed.
+    """
 
     def __init__(self, max_blocks: int = 16_384, block_tokens: int = BLOCK_TOKENS) -> None:
         self._max_blocks = max_blocks
         self._block_tokens = block_tokens
         self._blocks: dict[_Block, int] = {}  # oldest use first
-        self._newest = _ROOT
+        self._newest = 0
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def hit_tokens(self, tokens: Sequence[str]) -> int:
+    def hit_tokens(self, tokens: Sequence[str], tenant: str = "") -> int:
         """How many tokens at the start of a prompt need not be computed."""
-        parent, hit = _ROOT, []
+        parent: int | str = tenant
+        hit: list[_Block] = []
         for block in self._full_blocks(tokens[: max(0, len(tokens) - 1)]):
             if (parent, block) not in self._blocks:
                 break
@@ -43,9 +46,10 @@ class PrefixCache:
         self._use(hit)
         return len(hit) * self._block_tokens
 
-    def add(self, tokens: Sequence[str]) -> None:
+    def add(self, tokens: Sequence[str], tenant: str = "") -> None:
         """These tokens have been computed, from the first one on."""
-        parent, path = _ROOT, []
+        parent: int | str = tenant
+        path: list[_Block] = []
         for block in self._full_blocks(tokens):
             path.append((parent, block))
             if (parent, block) not in self._blocks:

@@ -6,13 +6,13 @@ model has several labels).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from teola_plugin.engines import Batch, Capabilities, Emit
 from teola_plugin.profile import Profile
 from teola_plugin.resources import held, lock_for
-from teola_plugin.runtime.engines.encoders import prompted, usual_items
+from teola_plugin.runtime.engines.encoders import prompted, usual_items, version_of
 from teola_plugin.runtime.engines.worker import Worker, run_batch
 
 
@@ -28,6 +28,10 @@ class RerankingEngine:
         self.capabilities = Capabilities(max_items=max_items or usual_items(model), pads=True)
         self._worker = Worker(name)
         self._model = held(model, keep)
+
+    def stamp(self) -> Hashable:
+        """See `teola_plugin.engines`."""
+        return version_of(self._model())
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`."""

@@ -167,7 +167,7 @@ class ProfileLLM:
         admitted: list[_Sequence] = []
         tokens = 0
         for sequence in sorted(self._waiting, key=lambda s: s.item.priority)[: max(0, free)]:
-            tokens += len(sequence.tokens) - self._cache.hit_tokens(sequence.tokens)
+            tokens += len(sequence.tokens) - self._cache.hit_tokens(sequence.tokens, sequence.item.tenant)
             if admitted and self._max_prefill_tokens is not None and tokens > self._max_prefill_tokens:
                 break
             admitted.append(sequence)
@@ -178,10 +178,10 @@ class ProfileLLM:
     async def _prefill(self, admitted: list[_Sequence]) -> None:
         computed, attended_s = 0, 0.0
         for sequence in admitted:
-            cached = self._cache.hit_tokens(sequence.tokens)
+            cached = self._cache.hit_tokens(sequence.tokens, sequence.item.tenant)
             new = len(sequence.tokens) - cached
             if not self.capabilities.prefix_at_end:
-                self._cache.add(sequence.tokens)
+                self._cache.add(sequence.tokens, sequence.item.tenant)
             self.stats.cached_tokens += cached
             computed += new
             attended_s += self.profile.pair_s * new * cached
@@ -189,7 +189,7 @@ class ProfileLLM:
         await self._pass(self.profile.prefill_s(computed, items=len(admitted)) + attended_s)
         for sequence in admitted:
             if self.capabilities.prefix_at_end:
-                self._cache.add(sequence.tokens)
+                self._cache.add(sequence.tokens, sequence.item.tenant)
             if sequence.error is not None:
                 sequence.end(Failed(sequence.error))
             elif sequence.answer is None:
@@ -213,7 +213,7 @@ class ProfileLLM:
             sequence.tell(Delta(answer.pieces[sequence.said]))
             sequence.said += 1
         if sequence.said == len(answer.pieces):
-            self._cache.add([*sequence.tokens, *answer.pieces])
+            self._cache.add([*sequence.tokens, *answer.pieces], sequence.item.tenant)
             sequence.end(Done(answer))
 
     async def _pass(self, seconds: float) -> None:

@@ -1,0 +1,33 @@
+"""Request identity: what makes two requests the same, for slots, for joins in flight and for batch groups.
+
+Two requests are the same if engine, operation, settings and payload are, each by its `value_key`. What else an engine
+tells apart (the tenant, the version of a store) is compared where it is known: runtime/slots.py and runtime/lane.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from teola_plugin.engines import EngineSpec
+from teola_plugin.value_keys import Incomparable, Same, value_key
+
+
+def request_key(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
+    """The key of one item that is asked of an engine; an `Incomparable` if it is like no other."""
+    return keys_of(spec, op, settings)(payload)
+
+
+def keys_of(spec: EngineSpec, op: str, settings: Mapping[str, Any]) -> Callable[[Any], Hashable]:
+    """`request_key` for many payloads with the same settings."""
+    asked = value_key(settings)
+    engine = Same(spec.resource)  # an `id` alone might be another object's by the time it is compared
+
+    def key(payload: Any) -> Hashable:
+        told = payload if type(payload) is str else value_key(payload)
+        for each in (asked, told):
+            if type(each) is Incomparable:
+                return each
+        return spec.kind, engine, op, asked, told
+
+    return key
