@@ -13,6 +13,7 @@ counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -62,6 +63,13 @@ class Completion(str):
         self.output_tokens = len(self.token_ids) if output_tokens is None else output_tokens
         self.raw = raw
         return self
+
+    def own_raw(self) -> Any:
+        """A copy of `raw` for one taker: frameworks and users write to replies, and the run-ahead goes on with them."""
+        try:
+            return copy.deepcopy(self.raw)
+        except Exception:  # the reply holds an object of a client's that cannot be copied
+            return self.raw
 
 
 class Taker(NamedTuple):

@@ -418,6 +418,21 @@ def test_early_code_changes_copies() -> None:
         assert given == {"rows": [["a", "z"], ["b"]]}
 
 
+def test_what_the_framework_changes_of_a_reply_is_its_own() -> None:
+    """A reply that the framework asked for first is shared with what runs ahead."""
+
+    def sign(x: dict[str, Any]) -> dict[str, Any]:
+        x["a"].content += " signed"
+        return x
+
+    def build(model: Any) -> Runnable[Any, Any]:
+        said = RunnableLambda(lambda x: {"q": x["a"].content}) | ask("B {q}") | model
+        return assign(a=ask("A {q}") | model) | RunnableLambda(sign) | assign(b=said) | assign(c=ask("C {q}") | model)
+
+    original, optimized_ = both(build, {"q": "x"})
+    assert optimized_ == original
+
+
 def test_arguments_that_share_an_object_share_its_copy() -> None:
     row = ["a"]
     change = on_own_copies(lambda x, y: (x.append("b"), y)[1])

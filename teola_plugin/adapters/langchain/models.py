@@ -356,7 +356,7 @@ def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
         claimed = _claim(self, content, args, kwargs, False)
         if claimed is None:
             return original(self, content, *args, **kwargs)
-        return _own(share(claimed, lambda: _completion(original(self, content, *args, **kwargs))))
+        return share(claimed, lambda: _completion(original(self, content, *args, **kwargs))).own_raw()
 
     return generate
 
@@ -370,11 +370,6 @@ def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
         async def compute() -> Completion:
             return _completion(await original(self, content, *args, **kwargs))
 
-        return _own(await ashare(claimed, compute))
+        return (await ashare(claimed, compute)).own_raw()
 
     return agenerate
-
-
-def _own(completion: Completion) -> Any:
-    """The model's result; LangChain writes to it, so what runs ahead has a copy."""
-    return copy.deepcopy(completion.raw) if is_unheard() else completion.raw

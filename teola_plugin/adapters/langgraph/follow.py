@@ -7,11 +7,10 @@ run ahead from there begins anew. What follows from a front is worked out once, 
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +36,6 @@ from teola_plugin.adapters.langgraph.supersteps import (
     interrupts,
     trace_from,
 )
-from teola_plugin.adapters.plain import is_plain
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import current, instrument
 from teola_plugin.trace import Asides, Break, Traced
@@ -147,7 +145,8 @@ class Following:
         if stretch is None or value.stop - value.step < len(stretch.steps) - 1:
             return None
         self.expected = list(stretch.steps[1:])
-        entered = replace(self.entered, value=_state(value, list(self.fronts.graph.builder.channels)))
+        state = read_channels(value.channels, list(self.fronts.graph.builder.channels))
+        entered = replace(self.entered, value=state)  # `bind` copies: nodes and reducers may change it in place
         if has_replies_streamed(value):
             entered = replace(entered, mode="events")
         return stretch.traced, stretch.traced.bind(entered)
@@ -158,11 +157,6 @@ class Following:
         loop = self.loops[around]() if around in self.loops else None
         if loop is not None:
             self.fronts.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
-
-
-def _state(loop: Any, keys: Sequence[str]) -> dict[str, Any]:
-    """The state as it is now: reducers and nodes may change its values in place while others run ahead on them."""
-    return {key: copy.deepcopy(v) if is_plain(v) else v for key, v in read_channels(loop.channels, keys).items()}
 
 
 def _namespace(config: Mapping[str, Any]) -> str:

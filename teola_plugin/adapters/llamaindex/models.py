@@ -156,7 +156,7 @@ def _foreseen(request: _Request, answer: str) -> Any:
 
 
 def _raw(request: _Request, value: Completion) -> Any:
-    return _foreseen(request, str(value)) if value.raw is None else value.raw
+    return _foreseen(request, str(value)) if value.raw is None else value.own_raw()
 
 
 def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
