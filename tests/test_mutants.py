@@ -76,7 +76,7 @@ def test_faults_can_be_planted(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_tests_and_files_are_there(name: str) -> None:
     layer = LAYERS[name]
-    paths = [*layer.files, *(test.partition("::")[0] for test in layer.all_tests)]
+    paths = [*layer.files, *(test.partition("::")[0] for test in (*layer.tests, *layer.own_tests))]
     assert [path for path in paths if not (ROOT / path).exists()] == []
     assert layer.files
 
@@ -89,7 +89,7 @@ def tried(root: Path, *faults: str, tests: str = TESTS, options: tuple[str, ...]
     (root / "tests/test_thing.py").write_text(tests)
     listed = 'tests = ["tests/test_thing.py"]\nfiles = ["unused.py"]\n' + "".join(faults)
     (root / LISTS / "tiny.toml").write_text(listed)
-    return main(["tiny", "--hang-s=3", *options], root)
+    return main(["tiny", "--hang-s=3", *options], root, preloaded=["pytest"])
 
 
 def test_what_is_noticed_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

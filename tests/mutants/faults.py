@@ -34,17 +34,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The faults of one layer, and the tests that have to notice them."""
+    """The faults of one layer, and the tests that have to notice them. `is_real`: also those marked `real`."""
 
     name: str
     tests: tuple[str, ...]
     faults: tuple[Fault, ...]
     files: tuple[str, ...] = ()
+    is_real: bool = True
 
     @property
-    def all_tests(self) -> list[str]:
-        """Every test that any of its faults is run against."""
-        return list(dict.fromkeys([*self.tests, *(test for fault in self.faults for test in fault.tests)]))
+    def own_tests(self) -> list[str]:
+        """What single faults are run against instead."""
+        return list(dict.fromkeys(test for fault in self.faults for test in fault.tests))
 
 
 def layers_in(folder: Path) -> dict[str, Layer]:
@@ -56,11 +57,12 @@ def _layer(path: Path) -> Layer:
     table = tomllib.loads(path.read_text())
     faults = [Fault(**{**fault, "tests": tuple(fault.get("tests", ()))}) for fault in table.pop("fault", [])]
     tests, files = tuple(table.pop("tests")), tuple(table.pop("files", ()))
+    is_real = bool(table.pop("real", True))
     if table:
         raise ValueError(f"{path}: unknown {', '.join(table)}")
     if len({fault.name for fault in faults}) < len(faults):
         raise ValueError(f"{path}: two faults have one name")
-    return Layer(path.stem, tests, tuple(faults), files)
+    return Layer(path.stem, tests, tuple(faults), files, is_real)
 
 
 def planted(fault: Fault, root: Path) -> str:

@@ -20,17 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.child import PRELOADED
 from tests.mutants.faults import Fault, Layer, layers_in, planted, stale_in
 from tests.mutants.operators import Change, sampled
-from tests.mutants.trees import Ran, Tree, copies
+from tests.mutants.trees import FORKS, Ran, Tree, copies
 
 ROOT = Path(__file__).parents[2]
 LISTS = Path("tests/mutants")
 TARGET = 0.9
 
 
-def main(given: Sequence[str], root: Path = ROOT) -> int:
-    """0 if every layer that was asked for is good enough."""
+def main(given: Sequence[str], root: Path = ROOT, preloaded: Sequence[str] = PRELOADED) -> int:
+    """0 if every layer that was asked for is good enough. `preloaded`: modules that processes begin with."""
+    FORKS.set_forkserver_preload(list(preloaded))
     known = layers_in(root / LISTS)
     asked = _parsed(given, list(known))
     layers = [known[name] for name in asked.layers or known]
@@ -75,11 +77,13 @@ class Trial:
         if stale := stale_in(self.layer, self.root):
             print("\n".join(stale))
             return False
-        whole = self._with_tree(lambda tree: tree.run(self.layer.all_tests))
-        if whole.by:
-            print(f"{whole.output}\nthe tests fail without a fault: {whole.by}")
-            return False
-        limit_s = self.asked.hang_s + 3 * whole.wall_s
+        limit_s = self.asked.hang_s
+        for tests, is_real in ((self.layer.tests, self.layer.is_real), (self.layer.own_tests, True)):
+            whole = self._with_tree(lambda tree, t=tests, r=is_real: tree.run(t, is_real=r)) if tests else Ran("", 0.0)
+            if whole.by:
+                print(f"{whole.output}\nthe tests fail without a fault: {whole.by}")
+                return False
+            limit_s += 3 * whole.wall_s
         print(f"the tests take {whole.wall_s:.0f} s without a fault", flush=True)
         score = self._listed(limit_s)
         self._random(limit_s)
@@ -91,8 +95,7 @@ class Trial:
         tried = [fault for fault in faults if not fault.equivalent]
 
         def survives(fault: Fault) -> bool:
-            tests = fault.tests or self.layer.tests
-            return self._survives(fault.name, fault.file, planted(fault, self.root), tests, limit_s)
+            return self._survives(fault.name, fault.file, planted(fault, self.root), limit_s, fault.tests)
 
         survived = [fault for fault, lives in zip(tried, self.pool.map(survives, tried), strict=True) if lives]
         killed = len(tried) - len(survived)
@@ -112,17 +115,17 @@ class Trial:
         changes = sampled(self.layer.files, self.root, self.asked.sample, f"{self.asked.seed} {self.layer.name}")
 
         def survives(change: Change) -> bool:
-            return self._survives(change.diff.splitlines()[0], change.file, change.text, self.layer.tests, limit_s)
+            return self._survives(change.diff.splitlines()[0], change.file, change.text, limit_s)
 
         survived = [change for change, lives in zip(changes, self.pool.map(survives, changes), strict=True) if lives]
         print(f"{self.layer.name}, random changes: {len(changes) - len(survived)} of {len(changes)} killed")
         for change in survived:
             print(f"  survived: {change.file}\n{change.diff}")
 
-    def _survives(self, name: str, file: str, text: str, tests: Sequence[str], limit_s: float) -> bool:
+    def _survives(self, name: str, file: str, text: str, limit_s: float, own_tests: Sequence[str] = ()) -> bool:
         def run(tree: Tree) -> Ran:
             with tree.changed(file, text):
-                return tree.run(tests, limit_s)
+                return tree.run(own_tests or self.layer.tests, limit_s, is_real=bool(own_tests) or self.layer.is_real)
 
         ran = self._with_tree(run)
         print(f"{ran.wall_s:4.0f} s  {name}: {ran.by or 'SURVIVED'}", flush=True)

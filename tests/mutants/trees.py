@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import queue
 import re
 import shutil
-import subprocess
-import sys
+import signal
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.mutants import child
+
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
 MARK = "TEOLA_MUTANT"
+FORKS = multiprocessing.get_context("forkserver")
 PASSED, FAILED, INTERRUPTED, INTERNAL = 0, 1, 2, 3
 """Pytest's exit statuses; with the others no test was run."""
 
@@ -54,28 +57,21 @@ class Tree:
         finally:
             _write(path, before)
 
-    def run(self, tests: Sequence[str], limit_s: float | None = None) -> Ran:
-        """Run the tests until the first one fails. A run that takes longer than the limit has failed, too."""
-        mark = uuid.uuid4().hex
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        env |= {"PYTHONPATH": str(self.path), MARK: mark}
-        command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "--color=no",
-            "-p", "no:langsmith_plugin",  # importing it takes several times as long as a small test
-            "--randomly-seed=1", "--randomly-dont-reorganize", "-o", f"timeout={self.hang_s}", *tests,
-        ]  # fmt: skip
+    def run(self, tests: Sequence[str], limit_s: float | None = None, *, is_real: bool = True) -> Ran:
+        """Run the tests until one fails; no end within the limit is a failure. `is_real`: also tests marked so."""
+        mark = (MARK, uuid.uuid4().hex)
+        options = ["-o", f"timeout={self.hang_s}", *([] if is_real else ["-m", "not real"]), *tests]
         began_s = time.monotonic()
-        with (self.path / "output.txt").open("w+") as output:
-            process = subprocess.Popen(command, cwd=self.path, env=env, stdout=output, stderr=output)
-            try:
-                status: int | None = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                _end_all(mark)
-                process.wait()
-            output.seek(0)
-            said = output.read()
+        process = FORKS.Process(target=child.run, args=(str(self.path), options, mark))
+        process.start()
+        assert process.pid is not None
+        try:
+            process.join(limit_s)
+            status = process.exitcode
+        finally:
+            _end_all(process.pid, mark)
+            process.join()
+        said = (self.path / "output.txt").read_text(errors="replace")
         shutil.rmtree(self.path / ".hypothesis", ignore_errors=True)  # examples that failed with another fault
         return Ran(_failure(status, said), time.monotonic() - began_s, said)
 
@@ -109,9 +105,11 @@ def _failure(status: int | None, said: str) -> str:
     return found[1] if found else f"exit status {status}"
 
 
-def _end_all(mark: str) -> None:
-    """Engines and servers that a test began may outlive it; all of them inherit its environment."""
+def _end_all(leader: int, mark: tuple[str, str]) -> None:
+    """Engines and servers that a test began may outlive it; in sessions of their own they have its environment."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == mark:
+            if process.environ().get(mark[0]) == mark[1]:
                 process.kill()
