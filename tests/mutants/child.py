@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,7 @@ def run(folder: str, options: Sequence[str], mark: tuple[str, str]) -> None:
     """Run pytest in that copy of the source, in a session of its own, and exit with its status."""
     os.setsid()
     os.chdir(folder)
+    forkserver._forkserver.__init__()  # type: ignore[misc, attr-defined]  tests that fork so have one of their own
     output = os.open("output.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
