@@ -95,6 +95,13 @@ def test_what_was_given_up_is_begun_anew_by_whoever_comes() -> None:
     again = slots.ahead("k")
     assert again.outcome == "miss"
     assert again.reply is not first
+    assert slots.ahead("k").reply is not again.reply
+    assert slots.retire("k").reply is again.reply, "the framework finds it in its own place"
+
+
+def test_what_was_given_up_is_not_found_by_the_framework() -> None:
+    slots = Slots()
+    again = slots.ahead("k")
     assert slots.give_up(again.reply)
     found = slots.retire("k")
     assert found.outcome == "miss"
