@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import queue
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ def _parsed(given: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.mutants.run", description="Plant faults and count the noticed ones.")
     parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {', '.join(known)}; all by default")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="faults at a time")
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults with this in their name")
+    parser.add_argument("--only", default="", metavar="REGEX", help="faults with this in their name")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="so many random changes besides, per layer")
     parser.add_argument("--seed", default="0", help="of the random changes")
     parser.add_argument("--hang-s", type=float, default=60, help="how long one test may take")
@@ -92,7 +93,7 @@ class Trial:
         return score >= TARGET
 
     def _listed(self, limit_s: float) -> float:
-        faults = [fault for fault in self.layer.faults if self.asked.only in fault.name]
+        faults = [fault for fault in self.layer.faults if re.search(self.asked.only, fault.name)]
         equivalent = [fault for fault in faults if fault.equivalent]
         tried = [fault for fault in faults if not fault.equivalent]
 
