@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.engines import Delta, Done, Failed, Item, Urgency, is_repeatable
-from teola_plugin.errors import DeadlineExceeded, EngineClosed, Overloaded
+from teola_plugin.engines import Batch, Delta, Done, Emit, Failed, Item, Urgency, is_repeatable
+from teola_plugin.errors import DeadlineExceeded, EngineClosed, EngineCrashed, Overloaded
 from teola_plugin.runtime.deadlines import ROOM, Deadlines
 from teola_plugin.runtime.debts import Debt, Reader
 from teola_plugin.runtime.local import LocalHost, Query
@@ -215,6 +215,24 @@ async def test_whoever_comes_to_a_closed_lane_hears_so() -> None:
     with pytest.raises(EngineClosed):
         lane.submit(desk.engine, request, [Reply()])
     assert lane.held is None
+
+
+async def test_an_engine_that_crashes_because_it_is_closed_has_not_crashed() -> None:
+    class Ending(FakeEngine):
+        async def run(self, batch: Batch, emit: Emit) -> None:
+            assert self.gate
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                raise EngineCrashed("its process ended") from None
+
+    desk = Desk(Ending())
+    reply = desk.ask("x")
+    await asyncio.sleep(0.01)
+    lane = desk.host._lanes[desk.engine]
+    await lane.close()
+    assert isinstance(reply.outcome, Failed)
+    assert lane.counts.crashes == 0
 
 
 async def test_an_engine_tells_later_how_much_it_takes() -> None:

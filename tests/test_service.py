@@ -24,7 +24,7 @@ from teola_plugin.runtime.service import EngineService
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import DirectLine, attached, run
-from tests.fakes import FakeEngine, says
+from tests.fakes import FakeEngine, collect_garbage, says
 
 
 def asked(*payloads: Any, op: str = "embedding", owner: int = 1, tenant: str = "", **more: Any) -> Asked:
@@ -259,6 +259,8 @@ def test_values_arrive_as_they_were_sent(values: list[Any]) -> None:
 
 
 class Unpicklable(Exception):
+    """Its pickle can be made, and not be read."""
+
     def __init__(self, one: int, two: int) -> None:
         super().__init__("takes two")
 
@@ -351,6 +353,8 @@ def test_only_values_are_handed_on_each_to_its_engine_with_the_time_that_is_left
             if address == "gone":
                 raise ConnectionError
 
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: complaints.append(told))
         handing = HandingOn(send)
         then = Onward("third", "z", "reranking", {}, NOT_URGENT)
         onward = tuple(Onward(to, "y", "searching", {"top_k": 3}, NOT_URGENT, (then,)) for to in ("gone", "there"))
@@ -365,6 +369,8 @@ def test_only_values_are_handed_on_each_to_its_engine_with_the_time_that_is_left
         ((first,),) = [requests for address, requests in sent if address == "there"]
         assert (first.op, first.name, first.tags, unpacked(first.payloads)) == ("searching", "y", ((1,),), ["value"])
         assert (first.left_s, first.age_s, first.ids, first.onward) == (6.0, 4.0, (), (then,))
+        collect_garbage()
+        assert complaints == [], "of an engine that is gone nobody hears"
 
     run(work)
 

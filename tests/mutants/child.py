@@ -45,7 +45,12 @@ def run(folder: str, options: Sequence[str], mark: tuple[str, str]) -> None:
     status = 3
     with contextlib.suppress(SystemExit):
         import pytest
+        from hypothesis import HealthCheck, settings
 
+        # A busy machine is no fault, and a fault is to be found the second time too.
+        patient = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        settings.register_profile("mutants", patient)
+        settings.load_profile("mutants")
         status = int(pytest.main([*OPTIONS, *options]))
     sys.stdout.flush()
     sys.stderr.flush()
