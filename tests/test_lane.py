@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.engines import Batch, Delta, Done, Emit, Failed, Item, Urgency, is_repeatable
-from teola_plugin.errors import DeadlineExceeded, EngineClosed, EngineCrashed, Overloaded
+from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed, Item, Urgency, is_repeatable
+from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, Overloaded
 from teola_plugin.runtime.deadlines import ROOM, Deadlines
 from teola_plugin.runtime.debts import Debt, Reader
+from teola_plugin.runtime.engine_scheduler import EngineScheduler
+from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.policies import POLICIES
 from teola_plugin.runtime.request import Request
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
@@ -275,6 +278,49 @@ async def test_a_watchdog_finds_what_is_lost() -> None:
     assert desk.counts().lost == 1
     assert isinstance(reply.outcome, Failed)
     await desk.go()
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """A ledger with one item, which is with an engine. `late`: when it was told that deadlines have passed."""
+
+    def __init__(self, left_s: float = math.inf) -> None:
+        loop = asyncio.get_running_loop()
+        self.late: list[float] = []
+        self.scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True, abort=True))
+        self.ledger = Ledger("e", self.scheduler, loop, lambda: self.late.append(loop.time()))
+        item = Item("x", id=1, deadline_s=loop.time() + left_s)
+        request = Request("embedding", {}, [item], 1)
+        self.reply = Reply()
+        self.scheduler.submit(request)
+        self.ledger.owe(Reader(item, request, self.reply))
+        assert self.scheduler.next_batch()
+
+
+async def test_what_a_former_attempt_says_frees_no_slot_of_a_later_one() -> None:
+    book = Book()
+    for _ in range(2):
+        attempt = book.ledger.owed[1].begin(FakeEngine())
+    book.ledger.let_go(1, Cancelled("nobody waits"))
+    book.ledger.free(1, attempt - 1)
+    assert book.scheduler.running_items == 1
+    book.ledger.free(1, attempt)
+    assert book.scheduler.running_items == 0
+    assert book.ledger.is_clear
+
+
+def test_places_are_looked_at_again_once_a_deadline_has_passed() -> None:
+    async def work() -> None:
+        book = Book(left_s=3.0)
+        book.ledger.owed[1].begin(FakeEngine())
+        await asyncio.sleep(10)
+        assert book.late == [3.0]
+        assert isinstance(book.reply.outcome, Failed)
+        assert book.ledger.owed == {}
+
+    run(work)
 
 
 # --- debts ------------------------------------------------------------------------------------------------------------

@@ -9,19 +9,22 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.engines import Delta, Done, EngineSpec, Failed, Foreign, Place, Urgency
+from teola_plugin.engines import Batch, Delta, Done, Emit, EngineSpec, Failed, Foreign, Place, Urgency
+from teola_plugin.errors import EngineError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.ancestry import LOST, contains_lost, sights_of
+from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.followers import followers_of
 from teola_plugin.runtime.graph_scheduler import Ready
 from teola_plugin.runtime.guesses import Guesses
+from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared, PreparedRounds, RunAhead
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, says
 
 ENGINE = FakeEngine()
 SPECS = {name: EngineSpec("engine", ENGINE, name) for name in ("llm", "embedder", "store")}
@@ -322,3 +325,32 @@ def test_only_what_waits_for_nothing_else_and_has_no_effect_follows() -> None:
     plan = make_plan(parse(FOLLOWERS))
     found = followers_of(plan, sights_of(plan))
     assert {name: [p.name for p in each] for name, each in found.items()} == {"v": ["hit"]}
+
+
+# --- a query of its own ----------------------------------------------------------------------------------------------
+
+
+class NoPrefills(FakeEngine):
+    """It fails what is prefilled early."""
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        if batch.op == "partial_prefilling":
+            raise EngineError("no")
+        await super().run(batch, emit)
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        ("a = partial_prefilling('p: ') @ llm; b = full_prefilling(a, x) @ llm; y = decoding(b) @ llm", {"y": "P: X"}),
+        ("y: [] = partial_decoding(x, items='lines', wanted=1, early_stop=True) @ llm", {"y": ["X"]}),
+    ],
+)
+async def test_what_nobody_needs_may_fail_or_be_cut_short(text: str, outputs: dict[str, Any]) -> None:
+    engine = NoPrefills(lambda prompt: says(f"{prompt.upper()}\nand more\nand more"), concurrent=True)
+    if "lines" not in text:
+        engine.answer = str.upper
+    host = LocalHost(loop=asyncio.get_running_loop())
+    prepared = Prepared(make_plan(parse(f"inputs(x); {text}; outputs(y)")), {}, {"llm": engine.spec})
+    assert await run_query(host, prepared, {"x": "x"}) == outputs
+    await host.aclose()
