@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed, Item, Urgency, is_repeatable
-from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, Overloaded
+from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, EngineError, Overloaded
+from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.deadlines import ROOM, Deadlines
-from teola_plugin.runtime.debts import Debt, Reader
+from teola_plugin.runtime.debts import Counts, Debt, Reader
 from teola_plugin.runtime.engine_scheduler import EngineScheduler
 from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.recovery import Recovery
 from teola_plugin.runtime.request import Request
+from teola_plugin.runtime.tasks import spawn
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import run
@@ -319,6 +322,92 @@ def test_places_are_looked_at_again_once_a_deadline_has_passed() -> None:
         assert book.late == [3.0]
         assert isinstance(book.reply.outcome, Failed)
         assert book.ledger.owed == {}
+
+    run(work)
+
+
+# --- recovery ---------------------------------------------------------------------------------------------------------
+
+
+class Ward:
+    """Two instances; the first has crashed, and does not recover so many times."""
+
+    def __init__(self, failures: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.tried_s: list[float] = []
+        self.back_s: list[float] = []
+        self.gone: list[Exception] = []
+        self.counts = Counts()
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        self.tasks: set[asyncio.Task[None]] = set()
+        recovery = Recovery(
+            "e", scheduler, self.counts, None, spawn=lambda work: spawn(work, self.tasks),
+            back=lambda: self.back_s.append(loop.time()), gone=self.gone.append,
+        )  # fmt: skip
+
+        class Patient(FakeEngine):
+            async def recovered(_) -> None:
+                self.tried_s.append(loop.time())
+                if len(self.tried_s) <= failures:
+                    raise EngineError("not yet")
+
+        engine = Patient()
+        for n in range(2):  # two of its batches tell of it
+            batch = Batch("embedding", {}, (Item("x", id=n),), 0)
+            recovery.crashed(Attempt(engine, batch, {n: 1}, loop.time(), loop.time()))
+        self.is_up = lambda: scheduler.instances.is_up(0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "tried_s", "back_s"),
+    [(0, [0.0], 0.0), (2, [0.0, 5.0, 35.0], 35.0), (9, [0.0, 5.0, 35.0], 155.0)],
+)
+def test_an_instance_is_tried_again_more_and_more_seldom(failures: int, tried_s: list[float], back_s: float) -> None:
+    async def work() -> None:
+        ward = Ward(failures)
+        assert not ward.is_up()
+        assert ward.counts.crashes == 1
+        await asyncio.sleep(1000)
+        assert (ward.tried_s, ward.back_s) == (tried_s, [back_s])
+        assert ward.is_up()
+        assert ward.gone == [], "the other one works"
+
+    run(work)
+
+
+def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        restarted_s: list[float] = []
+
+        class Silent(FakeEngine):
+            def restart(self) -> None:
+                restarted_s.append(loop.time())
+
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(concurrent=True))
+        tasks: set[asyncio.Task[None]] = set()
+        recovery = Recovery(
+            "e", scheduler, counts := Counts(), 2.0, spawn=lambda work: spawn(work, tasks), back=lambda: None,
+            gone=lambda error: None,
+        )  # fmt: skip
+        engine = Silent()
+        attempts = []
+        for n in range(2):
+            attempt = Attempt(engine, Batch("decoding", {}, (Item("x", id=n),)), {n: 1}, loop.time(), loop.time())
+            attempt.task = asyncio.ensure_future(asyncio.sleep(1000))
+            attempts.append(attempt)
+            recovery.watch(attempt)
+        await asyncio.sleep(3.0)
+        assert restarted_s == [2.0], "once for both"
+        assert not any(attempt.is_given_up for attempt in attempts)
+        attempts[0].heard_s = loop.time()
+        await asyncio.sleep(1.5)
+        assert [attempt.is_given_up for attempt in attempts] == [False, True]
+        await asyncio.sleep(2.0)
+        assert all(attempt.task is not None and attempt.task.cancelled() for attempt in attempts)
+        assert (restarted_s, counts.stalls) == ([2.0], 4)
+        for attempt in attempts:
+            attempt.end()
 
     run(work)
 
