@@ -254,6 +254,19 @@ async def test_an_engine_tells_later_how_much_it_takes() -> None:
     await desk.go()
 
 
+async def test_an_engine_keeps_a_policy_of_its_own() -> None:
+    engine = FakeEngine(concurrent=True)
+    engine.policy = "po"  # type: ignore[attr-defined]
+    desk = Desk(engine)
+    desk.ask("x")
+    await desk.go()
+    lane = desk.host._lanes[engine]
+    assert lane.scheduler.policy is POLICIES["po"]
+    desk.host.use("to")
+    await asyncio.sleep(0.01)
+    assert lane.scheduler.policy is POLICIES["po"]
+
+
 async def test_an_abort_that_fails_ends_the_item_all_the_same() -> None:
     class Stubborn(FakeEngine):
         def abort(self, ids: Sequence[int]) -> None:
@@ -391,10 +404,11 @@ def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
             gone=lambda error: None,
         )  # fmt: skip
         engine = Silent()
-        attempts = []
-        for n in range(2):
+        attempts, calls = [], [asyncio.ensure_future(asyncio.sleep(1000)) for _ in range(2)]
+        for n, call in enumerate(calls):
             attempt = Attempt(engine, Batch("decoding", {}, (Item("x", id=n),)), {n: 1}, loop.time(), loop.time())
-            attempt.task = asyncio.ensure_future(asyncio.sleep(1000))
+            attempt.task = call  # type: ignore[assignment]
+            call.add_done_callback(lambda _, attempt=attempt: attempt.end())  # type: ignore[misc]
             attempts.append(attempt)
             recovery.watch(attempt)
         await asyncio.sleep(3.0)
@@ -404,10 +418,8 @@ def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
         await asyncio.sleep(1.5)
         assert [attempt.is_given_up for attempt in attempts] == [False, True]
         await asyncio.sleep(2.0)
-        assert all(attempt.task is not None and attempt.task.cancelled() for attempt in attempts)
+        assert all(call.cancelled() for call in calls)
         assert (restarted_s, counts.stalls) == ([2.0], 4)
-        for attempt in attempts:
-            attempt.end()
 
     run(work)
 
