@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from teola_plugin.runtime.attempts import Attempt
 from teola_plugin.runtime.deadlines import ROOM, Deadlines
 from teola_plugin.runtime.debts import Counts, Debt, Reader
 from teola_plugin.runtime.engine_scheduler import EngineScheduler
+from teola_plugin.runtime.lane import Lane
 from teola_plugin.runtime.ledger import Ledger
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.policies import POLICIES
@@ -294,6 +296,40 @@ async def test_a_watchdog_finds_what_is_lost() -> None:
     assert desk.counts().lost == 1
     assert isinstance(reply.outcome, Failed)
     await desk.go()
+
+
+def test_the_watchdog_looks_while_anything_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teola_plugin.runtime.local.AUDIT_S", 0.01)
+    looked: list[int] = []
+    enough = threading.Event()
+
+    def audit(self: Lane) -> None:
+        looked.append(1)
+        if len(looked) == 3:
+            enough.set()
+
+    monkeypatch.setattr(Lane, "audit", audit)
+    engine, host, reply = FakeEngine(), LocalHost(), Reply()
+    engine.gate = asyncio.Event()
+    host.submit(engine, "embedding", ["x"], {}, [reply])
+    assert enough.wait(20)
+    host.loop.call_soon_threadsafe(engine.gate.set)
+    assert reply.result() == "x"
+    host.close()
+
+
+async def test_an_engine_that_cannot_close_keeps_no_other_open() -> None:
+    class Stuck(FakeEngine):
+        async def close(self) -> None:
+            raise RuntimeError("no")
+
+    host = LocalHost(loop=asyncio.get_running_loop())
+    engines = [Stuck(), FakeEngine(), Stuck(), FakeEngine()]
+    for engine in engines:
+        host.submit(engine, "embedding", ["x"], {}, [reply := Reply()])
+        await reply.aresult()
+    await host.aclose()
+    assert [engine.is_closed for engine in engines] == [False, True, False, True]
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------

@@ -91,12 +91,19 @@ def test_who_comes_back_is_not_owed_for_its_pause() -> None:
 
 def test_tokens_count_where_items_have_them() -> None:
     shares = Shares()
-    small, large = items("a", 1, tokens=1), items("b", 1, tokens=100)
-    shares.came([*small, *large])
-    shares.serve([*small, *large])
-    assert shares.in_turn({"a": None, "b": None}) == ["a", "b"]
-    shares.serve(items("a", 1, tokens=200))
+    large, small = items("a", 1, tokens=100), items("b", 3, tokens=1)
+    shares.came([*large, *small])
+    shares.serve([*large, *small])
     assert shares.in_turn({"a": None, "b": None}) == ["b", "a"]
+
+
+def test_what_a_tenant_was_served_while_nobody_else_was_there_does_not_count() -> None:
+    engine = scheduler(1)
+    engine.submit(request("a", 10))
+    served(engine, 10)
+    engine.submit(request("b", 10))
+    engine.submit(request("a", 10))
+    assert sorted(tenant for (tenant,) in served(engine, 4)) == ["a", "a", "b", "b"]
 
 
 def test_tenants_that_are_gone_are_forgotten_in_the_end() -> None:
