@@ -135,6 +135,46 @@ def test_what_waited_too_long_is_filled_up_with_others_like_it() -> None:
     assert [len(batch) for batch in served(engine, 2, now_s=5.5)] == [3]
 
 
+@pytest.mark.parametrize(("own", "others", "going"), [(2, 10, [1, 1, 2, 2]), (6, 10, [1] * 6), (3, 0, [1] * 3)])
+def test_a_batch_beyond_the_knee_has_items_of_its_first_query_only(own: int, others: int, going: list[int]) -> None:
+    engine = EngineScheduler(
+        POLICIES["critical_path"], Capabilities(max_items=16), limits=Limits(), knee_items=lambda op: 4
+    )
+    for query, count in ((1, own), (2, others)):
+        if count:
+            engine.submit(request("", count, query=query, begun_s=float(query)))
+    of = {item.id: query for query, each in ((r.query, r.items) for r in engine._queue.values()) for item in each}
+    batch = engine.next_batch()
+    assert batch is not None
+    assert [of[item.id] for item in batch.items] == going
+
+
+def test_a_suspect_waits_for_an_instance_of_its_own_and_has_it() -> None:
+    engine = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True), limits=Limits(aging_s=5.0))
+
+    def going(now_s: float) -> list[Any]:
+        batch = engine.next_batch(now_s)
+        return [] if batch is None else [item.payload for item in batch.items]
+
+    def submit(payload: str, now_s: float, *, is_alone: bool = False) -> Item:
+        item = Item(payload, id=next(IDS))
+        engine.submit(Request("embedding", {}, [item], payload, is_alone=is_alone), now_s)
+        return item
+
+    first = submit("a", 0.0)
+    assert going(0.0) == ["a"]
+    suspect = submit("suspect", 0.0, is_alone=True)
+    second = submit("b", 1.0)
+    assert going(1.0) == ["b"], "others do not wait for it"
+    submit("c", 6.0)
+    assert going(6.0) == [], "it has waited for long: the instance takes nothing else"
+    engine.finish([first.id, second.id], 7.0)
+    assert going(7.0) == ["suspect"]
+    assert going(7.0) == [], "nothing beside it"
+    engine.finish([suspect.id], 8.0)
+    assert going(8.0) == ["c"]
+
+
 # --- room ------------------------------------------------------------------------------------------------------------
 
 
