@@ -222,6 +222,17 @@ def test_a_pace_is_of_what_ended_lately() -> None:
     assert pace.needs_s(4) == pytest.approx(2.0)
 
 
+def test_the_time_in_which_nothing_was_asked_is_no_part_of_the_pace() -> None:
+    engine = scheduler(1)
+    for begun_s in (0.0, 100.0):
+        engine.submit(request(""), begun_s)
+        batch = engine.next_batch(begun_s)
+        assert batch is not None
+        engine.finish([item.id for item in batch.items], begun_s + 1.0)
+    engine.submit(request("", 10), 200.0)
+    assert engine.drained_in_s() == pytest.approx(10.0)
+
+
 # --- the door --------------------------------------------------------------------------------------------------------
 
 
