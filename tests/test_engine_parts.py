@@ -23,7 +23,8 @@ from teola_plugin.runtime.engines.embedding import EmbeddingEngine
 from teola_plugin.runtime.engines.encoders import prompted
 from teola_plugin.runtime.engines.item_tasks import ItemTasks
 from teola_plugin.runtime.engines.kv_demand import KvDemand
-from teola_plugin.runtime.engines.openai_protocol import Answer, fields_of
+from teola_plugin.runtime.engines.openai_protocol import fields_of
+from teola_plugin.runtime.engines.openai_stream import Answer
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.engines.reranking import RerankingEngine

@@ -16,7 +16,6 @@ from teola_plugin.errors import EngineError
 from teola_plugin.runtime import service as services
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.messages import Asked, Said, packed, said, unpacked
-from teola_plugin.runtime.nearby import Connection
 from teola_plugin.runtime.onward import Begun, Expected, HandingOn
 from teola_plugin.runtime.pool import EnginePool
 from teola_plugin.runtime.remote import HANG_S
@@ -271,39 +270,6 @@ def test_an_error_that_does_not_come_back_from_its_pickle_says_the_same() -> Non
     assert isinstance(error.error, EngineError)
     assert str(error.error) == "Unpicklable: takes two"
     assert value == Done(5)
-
-
-async def test_frames_are_read_however_they_come() -> None:
-    loop = asyncio.get_running_loop()
-    sent: list[bytes] = []
-
-    class Transport:
-        def is_closing(self) -> bool:
-            return False
-
-        def writelines(self, pieces: Sequence[bytes]) -> None:
-            sent.append(b"".join(pieces))
-
-    connection = Connection(pickle.dumps)
-    connection.connection_made(Transport())  # type: ignore[arg-type]
-    calls = [asyncio.ensure_future(connection.call("echo", "a", n)) for n in range(4)]
-    await asyncio.sleep(0)
-    frames = b""
-    for number in (2, 0, 3, 1):
-        body = pickle.dumps((number, f"answer {number}"))
-        frames += len(body).to_bytes(8, "big") + body
-    for at in range(0, len(frames) - 30, 5):
-        connection.data_received(frames[at : at + 5])
-    done = at + 5
-    connection.data_received(frames[done:])
-    assert await asyncio.wait_for(asyncio.gather(*calls), 5) == [f"answer {n}" for n in range(4)]
-    assert loop is asyncio.get_running_loop()
-    assert len(sent) == 4
-    two = b"".join(len(body).to_bytes(8, "big") + body for body in (pickle.dumps((4, "x")), pickle.dumps((5, "y"))))
-    more = [asyncio.ensure_future(connection.call("echo", "a", n)) for n in range(2)]
-    await asyncio.sleep(0)
-    connection.data_received(two)
-    assert await asyncio.wait_for(asyncio.gather(*more), 5) == ["x", "y"]
 
 
 # --- what is handed on -----------------------------------------------------------------------------------------------
