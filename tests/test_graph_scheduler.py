@@ -88,6 +88,14 @@ def test_requests_are_cut_into_stages() -> None:
     assert ready[0].args == (("c0",), ("c1",))
 
 
+def test_instances_come_in_the_order_of_their_ancestry() -> None:
+    s = scheduler(RAG, question="q", docs="d")
+    s.start()
+    ready = s.apply([Fragment("chunks", (2,), "c"), Fragment("chunks", (0,), "a")])
+    assert names(ready) == [("vecs", ((0,), (2,)))]
+    assert ready[0].args == (("a",), ("c",))
+
+
 def test_an_order_edge_waits_for_the_whole_ingestion() -> None:
     s = scheduler(RAG, question="q", docs="d")
     s.start()

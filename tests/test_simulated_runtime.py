@@ -1,4 +1,5 @@
-"""The contract of the runtime, in seeded lives of faulty engines (simulation.py) and in scenes (scenarios.py).
+"""The contract of the runtime, in seeded lives of faulty engines (simulation.py), contests of tenants
+(simulated_tenants.py) and scenes (scenarios.py).
 
 TEOLA_TEST_SIMULATIONS: how many seeds. A failing one is named, and TEOLA_TEST_SEED=<seed> runs it alone.
 """
@@ -10,6 +11,7 @@ import os
 import pytest
 
 from tests.scenarios import SCENARIOS, play
+from tests.simulated_tenants import contend
 from tests.simulation import simulate
 
 SIMULATIONS = int(os.environ.get("TEOLA_TEST_SIMULATIONS", "300"))
@@ -26,6 +28,13 @@ CHUNKS = (
 def test_seeds(seeds: range) -> None:
     for seed in seeds:
         problems = simulate(seed)
+        assert not problems, f"TEOLA_TEST_SEED={seed}: " + "\n".join(problems[:10])
+
+
+@pytest.mark.parametrize("seeds", CHUNKS[:2], ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+def test_tenants_have_their_shares_and_deadlines_are_kept(seeds: range) -> None:
+    for seed in seeds:
+        problems = contend(seed)
         assert not problems, f"TEOLA_TEST_SEED={seed}: " + "\n".join(problems[:10])
 
 

@@ -6,10 +6,14 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from teola_plugin import runtime
 from teola_plugin.engines import Batch, Capabilities, Done, Emit, Engine, EngineSpec
+from teola_plugin.errors import EngineUnavailable
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
@@ -133,3 +137,18 @@ class Fragile:
 
 def make_fragile(**_: Any) -> Fragile:
     return Fragile()
+
+
+def make_one_of(most: int, folder: str) -> Fragile:
+    """Leaves its process id in the folder. There are to be no more than so many."""
+    made = Path(folder)
+    if len(list(made.iterdir())) >= most:
+        raise EngineUnavailable(f"there are {most} already")
+    (made / str(os.getpid())).touch()
+    return Fragile()
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Of the engines that `make_one_of` has made there, as far as they live."""
+    pids = [int(path.name) for path in folder.iterdir()]
+    return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -40,7 +41,17 @@ from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.chaos.apps import IS_FULL
 from tests.chaos.ray_nodes import alive, far_node, lose
-from tests.chaos.ray_world import CONFIGS, answer, ask, expected, idle, prepared, stats, wait_for
+from tests.chaos.ray_world import (
+    CONFIGS,
+    answer,
+    ask,
+    expected,
+    idle,
+    prepared,
+    processes_in,
+    stats,
+    wait_for,
+)
 from tests.chaos.reaper import Reaper
 
 QUERIES_A_SECOND = 20 if IS_FULL else 10
@@ -179,6 +190,73 @@ def test_instances_are_added_and_taken_away_under_load(cluster: Any) -> None:
     assert idle(cluster, "scaled")
     assert rays.stop("scaled") == 0
     assert "scaled" not in [each.name for each in rays.engines()]
+
+
+GONE_S = 30
+
+
+def one_of(most: int, folder: Path, instances: int) -> EngineConfig:
+    """An engine whose instances tell their processes; only `most` of them can be built."""
+    return EngineConfig(
+        f"counted-{folder.name}", "custom", executable="tests.chaos.ray_world:make_one_of", num_cpus=0.1,
+        instances=instances, config={"most": most, "folder": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.mark.real
+def test_no_process_is_left_of_instances_that_were_taken_away(cluster: Any, tmp_path: Path) -> None:
+    config = one_of(9, tmp_path, instances=3)
+    engine = rays.start(config)
+    before = processes_in(tmp_path)
+    assert len(before) == 3
+    assert rays.scale(config.name, 1) == 1
+    until_s = time.monotonic() + GONE_S
+    while len(left := processes_in(tmp_path)) > 1 and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert len(left) == 1
+    assert ask(engine, ["still there"])[0].result() == "still there"
+    rays.stop(config.name)
+    assert not psutil.wait_procs(left, timeout=GONE_S)[1]
+
+
+@pytest.mark.real
+def test_instances_that_are_taken_away_end_their_work_first(cluster: Any) -> None:
+    slow = replace(CONFIGS["embedder"], name="leaving", instances=3, profile=Profile.affine(1.0), max_items=1)
+    engine = rays.start(slow)
+    load = ask(engine, [f"text {i}" for i in range(3)])
+    while stats(cluster, "leaving")["running"] < 3:
+        time.sleep(0.02)
+    assert rays.scale("leaving", 1) == 1
+    assert len({reply.result().tobytes() for reply in load}) == 3
+    assert stats(cluster, "leaving")["repeated"] == 0
+    rays.stop("leaving")
+
+
+@pytest.mark.real
+def test_no_process_is_left_of_a_start_that_failed(cluster: Any, tmp_path: Path) -> None:
+    """The first two of three can be built. Their actor lives on, as it does when somebody else has made it."""
+    config = one_of(2, tmp_path, instances=3)
+    actor = cluster.remote(rays.EngineActor).options(num_cpus=0, max_concurrency=9).remote(config.to_json())
+    with pytest.raises(TeolaError, match="there are 2 already"):
+        cluster.get(actor.hello.remote(), timeout=120)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not psutil.wait_procs(processes_in(tmp_path), timeout=GONE_S)[1]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(TeolaError, match="there are 2 already"):  # it tries again, and finds the room it had
+        cluster.get(actor.hello.remote(), timeout=120)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not psutil.wait_procs(processes_in(tmp_path), timeout=GONE_S)[1]
+    cluster.kill(actor)
+
+
+@pytest.mark.real
+def test_what_failed_to_start_is_not_there_any_more(cluster: Any, tmp_path: Path) -> None:
+    config = one_of(0, tmp_path, instances=1)
+    with pytest.raises(TeolaError, match="there are 0 already"):
+        rays.start(config)
+    with pytest.raises(EngineError, match="no engine"):
+        rays.attach(config.name)
 
 
 def test_a_poisoned_item_fails_alone_wherever_it_crashes_its_process(cluster: Any) -> None:

@@ -1,0 +1,143 @@
+"""Slots: what makes two items the same, and what each side finds there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from teola_plugin.engines import Done, EngineSpec, Failed
+from teola_plugin.runtime.slots import Slots, key_of
+from teola_plugin.seams import Reply
+from tests.fakes import FakeEngine
+
+ENGINE = FakeEngine()
+ASKED: dict[str, Any] = {"spec": ENGINE.spec, "op": "decoding", "payload": "a prompt", "settings": {"stop": ["a"]}}
+
+
+def key(**changed: Any) -> Any:
+    return key_of(**{**ASKED, **changed})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"spec": FakeEngine().spec},
+        {"spec": EngineSpec("python", ENGINE)},
+        {"op": "partial_decoding"},
+        {"payload": "another prompt"},
+        {"payload": ("a prompt",)},
+        {"settings": {}},
+        {"settings": {"stop": ["b"]}},
+        {"settings": {"stop": ["a", "b"]}},
+        {"settings": {"stop": "a"}},
+        {"settings": {"stop": ["a"], "temperature": 0}},
+        {"settings": {"stop": ["a"], "temperature": False}},
+        {"settings": {"stop": ["a"], "seed": None}},
+    ],
+    ids=repr,
+)
+def test_what_an_engine_could_tell_apart_has_another_key(other: dict[str, Any]) -> None:
+    assert key(**other) != key()
+
+
+def test_the_order_of_settings_makes_no_difference() -> None:
+    assert key(settings={"a": 1, "b": 2}) == key(settings={"b": 2, "a": 1})
+    assert key() == key()
+
+
+def test_each_side_finds_what_the_other_has_begun() -> None:
+    slots = Slots()
+    ahead = [slots.ahead("k") for _ in range(2)]
+    retired = [slots.retire("k") for _ in range(3)]
+    assert [each.outcome for each in ahead] == ["miss", "miss"]
+    assert [each.outcome for each in retired] == ["hit", "hit", "miss"]
+    assert [each.reply for each in retired[:2]] == [each.reply for each in ahead]
+    late = slots.ahead("k")
+    assert (late.outcome, late.reply) == ("hit", retired[2].reply)
+    left, wasted, ours = slots.clear()
+    assert (left, wasted, ours) == ([], 0, 1)
+
+
+def test_what_nobody_took_is_left_and_counted() -> None:
+    slots = Slots()
+    first, second = slots.ahead("k").reply, slots.ahead("k").reply
+    assert slots.retire("k").reply is first
+    assert slots.clear() == ([second], 1, 0)
+    assert slots.clear() == ([], 0, 0)
+
+
+def test_a_slot_under_another_stamp_is_stale() -> None:
+    slots = Slots()
+    before = slots.ahead("k", 1).reply
+    found = slots.retire("k", 2)
+    assert (found.outcome, found.outdated) == ("stale", before)
+    assert found.reply is not before
+    assert slots.ahead("k", 2).outcome == "miss"
+
+
+def test_hits_lead_by_what_they_had_been_begun_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots()
+    slots.ahead("a")
+    slots.ahead("b")
+    begun_s = sum(entry.slots[0].since_s for entry in slots._by_key.values())
+    times_s = iter([begun_s + 5.0, begun_s + 7.0])
+    monkeypatch.setattr("teola_plugin.runtime.slots.time.perf_counter", lambda: next(times_s))
+    slots.retire("a")
+    slots.retire("b")
+    assert slots.lead_s == pytest.approx(12.0 + begun_s)
+
+
+def test_what_was_given_up_is_begun_anew_by_whoever_comes() -> None:
+    slots = Slots()
+    first = slots.ahead("k").reply
+    assert slots.give_up(first)
+    again = slots.ahead("k")
+    assert again.outcome == "miss"
+    assert again.reply is not first
+    assert slots.ahead("k").reply is not again.reply
+    assert slots.retire("k").reply is again.reply, "the framework finds it in its own place"
+
+
+def test_what_was_given_up_is_not_found_by_the_framework() -> None:
+    slots = Slots()
+    again = slots.ahead("k")
+    assert slots.give_up(again.reply)
+    found = slots.retire("k")
+    assert found.outcome == "miss"
+    assert found.reply is not again.reply
+    assert not slots.give_up(found.reply), "the framework has it"
+    assert not slots.give_up(Reply())
+
+
+@pytest.mark.parametrize("op", ["embedding", "reranking", "searching"])
+def test_what_comes_to_the_same_is_computed_once(op: str) -> None:
+    slots = Slots()
+    first = slots.ahead("k", shares=op).reply
+    second = slots.ahead("k", shares=op)
+    assert second.outcome == "hit"
+    assert second.source is not None
+    assert (second.source is first) is (op != "searching"), "what a search finds is each one's own"
+    first.put(Done({"found": [1]}))
+    second.source.result()["found"].append(2)
+    assert first.result() == {"found": [1] if op == "searching" else [1, 2]}
+    assert slots.clear()[1] == 1, "of two slots, one is no work"
+
+
+def test_a_text_is_written_for_each() -> None:
+    slots = Slots()
+    assert [slots.ahead("k", shares="decoding").outcome for _ in range(2)] == ["miss", "miss"]
+
+
+def test_what_failed_is_not_shared() -> None:
+    slots = Slots()
+    slots.ahead("k", shares="embedding").reply.put(Failed(ValueError("no")))
+    again = slots.ahead("k", shares="embedding")
+    assert (again.outcome, again.source) == ("miss", None)
+
+
+def test_what_a_search_found_is_not_shared_once_somebody_has_it() -> None:
+    slots = Slots()
+    slots.ahead("k", shares="searching")
+    slots.retire("k", shares="searching")
+    assert slots.retire("k", shares="searching").outcome == "miss"
