@@ -45,7 +45,7 @@ export VLLM_WORKER_MULTIPROC_METHOD ?= fork
 endif
 endif
 
-.PHONY: help demo test check bench bench-papers chaos soak llamaindex conformance lock install clean
+.PHONY: help demo test check bench bench-papers chaos soak llamaindex conformance mutants lock install clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -90,6 +90,9 @@ llamaindex: $(LLAMAINDEX:%=.venv-%/.ready)  ## run a sample of the tests of Llam
 
 conformance: .venv-conformance/.ready  ## run the frameworks' own tests through optimize (a part: ARGS=core or ARGS=core:exec)
 	.venv-conformance/bin/python tests/conformance/run.py $(ARGS)
+
+mutants: $(READY)  ## plant faults one at a time and count those the tests notice (layers: ARGS=lane; ARGS='--sample 20')
+	$(BIN)/python -m tests.mutants.run $(ARGS)
 
 install: $(READY)  ## make .venv and stop there
 
