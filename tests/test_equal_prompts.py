@@ -22,7 +22,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.runnables import ConfigurableField, Runnable, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
 from teola_plugin import optimize, optimized
@@ -161,3 +161,16 @@ def test_messages_before_an_equal_text(before: str) -> None:
 
     said, made = answers(True, "invoke", make)
     assert (said, made) == answers(False, "invoke", make)
+
+
+def test_a_setting_that_a_config_chooses() -> None:
+    """A configurable model holds the config itself, and is not asked under its usual settings besides."""
+
+    def make(service: Mirror) -> Runnable[Any, Any]:
+        length = ConfigurableField("length")
+        chosen = model_of(service).configurable_fields(max_tokens=length).with_config(configurable={"length": 3})
+        return RunnableParallel(a=ASK | chosen | StrOutputParser(), b=ASK | model_of(service) | StrOutputParser())
+
+    said, made = answers(True, "invoke", make)
+    assert (said, made) == answers(False, "invoke", make)
+    assert said["a"] != said["b"]
