@@ -29,7 +29,8 @@ from teola_plugin import optimize, optimized
 
 TEXT = "again"
 TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}} for name in "ab"
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    for name in "ab"
 ]
 
 

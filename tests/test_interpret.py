@@ -168,9 +168,13 @@ def test_one_skipped_input_is_enough(line: str) -> None:
 @pytest.mark.parametrize(("at_most", "rounds"), [(None, 4), (6, 4), (4, 4), (3, 3), (1, 1)])
 def test_rounds_go_on_until_they_are_done(at_most: int | None, rounds: int) -> None:
     """Each takes what the one before gave, and what does not change."""
-    one = parse("inputs(text, end); more = call(text, end, fn='add'); done = call(more, fn='is_long'); outputs(more, done)")
+    one = parse(
+        "inputs(text, end); more = call(text, end, fn='add'); done = call(more, fn='is_long'); outputs(more, done)"
+    )
     functions = {"add": Function(lambda text, end: text + end), "is_long": Function(lambda text: len(text) >= 4)}
-    loop = Rounds(one, functions, again={"text": "more"}, gives={"last": "more", "by": "end"}, done="done", at_most=at_most)
+    loop = Rounds(
+        one, functions, again={"text": "more"}, gives={"last": "more", "by": "end"}, done="done", at_most=at_most
+    )
     graph = parse("inputs(x); y = call(x, '!', fn='loop'); outputs(y)")
     assert interpret(graph, {"x": ""}, {}, {"loop": loop}) == {"y": {"last": "!" * rounds, "by": "!"}}
 

@@ -5,10 +5,12 @@ Each graph runs several times: what follows from where a run stands is learnt wh
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
@@ -21,8 +23,10 @@ from langgraph.types import CachePolicy, Command, Send
 
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langgraph.supersteps import first_front, trace_from
+from teola_plugin.engines import Batch, Emit
 from teola_plugin.models.langchain import EngineChatModel
 from tests.fakes import FakeEngine, says
+from tests.test_langchain_foreign import Hosted
 
 RUNS = 3
 
@@ -37,11 +41,24 @@ class State(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
 
 
+class Slow(FakeEngine):
+    """Takes its time, and knows how many requests it had at once."""
+
+    now = most = 0
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        self.now += len(batch.items)
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.01)
+        await super().run(batch, emit)
+        self.now -= len(batch.items)
+
+
 class World:
     """One graph's model, and what it was asked."""
 
     def __init__(self) -> None:
-        self.engine = FakeEngine(lambda prompt: says(f"<{prompt}>"), name="llm", concurrent=True)
+        self.engine = Slow(lambda prompt: says(f"<{prompt}>"), name="llm", concurrent=True)
         self.llm = EngineChatModel(engine=self.engine, max_tokens=None, temperature=None)
 
     def asks(self, key: str, *reads: str) -> Any:
@@ -83,11 +100,12 @@ def barrier(w: World) -> StateGraph[Any]:
 def side_by_side(w: World) -> StateGraph[Any]:
     """B reads what A writes beside it, and sees what was there before."""
     nodes = {"S": w.asks("a", "q"), "A": w.asks("a", "a"), "B": w.asks("b", "a"), "C": w.asks("c", "a", "b")}
-    return built(nodes, (START, "S"), ("S", "A"), ("S", "B"), (["A", "B"], "C"))
+    edges = ((START, "S"), ("S", "A"), ("S", "B"), ("S", "D"), (["A", "B", "D"], "C"))
+    return built({**nodes, "D": w.asks("d", "a")}, *edges)
 
 
 def sending(w: World) -> StateGraph[Any]:
-    """B runs for each of several inputs, and what follows reads the state."""
+    """B runs for each of several inputs, and what follows reads all that came of it."""
     ask = w.llm
 
     def split(state: State) -> list[Send]:
@@ -96,7 +114,7 @@ def sending(w: World) -> StateGraph[Any]:
     def each(state: State) -> dict[str, Any]:
         return {"log": [str(ask.invoke(f"each: {state['a']}").content)]}
 
-    graph = built({"A": w.asks("a", "q"), "B": each, "D": w.asks("d", "a")}, (START, "A"), ("B", "D"))
+    graph = built({"A": w.asks("a", "q"), "B": each, "D": w.asks("d", "log")}, (START, "A"), ("B", "D"))
     graph.add_conditional_edges("A", split, ["B"])
     return graph
 
@@ -147,7 +165,6 @@ def compiled(make: Any) -> Any:
 
 CASES: dict[str, tuple[Any, Act]] = {
     **{f"limit {n}": (compiled(barrier), invoked(config={"recursion_limit": n})) for n in (1, 2, 3, 4, 5)},
-    "one at a time": (compiled(barrier), invoked(config={"max_concurrency": 1})),
     "side by side": (compiled(side_by_side), invoked()),
     "send": (compiled(sending), invoked()),
     "command": (compiled(commanding), invoked()),
@@ -182,10 +199,40 @@ def test_the_same_is_asked(case: str) -> None:
     assert [r.fallbacks for r in reports] == [()] * len(reports)
 
 
+def test_no_more_is_asked_at_once_than_a_call_allows() -> None:
+    plain, fast = World(), World()
+    original, graph = compiled(barrier)(plain), optimize(compiled(barrier)(fast))
+    act = invoked(config={"max_concurrency": 1})
+    for run in range(RUNS):
+        assert outcome(act, graph, run) == outcome(act, original, run)
+    assert fast.asked() == plain.asked()
+    assert (plain.engine.most, fast.engine.most) == (1, 1)
+
+
+async def test_a_watched_graph_asks_hosted_models_for_streams_alone() -> None:
+    def make(model: Hosted) -> Any:
+        async def asks(state: State) -> dict[str, Any]:
+            return {"b": (await model.ainvoke(f"b: {state['a']}")).content}
+
+        async def asks_more(state: State) -> dict[str, Any]:
+            return {"d": (await model.ainvoke(f"d: {state['b']}")).content}
+
+        nodes = {"A": lambda s: {"a": s["q"]}, "B": asks, "C": lambda s: {"c": s["q"]}, "D": asks_more}
+        return built(nodes, (START, "A"), ("A", "B"), ("A", "C"), (["B", "C"], "D")).compile()
+
+    plain, fast = Hosted(), Hosted()
+    original, graph = make(plain), optimize(make(fast))
+    for _ in range(RUNS):
+        for each in (original, graph):
+            kinds = [event["event"] async for event in each.astream_events({"q": "x"}, version="v2")]
+            assert "on_chat_model_stream" in kinds
+    assert sorted(fast._calls) == sorted(plain._calls)
+
+
 def test_what_a_cache_knows_is_not_asked() -> None:
     def make(w: World) -> Any:
-        graph = built({"A": w.asks("a", "q"), "B": lambda s: {"b": s["q"]}}, (START, "A"), ("A", "B"), ("B", "D"))
-        graph.add_node("D", w.asks("d", "a"), cache_policy=CachePolicy())
+        graph = barrier(w)
+        graph.nodes["D"] = replace(graph.nodes["D"], cache_policy=CachePolicy())
         return graph.compile(cache=InMemoryCache())
 
     plain, fast = World(), World()
@@ -193,7 +240,7 @@ def test_what_a_cache_knows_is_not_asked() -> None:
     for run in range(RUNS):
         assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
     assert fast.asked() == plain.asked()
-    assert plain.asked()["d: <User: a: one two one two\nAssistant:> <User: a: one two one two"] <= 1
+    assert sorted(n for prompt, n in plain.asked().items() if prompt.startswith(("a:", "d:"))) == [1, RUNS]
 
 
 @pytest.mark.parametrize("takes", ["runtime", "writer"])
@@ -211,6 +258,11 @@ def test_a_node_that_takes_the_runtime_is_left_to_langgraph(takes: str) -> None:
     nodes = {"A": w.asks("a", "q"), "B": with_runtime if takes == "runtime" else with_writer}
     graph = built(nodes, (START, "A"), ("A", "B")).compile()
     assert [b.code for b in trace_from(graph, first_front(graph)).traced.breaks] == ["TB101"]
+
+
+def test_what_follows_a_node_that_may_command_is_decided_by_its_run() -> None:
+    graph = commanding(World()).compile()
+    assert [sorted(step) for step in trace_from(graph, first_front(graph)).steps] == [["A"], ["B"]]
 
 
 def test_a_join_inside_a_graph_in_another_is_read_to_its_end() -> None:

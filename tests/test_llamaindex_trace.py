@@ -252,7 +252,9 @@ def test_a_model_that_calls_the_users_code_is_left_to_the_framework(settings: di
     "template",
     [
         PromptTemplate("{context_str} {query_str}", output_parser=Shouting()),
-        SelectorPromptTemplate(PromptTemplate("{context_str} {query_str}"), [(unlike_any, PromptTemplate("{query_str}"))]),
+        SelectorPromptTemplate(
+            PromptTemplate("{context_str} {query_str}"), [(unlike_any, PromptTemplate("{query_str}"))]
+        ),
         SelectorPromptTemplate(PromptTemplate("{context_str} {query_str}", output_parser=Shouting())),
     ],
 )
