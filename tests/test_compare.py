@@ -146,8 +146,8 @@ def test_what_a_model_said_and_how_it_ended_is_recorded() -> None:
     assert node.facts["metadata"]["k"] == "v"
     with contextlib.suppress(RuntimeError, StopIteration):
         chat.invoke("x", config={"callbacks": [recorder]})
-    assert [node.facts["ended"] for node in recorder.nodes.values()][0] == "ok"
-    assert [node.facts["ended"] for node in recorder.nodes.values()][1] != "ok"
+    first, second = [node.facts["ended"] for node in recorder.nodes.values()]
+    assert first == "ok" != second
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------

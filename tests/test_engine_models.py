@@ -251,7 +251,7 @@ class Uneven(FakeEngine):
             emit(0, Failed(ValueError("refused")))
             return
         self.began.set()
-        while not self.aborted:
+        while not self.aborted:  # noqa: ASYNC110  told by another thread
             await asyncio.sleep(0)
         emit(0, Failed(ValueError("aborted")))
 
