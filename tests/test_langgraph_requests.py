@@ -114,7 +114,8 @@ def sending(w: World) -> StateGraph[Any]:
     def each(state: State) -> dict[str, Any]:
         return {"log": [str(ask.invoke(f"each: {state['a']}").content)]}
 
-    graph = built({"A": w.asks("a", "q"), "B": each, "D": w.asks("d", "log")}, (START, "A"), ("B", "D"))
+    nodes = {"A": w.asks("a", "q"), "B": each, "D": w.asks("d", "log"), "E": w.asks("e", "a")}
+    graph = built(nodes, (START, "A"), ("B", "D"), ("B", "E"))
     graph.add_conditional_edges("A", split, ["B"])
     return graph
 
@@ -199,10 +200,15 @@ def test_the_same_is_asked(case: str) -> None:
     assert [r.fallbacks for r in reports] == [()] * len(reports)
 
 
-def test_no_more_is_asked_at_once_than_a_call_allows() -> None:
+@pytest.mark.parametrize("is_the_graphs_own", [False, True])
+def test_no_more_is_asked_at_once_than_a_config_allows(is_the_graphs_own: bool) -> None:
     plain, fast = World(), World()
-    original, graph = compiled(barrier)(plain), optimize(compiled(barrier)(fast))
-    act = invoked(config={"max_concurrency": 1})
+    original, graph, act = compiled(barrier)(plain), compiled(barrier)(fast), invoked()
+    if is_the_graphs_own:
+        original, graph = (each.with_config(max_concurrency=1) for each in (original, graph))
+    else:
+        act = invoked(config={"max_concurrency": 1})
+    graph = optimize(graph)
     for run in range(RUNS):
         assert outcome(act, graph, run) == outcome(act, original, run)
     assert fast.asked() == plain.asked()
