@@ -21,7 +21,7 @@ import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, Runnable, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
@@ -92,7 +92,7 @@ def with_settings(model: BaseChatModel, settings: dict[str, Any]) -> Runnable[An
 
 
 def pipeline(model: BaseChatModel, again: Runnable[Any, Any], second: Runnable[Any, Any]) -> Runnable[Any, Any]:
-    first = ChatPromptTemplate.from_template("{q}") | model | StrOutputParser() | (lambda x: {"x": x})
+    first = ChatPromptTemplate.from_template("{q}") | model | StrOutputParser() | {"x": RunnablePassthrough()}
     return RunnablePassthrough.assign(first=first | again) | RunnablePassthrough.assign(second=second)
 
 
@@ -153,8 +153,7 @@ def test_messages_before_an_equal_text(before: str) -> None:
     pair = before, kinds[(kinds.index(before) + 1) % len(kinds)]
 
     def asking(model: BaseChatModel, kind: str) -> Runnable[Any, Any]:
-        prompt = ChatPromptTemplate([MessagesPlaceholder("before"), ("human", "{x}")])
-        return prompt.partial(before=MESSAGES[kind]) | model | StrOutputParser()
+        return ChatPromptTemplate([*MESSAGES[kind], ("human", "{x}")]) | model | StrOutputParser()
 
     def make(service: Mirror) -> Runnable[Any, Any]:
         model = model_of(service)
