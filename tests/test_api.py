@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from operator import itemgetter
 from typing import Any, TypedDict
 
 import pytest
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langgraph.graph import END, START, StateGraph
 
 import teola_plugin
 from teola_plugin import compare, explain, optimize, optimized, pure, reads, runtime, writes
 from teola_plugin.api import STANCE
-from teola_plugin.errors import TeolaError
-from teola_plugin.graph import PIPELINE
+from teola_plugin.errors import PassError, TeolaError
+from teola_plugin.graph import PIPELINE, Graph
 from teola_plugin.models.langchain import EngineChatModel
-from teola_plugin.profile import TINY_CPU_LLM
+from teola_plugin.passes import Context, Record
+from teola_plugin.profile import PAPER_LLM, TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
+from teola_plugin.seams import active
 
 
 def chain() -> Runnable[Any, Any]:
@@ -40,7 +43,7 @@ def test_an_object_that_is_no_pipeline(caplog: pytest.LogCaptureFixture) -> None
         optimize(thing, strict=True)
 
 
-@pytest.mark.parametrize("wrong", [{"policy": "fifo"}, {"speculate": "everything"}])
+@pytest.mark.parametrize("wrong", [{"policy": "fifo"}, {"speculate": "everything"}, {"runtime": "mars"}])
 def test_an_option_that_does_not_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(TeolaError, match=f"{next(iter(wrong))}=.* is one of"):
         optimize(chain(), **wrong)
@@ -107,6 +110,98 @@ def test_nodes_and_conditions_of_a_graph_may_be_assumed_pure() -> None:
     assert fast.invoke({"x": "it"}) == graph.invoke({"x": "it"})
 
 
+def both() -> Runnable[Any, Any]:
+    return RunnableParallel(a=chain(), b=chain())
+
+
+def test_nothing_runs_ahead_without_speculation() -> None:
+    fast = optimize(both(), speculate="off")
+    fast.invoke({"x": "it"})
+    (report,) = optimized(fast).reports
+    assert (report.hits, report.shared, report.misses, report.wasted) == (0, 0, 2, 0)
+
+
+@pytest.mark.parametrize("speculate", ["certain", "branches", "off"])
+def test_only_who_asks_for_branches_has_them_read_ahead(speculate: Any) -> None:
+    names = [name for name, _ in optimized(optimize(chain(), speculate=speculate)).optimized.snapshots]
+    assert names.count("speculate_branches") == (speculate == "branches")
+
+
+def test_a_pass_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
+        raise ZeroDivisionError
+
+    with pytest.raises(PassError, match="broken: ZeroDivisionError"):
+        optimize(chain(), passes=[broken], strict=True)
+    assert optimize(chain(), passes=[broken]).invoke({"x": "it"}) is not None
+    assert "pass broken was dropped" in caplog.text
+
+
+def test_passes_know_the_profiles_that_are_given_and_those_of_the_engines() -> None:
+    seen: list[Any] = []
+
+    def looking(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
+        seen.append(context.profiles["llm"])
+        return graph, []
+
+    optimize(chain(), passes=[looking])
+    optimize(chain(), passes=[looking], profiles={"llm": PAPER_LLM["figure7"]})
+    assert seen == [TINY_CPU_LLM["tiny"], PAPER_LLM["figure7"]]
+
+
+def test_callbacks_behind_one_that_raises_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+
+    def fail(report: Any) -> None:
+        raise ZeroDivisionError
+
+    fast = optimize(chain(), callbacks=[fail, told.append])
+    assert fast.invoke({"x": "it"}).content == chain().invoke({"x": "it"}).content
+    assert told == [*optimized(fast).reports]
+    assert "failed on the report of a call" in caplog.text
+
+
+def test_a_call_is_counted_in_and_out_once() -> None:
+    """Whatever an adapter does with it: also if it is closed twice, or opened inside another call."""
+    calls = optimized(optimize(chain()))
+    inside = runtime.host.admission
+    outer = calls.open([{"x": "it"}])
+    assert inside.inside == 1
+    with active(outer.session):
+        inner = calls.open([{"x": "it"}])
+        assert inside.inside == 1
+        inner.close()
+    assert inside.inside == 1
+    outer.close()
+    outer.close()
+    assert inside.inside == 0
+    assert len(calls.reports) == 2
+
+
+def test_a_call_that_cannot_be_opened_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise MemoryError
+
+    fast = optimize(chain())
+    monkeypatch.setattr(teola_plugin.api, "Session", fail)
+    with pytest.raises(MemoryError):
+        fast.invoke({"x": "it"})
+    assert runtime.host.admission.inside == 0
+
+
+def test_an_input_that_only_the_pipeline_itself_understands() -> None:
+    class Moody(dict[str, str]):
+        def __contains__(self, key: object) -> bool:
+            raise ValueError("who asks?")
+
+    pipeline = RunnableLambda(lambda given: {"x": given["x"]}) | chain()
+    fast = optimize(RunnableParallel(a=itemgetter("x") | chain(), b=pipeline))
+    plain = RunnableParallel(a=itemgetter("x") | chain(), b=pipeline)
+    assert {k: m.content for k, m in fast.invoke(Moody(x="it")).items()} == {
+        k: m.content for k, m in plain.invoke(Moody(x="it")).items()
+    }
+
+
 def test_an_optimized_pipeline_is_made_anew_for_other_options_only() -> None:
     fast, reports = optimize(chain()), []
     assert optimize(fast) is fast
@@ -141,6 +236,7 @@ def test_a_misspelt_stance_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog:
         fast.invoke({"x": "it"})
         fast.invoke({"x": "it"})
     assert [r.getMessage().split(" ")[0] for r in caplog.records] == ["TEOLA_STANCE='orginal'"]
+    assert len(optimized(fast).reports) == 2, "it switches nothing off"
 
 
 def test_under_the_stance_no_earlier_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

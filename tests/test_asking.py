@@ -7,9 +7,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 
 from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineChatModel
@@ -159,3 +160,15 @@ def test_what_it_asks_is_not_streamed_ahead_where_events_are_watched() -> None:
     streamed = len(hosted._calls) - before
     assert sorted(asyncio.run(events(fast))) == sorted(expected)
     assert len(hosted._calls) - before == 2 * streamed
+
+
+def test_what_a_library_hooks_into_every_run_counts_each_reply_once() -> None:
+    """As `get_usage_metadata_callback` does: a handler that nobody hands over, found in the context."""
+    chain = RunnableParallel(a=RunnableLambda(to_text), b=RunnableLambda(with_messages), c=RunnableLambda(by_helper))
+    used = []
+    for pipeline in (chain, optimize(chain)):
+        with get_usage_metadata_callback() as usage:
+            pipeline.invoke({"q": "bees"})
+        used.append(usage.usage_metadata)
+    assert used[0] == used[1]
+    assert used[0]

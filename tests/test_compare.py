@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import uuid
 from collections.abc import Iterator
@@ -11,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel
+from pydantic import BaseModel, ConfigDict
 
 from teola_plugin import optimize
 from teola_plugin.comparison import Comparison, Node, canonical_tree, compare, differences, plain, tree_differences
+from teola_plugin.comparison.langchain import Recorder
 from teola_plugin.comparison.result import interval
 from teola_plugin.comparison.values import without_new_ids
 from teola_plugin.errors import TeolaError
@@ -93,6 +97,57 @@ def test_trees_ignore_order_of_siblings_and_ids() -> None:
 def test_trees_tell_a_missing_moved_tagged_or_other_node(changed: dict[str, Node]) -> None:
     tree = {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "1")}
     assert tree_differences(canonical_tree(tree), canonical_tree(changed))
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    text: str
+
+
+def test_fields_that_a_model_allows_besides_count() -> None:
+    one, other = Loose(text="a", more=1), Loose(text="a", more=2)  # type: ignore[call-arg]
+    assert any(".more" in line for line in differences(plain(one), plain(other)))
+    assert any(".more" in line for line in differences(plain(one), plain(Loose(text="a"))))
+
+
+def test_a_recorder_knows_whose_child_each_run_is_and_how_it_ended() -> None:
+    def tell(value: str) -> str:
+        dispatch_custom_event("told", {"value": value})
+        return value
+
+    def fail(value: str) -> str:
+        raise ValueError(value)
+
+    def tree_of(chain: Any) -> Any:
+        recorder = Recorder()
+        with contextlib.suppress(ValueError):
+            chain.invoke("x", config={"callbacks": [recorder]})
+        return canonical_tree(recorder.nodes)
+
+    def names(trees: Any) -> Any:
+        return [(label.split(" ")[1], names(children)) for label, children in trees]
+
+    inner = RunnableLambda(tell).with_config(run_name="tell") | RunnableLambda(str.upper).with_config(run_name="upper")
+    assert names(tree_of(inner)) == [("RunnableSequence", [("tell", [("told", [])]), ("upper", [])])]
+    ((failed, children),) = tree_of(RunnableLambda(tell) | RunnableLambda(fail).with_config(run_name="fail"))
+    assert "ended='ValueError'" in failed
+    assert [("ended='ValueError'" in label, "ended='ok'" in label) for label, _ in children] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_what_a_model_said_and_how_it_ended_is_recorded() -> None:
+    chat = GenericFakeChatModel(messages=iter([AIMessage("one two three")]))
+    recorder = Recorder()
+    list(chat.stream("x", config={"callbacks": [recorder], "tags": ["t"], "metadata": {"k": "v"}}))
+    (node,) = recorder.nodes.values()
+    assert (node.kind, node.facts["tokens"], node.facts["tags"]) == ("chat_model", 5, ["t"])
+    assert node.facts["metadata"]["k"] == "v"
+    with contextlib.suppress(RuntimeError, StopIteration):
+        chat.invoke("x", config={"callbacks": [recorder]})
+    first, second = [node.facts["ended"] for node in recorder.nodes.values()]
+    assert first == "ok" != second
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------
@@ -215,6 +270,28 @@ def test_a_form_that_does_not_exist() -> None:
 
 
 # --- figures --------------------------------------------------------------------------------------------------
+
+
+def test_interval_is_one_of_95_percent() -> None:
+    """Of the median of a hundred equally spaced values: 50.5, give or take 1.96 times half their root."""
+    found = interval([float(n) for n in range(1, 101)])
+    assert found.median == 50.5
+    assert found.low == pytest.approx(50.5 - 1.96 * 5, abs=2)
+    assert found.high == pytest.approx(50.5 + 1.96 * 5, abs=2)
+    skewed = interval([1.0] * 80 + [1000.0] * 20)  # of a mean it would lie far above
+    assert (skewed.low, skewed.median, skewed.high) == (1.0, 1.0, 1.0)
+
+
+def test_how_a_stream_is_cut_is_compared() -> None:
+    def cut(*pieces: str) -> Any:
+        def make(_: Any) -> Iterator[str]:
+            yield from pieces
+
+        return RunnableGenerator(make).with_config(run_name="cut")
+
+    assert compare(cut("ab", "c"), ["x"], optimized=cut("ab", "c"), repeats=1, mode="stream").differences == ()
+    found = compare(cut("ab", "c"), ["x"], optimized=cut("a", "bc"), repeats=1, mode="stream")
+    assert any(".pieces" in line for line in found.differences)
 
 
 def test_interval_is_the_same_each_time_and_holds_the_median() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from teola_plugin import runtime
 from teola_plugin.chat import render_plainly
-from teola_plugin.engines import Completion
+from teola_plugin.engines import Completion, Failed
 from teola_plugin.errors import EngineError
 from teola_plugin.models import langchain as lc
 from teola_plugin.models import llamaindex as li
@@ -112,6 +113,21 @@ def test_langchain_settings_come_from_the_model_and_the_call(kind: Any) -> None:
     assert (prompt, asked) == (engine.seen[0], settings)
     kind(engine=engine, temperature=None, max_tokens=None, stop=["y"]).invoke("Why?")
     assert engine.batches[1].settings == {"stop": ["y"]}
+
+
+@pytest.mark.parametrize("kind", [lc.EngineChatModel, lc.EngineLLM, li.EngineLLM])
+def test_a_model_that_is_told_nothing_is_greedy_and_ends_after_256_tokens(kind: Any) -> None:
+    assert kind(engine=llm()).request_for("Why?")[1] == {"temperature": 0.0, "max_tokens": 256}
+
+
+@pytest.mark.parametrize("kind", [lc.EngineChatModel, lc.EngineLLM, li.EngineLLM])
+def test_every_stop_word_reaches_the_engine(kind: Any) -> None:
+    model = kind(engine=llm(), temperature=None, max_tokens=None, stop=["own", "other"])
+    assert model.request_for("Why?")[1] == {"stop": ["own", "other"]}
+    assert model.request_for("Why?", stop=["one", "two"])[1] == {"stop": ["one", "two"]}
+    assert model.request_for("Why?", stop=("one", "two"))[1] == {"stop": ["one", "two"]}
+    assert model.request_for("Why?", stop="one")[1] == {"stop": ["one"]}
+    assert model.request_for("Why?", stop=[])[1] == {}
 
 
 def with_model(model: str) -> FakeEngine:
@@ -220,6 +236,35 @@ async def test_cancelling_a_call_aborts(framework: str) -> None:
         await call
     settle()
     assert engine.aborted == [engine.batches[0].items[0].id]
+
+
+class Uneven(FakeEngine):
+    """Refuses one prompt at once, and writes on all others for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(name="llm", concurrent=True, max_items=8)
+        self.began = threading.Event()
+
+    async def run(self, batch: Any, emit: Any) -> None:
+        self.batches.append(batch)
+        if batch.items[0].payload == "refuse":
+            await asyncio.to_thread(self.began.wait, 10)
+            emit(0, Failed(ValueError("refused")))
+            return
+        self.began.set()
+        while not self.aborted:  # noqa: ASYNC110  told by another thread
+            await asyncio.sleep(0)
+        emit(0, Failed(ValueError("aborted")))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_when_one_prompt_of_several_fails_the_others_are_aborted(is_async: bool) -> None:
+    engine = Uneven()
+    model = lc.EngineLLM(engine=engine)
+    with pytest.raises(ValueError, match="refused"):
+        asyncio.run(model.agenerate(["refuse", "Why?"])) if is_async else model.generate(["refuse", "Why?"])
+    settle()
+    assert engine.aborted == [item.id for batch in engine.batches for item in batch.items if item.payload == "Why?"]
 
 
 def test_an_engine_s_error_reaches_the_caller_as_it_is() -> None:

@@ -144,6 +144,14 @@ _STATEMENT = re.compile(
 UNFORESEEN: list[Event] = [BatchRan("llm", "decoding", 1, 0.0, 1.0)]
 
 
+def test_only_what_had_not_run_ahead_was_asked_for_first_by_the_framework() -> None:
+    outcomes = ("hit", "shared", "miss", "stale")
+    events = tuple(Retired("llm", "decoding", outcome, 1.0 + at) for at, outcome in enumerate(outcomes))
+    assert run_of(events, 9.0).late == (
+        ("llm", "decoding", 2.0), ("llm", "decoding", 3.0), ("llm", "decoding (stale)", 4.0)
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("measured", [None, run_of(EVENTS, 1.1), run_of(UNFORESEEN, 1.1)])
 def test_mermaid_statements(measured: Measured | None) -> None:
     """The forms that `mermaid.parse` of Mermaid 11 takes."""

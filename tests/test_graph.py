@@ -54,6 +54,14 @@ def test_text_form() -> None:
     assert str(parse(RAG)) == RAG
 
 
+@pytest.mark.parametrize("value", [True, 1, 1.0, False, 0, None, "True", (1,)])
+def test_conditions_come_back_with_value_and_type(value: object) -> None:
+    said = Primitive("y", "aggregate", (Literal(0),), when=When("c", value))
+    (read,) = parse(str(Graph((Input("c"),), (said,), ("y",))))
+    assert read.when is not None
+    assert (type(read.when.value), read.when.value) == (type(value), value)
+
+
 @settings(deadline=None)
 @given(graphs())
 def test_printing_and_parsing_gives_the_same_graph(graph: Graph) -> None:
@@ -248,6 +256,7 @@ def _touching(reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()) -> Prim
         (_touching(reads=(ANYTHING,)), _touching(writes=("a",)), ("a",)),
         (_touching(writes=(ANYTHING,)), _touching(writes=(ANYTHING,)), (ANYTHING,)),
         (_touching(writes=("a",), reads=("a",)), _touching(writes=("a",), reads=("a",)), ("a",)),
+        (_touching(reads=("a",)).with_settings(ahead=True), _touching(writes=("a",)), ()),  # its value is passed on
     ],
 )
 def test_conflicts(first: Primitive, second: Primitive, resources: tuple[str, ...]) -> None:

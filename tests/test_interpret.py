@@ -13,6 +13,8 @@ import teola_plugin.interpret
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph, parse
 from teola_plugin.interpret import interpret
+from teola_plugin.rounds import Rounds
+from teola_plugin.trace import Function
 from tests.strategies import graphs
 from tests.world import run_in_any_order, run_in_order, some_inputs
 
@@ -145,6 +147,36 @@ def test_what_depends_on_a_skipped_primitive_is_skipped() -> None:
         "free": "f",
     }
     assert run(BRANCHES, x=False) == {"no": "no", "either": "no", "shown": "('no', False)", "free": "f"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = call(x, skipped, fn='show')",
+        "y = prefilling(skipped, x) @ e",
+        "y = searching(x, skipped) @ e",
+        "y: [] = call(*xs, skipped, fn='show')",
+        "y = aggregate(x), when(skipped, 'a')",
+    ],
+)
+def test_one_skipped_input_is_enough(line: str) -> None:
+    text = f"inputs(x, no, xs=[]); skipped = call(x, fn='same'), when(no); {line}; outputs(y)"
+    assert run(text, x="a", no=False, xs=["b"]) == {}
+    assert run(text, x="a", no=True, xs=["b"]).keys() == {"y"}
+
+
+@pytest.mark.parametrize(("at_most", "rounds"), [(None, 4), (6, 4), (4, 4), (3, 3), (1, 1)])
+def test_rounds_go_on_until_they_are_done(at_most: int | None, rounds: int) -> None:
+    """Each takes what the one before gave, and what does not change."""
+    one = parse(
+        "inputs(text, end); more = call(text, end, fn='add'); done = call(more, fn='is_long'); outputs(more, done)"
+    )
+    functions = {"add": Function(lambda text, end: text + end), "is_long": Function(lambda text: len(text) >= 4)}
+    loop = Rounds(
+        one, functions, again={"text": "more"}, gives={"last": "more", "by": "end"}, done="done", at_most=at_most
+    )
+    graph = parse("inputs(x); y = call(x, '!', fn='loop'); outputs(y)")
+    assert interpret(graph, {"x": ""}, {}, {"loop": loop}) == {"y": {"last": "!" * rounds, "by": "!"}}
 
 
 def test_ingestion_is_a_fold_with_the_value_none() -> None:

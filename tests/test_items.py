@@ -389,3 +389,12 @@ def test_json_after_prose_equals_the_frameworks_whatever_the_cut(case: tuple[str
 def test_an_unknown_grammar_is_refused_by_name() -> None:
     with pytest.raises(GraphError, match=re.escape("items='haiku'")):
         parser_for("haiku")
+
+
+def test_sub_questions_that_were_handed_out_must_be_those_of_the_whole_text() -> None:
+    """A fence that comes later makes everything before it no part of the array."""
+    parser = parser_for("sub_questions")
+    assert parser.feed('[{"sub_question": "who?"}, ') == [{"sub_question": "who?"}]
+    assert parser.feed('```json\n[{"sub_question": "why?"}]\n```') == []
+    with pytest.raises(ItemsError, match="sub_questions"):
+        parser.close()

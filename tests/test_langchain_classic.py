@@ -241,6 +241,25 @@ def assigned(e: Engines) -> Runnable[Any, Any]:
     )
 
 
+def with_arguments(e: Engines) -> Runnable[Any, Any]:
+    """One chain has arguments for its model."""
+    chain = asking(e, "Just {question}")
+    chain.llm_kwargs = {"seed": 3}
+    return RunnablePassthrough.assign(a=chain) | RunnablePassthrough.assign(b=asking(e, "Only {question}"))
+
+
+def with_stop_words(e: Engines) -> Runnable[Any, Any]:
+    """What stands before a chain makes its stop words."""
+    chains = RunnablePassthrough.assign(a=asking(e, "Just {question}"), b=asking(e, "Only {question}"))
+    return RunnablePassthrough.assign(stop=lambda x: ["hive", x["question"]]) | chains
+
+
+def with_a_memory(e: Engines) -> Runnable[Any, Any]:
+    chain = asking(e, "Just {question} of {hive}")
+    chain.memory = SimpleMemory(memories={"hive": "hive 4"})
+    return RunnablePassthrough.assign(a=chain) | RunnablePassthrough.assign(b=asking(e, "Only {question}"))
+
+
 # --- runnables -------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +307,9 @@ CASES: dict[str, tuple[Callable[[Engines], Runnable[Any, Any]], Any]] = {
     "map_rerank": (map_rerank, ASKED),
     "map_rerank_mapped": (map_rerank_mapped, ASKED),
     "assigned": (assigned, ASKED),
+    "with_arguments": (with_arguments, {"question": QUESTION}),
+    "with_stop_words": (with_stop_words, {"question": QUESTION}),
+    "with_a_memory": (with_a_memory, {"question": QUESTION}),
     "router": (router, {"key": "short", "input": {"question": QUESTION}}),
     "router_same": (router, {"key": "same", "input": {"question": QUESTION}}),
     "message_history": (message_history, {"question": QUESTION}),
@@ -308,7 +330,7 @@ GRAPHS = (
 
 IN_TURN = (
     "parent_documents", "parents_of_different_pieces", "parents_of_near_pieces", "self_query", "stuff", "refine",
-    "router_same", "map_reduce_of_nothing", "message_history",
+    "router_same", "map_reduce_of_nothing", "message_history", "with_stop_words",
 )  # fmt: skip
 """By themselves they ask for one thing after the other, or for nothing."""
 

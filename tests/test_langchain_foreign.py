@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from langchain_core.language_models import LLM, BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
@@ -21,6 +21,8 @@ from langchain_openai import ChatOpenAI
 from pydantic import PrivateAttr
 
 from teola_plugin import explain, optimize, optimized, pure, writes
+from teola_plugin.adapters.langchain import adapter
+from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime import queued_calls, session
@@ -238,6 +240,17 @@ def test_a_retry_calls_again() -> None:
     with pytest.raises(ConnectionError):
         chain.invoke({"claim": "x"})
     assert model._calls.count(("call", "fail x")) in (2, 3)
+
+
+def test_what_is_asked_is_what_the_messages_were() -> None:
+    """Whoever holds the messages may change them before the call is made."""
+    message = HumanMessage("before")
+    (ask_it,) = [f.call for f in adapter.trace(RunnablePassthrough() | Hosted()).functions.values()]
+    asked = ask_it(Entered([message], "invoke"), [message])
+    message.content = "after"
+    assert str(asked.call()) == Hosted().invoke("before").content
+    again = ask_it(Entered([message], "invoke"), [message])
+    assert str(again.call()) == Hosted().invoke("after").content
 
 
 def test_bound_arguments_tell_calls_apart() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from jinja2 import TemplateError
+from langchain_classic.output_parsers import OutputFixingParser
 from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
 from langchain_core.caches import InMemoryCache
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.output_parsers import StrOutputParser
+from langchain_core.output_parsers import MarkdownListOutputParser, NumberedListOutputParser, StrOutputParser
 from langchain_core.prompts import (
     ChatPromptTemplate,
     FewShotPromptTemplate,
@@ -27,7 +28,14 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 from langchain_core.rate_limiters import InMemoryRateLimiter
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableBinding,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 from langchain_openai import ChatOpenAI
 
 from teola_plugin import optimize, pure, reads, writes
@@ -164,6 +172,57 @@ def test_a_template_that_strips_its_messages() -> None:
 def test_bound_arguments_are_settings() -> None:
     model = Engines().chat.bind(stop=["\n"], temperature=0.5)
     assert "answer = decoding(kv, temperature=0.5, stop=['\\n']) @ llm" in traced_lines(ask("{a}") | model)
+
+
+def test_the_outermost_bound_argument_counts() -> None:
+    """As in LangChain, where a binding hands its arguments on to the one in it; a sequence gives them to its first."""
+    e = Engines()
+    inner = RunnableBinding(bound=e.chat, kwargs={"stop": ["inner"], "seed": 1})
+    for model in (RunnableBinding(bound=inner, kwargs={"stop": ["outer"]}), inner.bind(stop=["outer"])):
+        assert "answer = decoding(kv, stop=['outer'], seed=1) @ llm" in traced_lines(ask("{a}") | model)
+    sequence = (e.chat | StrOutputParser() | e.completion).bind(stop=["first"])
+    decodings = [p for p in adapter.trace(sequence).graph if p.kind == "decoding"]
+    assert [p.setting("stop") for p in decodings] == [["first"], None]
+
+
+def test_what_a_config_may_change_is_left_to_the_framework() -> None:
+    e = Engines()
+    chosen = e.chat.configurable_fields(max_tokens=ConfigurableField("length"))
+    assert codes(ask("{a}") | chosen) == []
+    assert codes(ask("{a}") | chosen.with_config(configurable={"length": 3})) == ["TB112"]
+    assert codes((ask("{a}") | chosen).with_config(configurable={"length": 3})) == ["TB112"]
+    assert codes(ask("{a}") | chosen.with_config(max_concurrency=1)) == ["TB112"]
+    assert codes(ask("{a}") | chosen.with_config(tags=["t"])) == []
+    assert codes(ask("{a}") | e.chat.with_config(max_concurrency=1)) == ["TB112"]
+    assert codes(ask("{a}") | e.chat.with_config(tags=["t"])) == []
+
+
+def test_a_list_parser_with_a_pattern_of_its_own_is_no_item_grammar() -> None:
+    e = Engines()
+    for parser in (
+        NumberedListOutputParser(pattern=r"([^\n]+)"),
+        MarkdownListOutputParser(pattern=r"([^\n]+)"),
+    ):
+        lines = traced_lines(ask("{a}") | e.chat | parser)
+        assert "items=" not in "\n".join(lines)
+        assert lines[-2].startswith(f"answer = call(text, fn='{type(parser).__name__}')")
+    assert "items='numbered'" in "\n".join(traced_lines(ask("{a}") | e.chat | NumberedListOutputParser()))
+
+
+def test_a_parser_that_asks_a_model_again_is_left_to_the_framework() -> None:
+    e = Engines()
+    fixing = OutputFixingParser.from_llm(parser=NumberedListOutputParser(), llm=e.chat)
+    assert codes(ask("{a}") | e.chat | fixing) == ["TB101"]
+
+
+def test_a_function_that_a_passthrough_calls_may_have_effects() -> None:
+    async def note(x: Any) -> None:
+        print(x)
+
+    for passing in (RunnablePassthrough(afunc=note), RunnablePassthrough(lambda x: print(x))):
+        assert codes(passing | ask("{a}") | hosted()) == ["TB101"]
+        (answer,) = [p for p in adapter.trace(passing | ask("{a}") | hosted()).graph if p.kind == "decoding"]
+        assert answer.after == ("passed",)
 
 
 def test_models_behind_a_cache_or_a_limiter() -> None:

@@ -11,14 +11,16 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import LLM, MockLLM
 from llama_index.core.postprocessor import LongContextReorder, PrevNextNodePostprocessor, SimilarityPostprocessor
-from llama_index.core.prompts import PromptTemplate
+from llama_index.core.prompts import PromptTemplate, SelectorPromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.tools import QueryEngineTool
+from llama_index.core.types import BaseOutputParser
 
 from teola_plugin.adapters.llamaindex import adapter, observers
 from teola_plugin.adapters.llamaindex.entries import Entry
@@ -201,6 +203,63 @@ def test_a_limiter_or_cache_before_a_model_is_not_passed_by() -> None:
     assert codes(get_response_synthesizer(llm=engines.model)) == ["TB208"]
     engines.embedding.rate_limiter = Limiter()
     assert codes(retriever) == ["TB205"]
+
+
+def test_a_cache_of_embeddings_is_not_passed_by() -> None:
+    engines = Engines()
+    engines.embedding = EngineEmbedding(engine=engines.embedder, embeddings_cache=SimpleKVStore())
+    index = VectorStoreIndex([TextNode(text="a note")], embed_model=engines.embedding)
+    assert codes(index.as_retriever()) == ["TB205"]
+
+
+def test_nodes_that_stand_for_other_components_are_left_to_the_framework() -> None:
+    retriever = index_of(Engines()).as_retriever()
+    retriever.object_map = {"n1": OwnRetriever()}
+    assert codes(retriever) == ["TB203"]
+
+
+class Shouting(BaseOutputParser):
+    """A user's own parser."""
+
+    def parse(self, output: str) -> str:
+        raise AssertionError("tracing called the user's code")
+
+    def format(self, query: str) -> str:
+        raise AssertionError("tracing called the user's code")
+
+
+def unlike_any(*args: Any, **kwargs: Any) -> Any:
+    print(args)
+    raise AssertionError("tracing called the user's code")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"output_parser": Shouting()},
+        {"messages_to_prompt": unlike_any},
+        {"completion_to_prompt": unlike_any},
+    ],
+)
+def test_a_model_that_calls_the_users_code_is_left_to_the_framework(settings: dict[str, Any]) -> None:
+    model = EngineLLM(engine=Engines().llm, **settings)
+    assert codes(get_response_synthesizer(llm=model)) == ["TB208"]
+    retriever = index_of(Engines()).as_retriever()
+    assert "TB208" in codes(QueryFusionRetriever([retriever], llm=model))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        PromptTemplate("{context_str} {query_str}", output_parser=Shouting()),
+        SelectorPromptTemplate(
+            PromptTemplate("{context_str} {query_str}"), [(unlike_any, PromptTemplate("{query_str}"))]
+        ),
+        SelectorPromptTemplate(PromptTemplate("{context_str} {query_str}", output_parser=Shouting())),
+    ],
+)
+def test_a_template_that_calls_the_users_code_is_left_to_the_framework(template: Any) -> None:
+    assert codes(get_response_synthesizer(llm=Engines().model, text_qa_template=template)) == ["TB212"]
 
 
 def test_templates_that_run_the_users_code() -> None:

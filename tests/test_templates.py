@@ -455,6 +455,16 @@ def test_plans_are_kept_by_configuration() -> None:
     assert app.configured({}) is app.configured({"chunk_size": 256}) is not app.configured({"chunk_size": 255})
 
 
+def test_the_plans_that_were_asked_for_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teola_plugin.templates.app, "KEPT", 2)
+    app = rag()
+    first, second = (app.configured({"chunk_size": size}) for size in (101, 102))
+    assert app.configured({"chunk_size": 101}) is first
+    app.configured({"chunk_size": 103})
+    assert app.configured({"chunk_size": 101}) is first
+    assert app.configured({"chunk_size": 102}) is not second
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

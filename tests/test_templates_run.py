@@ -16,6 +16,7 @@ import teola_plugin.templates
 from teola_plugin import runtime
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed
 from teola_plugin.errors import Cancelled, DeadlineExceeded, GraphError
+from teola_plugin.graph import When
 from teola_plugin.passes import BRANCHES, DEFAULT
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
@@ -34,7 +35,9 @@ from teola_plugin.templates import (
     Searching,
     Takes,
     Tool,
+    WebSearch,
 )
+from teola_plugin.templates.part import Part
 from teola_plugin.tenancy import terms
 from tests.fakes import FakeEngine, says
 
@@ -129,6 +132,57 @@ def test_several_values_come_by_name() -> None:
     assert app.run(question="q") == {"a": "<q>", "b": "<!q>"}
     app = App("x", Generation("{question}", "a") >> Generation("{a}", "b"), {"llm": llm()}, outputs=["b", "a"])
     assert app.run(question="q") == {"b": "<<q>>", "a": "<q>"}
+
+
+def test_a_value_whose_way_was_not_taken_is_none() -> None:
+    both = Condition(str.isupper, "question", Generation("A {question}", "a"), Generation("B {question}", "b"))
+    taken = {"a": "<A Q>", "b": ""}
+    assert App("x", both, {"llm": llm()}).run(question="Q") == taken
+    for name, said in taken.items():
+        assert App("x", both, {"llm": llm()}, outputs=[name]).run(question="Q") == said
+
+
+def test_an_output_that_was_skipped() -> None:
+    """A rule may give a value that does not run; by itself it is None, among others it is left out."""
+
+    def rule(part: Part) -> None:
+        is_long = part.add(
+            "condition", part.value("text"), fn=part.draft.function("is_long", lambda text: len(text) > 3)
+        )
+        part.draft.guard = When(is_long.name)
+        part.give("loud", part.call(str.upper, part.value("text"), fn="upper", named="loud"))
+        part.draft.guard = None
+
+    loud = Component("loudly", rule, {"text": Takes(("question",))}, {"loud": "loud"})
+    for question, said in (("long", "LONG"), ("no", None)):
+        assert App("x", loud, {}).run(question=question) == said
+    with_text = loud >> Generation("{question}", "text")
+    app = App("x", with_text, {"llm": llm()}, outputs=["loud", "text"])
+    assert app.run(question="no") == {"text": "<no>"}
+    assert app.run(question="long") == {"loud": "LONG", "text": "<long>"}
+
+
+def test_every_query_is_counted_out() -> None:
+    inside: list[int] = []
+
+    def count(text: str) -> str:
+        inside.append(runtime.host.admission.inside)
+        return text
+
+    def fail(text: str) -> str:
+        raise ValueError(text)
+
+    assert App("x", Apply(count, "question", "a"), {}).run(question="q") == "q"
+    with pytest.raises(ValueError, match="q"):
+        App("x", Apply(fail, "question", "a"), {}).run(question="q")
+    assert (inside, runtime.host.admission.inside) == ([1], 0)
+
+
+def test_pages_are_told_with_title_and_address() -> None:
+    pages = [{"title": "Bees", "snippet": "make honey", "url": "http://bees"}, {"snippet": "no title"}, "text"]
+    search = FakeEngine(lambda query: pages, name="search")
+    app = App("x", WebSearch(2), {"search": search})
+    assert app.run(question="q") == ["Bees: make honey (http://bees)", "no title", "text"]
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

@@ -140,7 +140,8 @@ class Tracer:
             case RunnableWithFallbacks() if _is_stock(component, RunnableWithFallbacks):
                 return self.trace(component.runnable, given, name, kwargs)
             case DynamicRunnable() if type(component).__module__ == "langchain_core.runnables.configurable":
-                if self.is_configured:
+                config = component.config or {}
+                if self.is_configured or config.get("configurable") or config.get("max_concurrency") is not None:
                     raise Untraceable("TB112")
                 return self.trace(component.default, given, name, kwargs)
             case _ if kwargs:

@@ -1,0 +1,291 @@
+"""Whatever ends a run early, or bends its way, the optimized graph asks its models what the original asks, and no more.
+
+Each graph runs several times: what follows from where a run stands is learnt when a run first comes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypedDict
+
+import pytest
+from langgraph.cache.memory import InMemoryCache
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import CachePolicy, Command, Send
+
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langgraph.supersteps import first_front, trace_from
+from teola_plugin.engines import Batch, Emit
+from teola_plugin.models.langchain import EngineChatModel
+from tests.fakes import FakeEngine, says
+from tests.test_langchain_foreign import Hosted
+
+RUNS = 3
+
+
+class State(TypedDict, total=False):
+    q: str
+    a: str
+    b: str
+    c: str
+    d: str
+    e: str
+    log: Annotated[list[str], operator.add]
+
+
+class Slow(FakeEngine):
+    """Takes its time, and knows how many requests it had at once."""
+
+    now = most = 0
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        self.now += len(batch.items)
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.01)
+        await super().run(batch, emit)
+        self.now -= len(batch.items)
+
+
+class World:
+    """One graph's model, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.engine = Slow(lambda prompt: says(f"<{prompt}>"), name="llm", concurrent=True)
+        self.llm = EngineChatModel(engine=self.engine, max_tokens=None, temperature=None)
+
+    def asks(self, key: str, *reads: str) -> Any:
+        """A node that asks about what it reads and writes the answer under `key`."""
+        llm, first, last = self.llm, reads[0], reads[-1]
+
+        def node(state: State) -> dict[str, Any]:
+            return {key: llm.invoke(f"{key}: {state[first]} {state[last]}").content}  # type: ignore[literal-required]
+
+        return node
+
+    def asked(self) -> Counter[str]:
+        return Counter(str(prompt).removeprefix("User: ").split("\n")[0] for prompt in self.engine.seen)
+
+
+def built(nodes: dict[str, Any], *edges: tuple[Any, str]) -> StateGraph[Any]:
+    graph = StateGraph(State)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for start, end in edges:
+        graph.add_edge(start, end)
+    return graph
+
+
+BARRIER = ((START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), (["C", "D"], "E"), ("E", END))
+
+
+def barrier(w: World) -> StateGraph[Any]:
+    """D waits for C by the superstep alone, which takes its time."""
+
+    def c(state: State) -> dict[str, Any]:
+        time.sleep(0.05)
+        return {"c": state["a"]}
+
+    nodes = {"A": w.asks("a", "q"), "B": w.asks("b", "a"), "C": c, "D": w.asks("d", "b"), "E": w.asks("e", "c", "d")}
+    return built(nodes, *BARRIER)
+
+
+def side_by_side(w: World) -> StateGraph[Any]:
+    """B reads what A writes beside it, and sees what was there before."""
+    nodes = {"S": w.asks("a", "q"), "A": w.asks("a", "a"), "B": w.asks("b", "a"), "C": w.asks("c", "a", "b")}
+    edges = ((START, "S"), ("S", "A"), ("S", "B"), ("S", "D"), (["A", "B", "D"], "C"))
+    return built({**nodes, "D": w.asks("d", "a")}, *edges)
+
+
+def sending(w: World) -> StateGraph[Any]:
+    """B runs for each of several inputs, and what follows reads all that came of it."""
+    ask = w.llm
+
+    def split(state: State) -> list[Send]:
+        return [Send("B", {"a": word}) for word in state["q"].split()]
+
+    def each(state: State) -> dict[str, Any]:
+        return {"log": [str(ask.invoke(f"each: {state['a']}").content)]}
+
+    nodes = {"A": w.asks("a", "q"), "B": each, "D": w.asks("d", "log"), "E": w.asks("e", "a")}
+    graph = built(nodes, (START, "A"), ("B", "D"), ("B", "E"))
+    graph.add_conditional_edges("A", split, ["B"])
+    return graph
+
+
+def commanding(w: World) -> StateGraph[Any]:
+    """A goes on to C by its own word, besides along its edge."""
+    ask = w.llm
+
+    def a(state: State) -> Command[Literal["C"]]:
+        return Command(goto="C", update={"a": ask.invoke(f"a: {state['q']}").content})
+
+    nodes = {"A": a, "B": w.asks("b", "a"), "C": w.asks("c", "a"), "D": w.asks("d", "b")}
+    return built(nodes, (START, "A"), ("A", "B"), ("B", "D"))
+
+
+def failing(w: World) -> StateGraph[Any]:
+    def c(state: State) -> dict[str, Any]:
+        raise ValueError("c")
+
+    nodes = {"A": w.asks("a", "q"), "C": c, "D": w.asks("d", "a")}
+    return built(nodes, (START, "A"), ("A", "C"), ("C", "D"))
+
+
+Act = Callable[[Any, int], Any]
+
+
+def invoked(**options: Any) -> Act:
+    return lambda graph, run: graph.invoke({"q": "one two"}, **options)
+
+
+def on_a_thread(**options: Any) -> Act:
+    """Two calls: a question, and whatever is left of its run."""
+
+    def act(graph: Any, run: int) -> Any:
+        config: Any = {"configurable": {"thread_id": str(run)}}
+        return graph.invoke({"q": "one two"}, config, **options), graph.invoke(None, config)
+
+    return act
+
+
+def saved(make: Any, **options: Any) -> Any:
+    return lambda w: make(w).compile(checkpointer=InMemorySaver(), **options)
+
+
+def compiled(make: Any) -> Any:
+    return lambda w: make(w).compile()
+
+
+CASES: dict[str, tuple[Any, Act]] = {
+    **{f"limit {n}": (compiled(barrier), invoked(config={"recursion_limit": n})) for n in (1, 2, 3, 4, 5)},
+    "side by side": (compiled(side_by_side), invoked()),
+    "send": (compiled(sending), invoked()),
+    "command": (compiled(commanding), invoked()),
+    "a node that fails": (compiled(failing), invoked()),
+    "before D": (saved(barrier, interrupt_before=["D"]), on_a_thread()),
+    "after B": (saved(barrier, interrupt_after=["B"]), on_a_thread()),
+    "before each": (saved(barrier, interrupt_before="*"), on_a_thread()),
+    "after each": (saved(barrier, interrupt_after="*"), on_a_thread()),
+    "before D of one call": (saved(barrier), on_a_thread(interrupt_before=["D"])),
+    "after B of one call": (saved(barrier), on_a_thread(interrupt_after=["B"])),
+    "after each of one call": (saved(barrier), on_a_thread(interrupt_after="*")),
+}
+
+
+def outcome(act: Act, graph: Any, run: int) -> tuple[str, Any]:
+    try:
+        return "", act(graph, run)
+    except Exception as e:
+        return type(e).__name__, str(e)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_is_asked(case: str) -> None:
+    make, act = CASES[case]
+    plain, fast = World(), World()
+    original, graph = make(plain), optimize(make(fast))
+    for run in range(RUNS):
+        assert outcome(act, graph, run) == outcome(act, original, run)
+        time.sleep(0.02)  # what follows from a front is learnt beside the run
+        assert fast.asked() == plain.asked(), f"run {run}"
+    reports = optimized(graph).reports
+    assert [r.fallbacks for r in reports] == [()] * len(reports)
+
+
+@pytest.mark.parametrize("is_the_graphs_own", [False, True])
+def test_no_more_is_asked_at_once_than_a_config_allows(is_the_graphs_own: bool) -> None:
+    plain, fast = World(), World()
+    original, graph, act = compiled(barrier)(plain), compiled(barrier)(fast), invoked()
+    if is_the_graphs_own:
+        original, graph = (each.with_config(max_concurrency=1) for each in (original, graph))
+    else:
+        act = invoked(config={"max_concurrency": 1})
+    graph = optimize(graph)
+    for run in range(RUNS):
+        assert outcome(act, graph, run) == outcome(act, original, run)
+    assert fast.asked() == plain.asked()
+    assert (plain.engine.most, fast.engine.most) == (1, 1)
+
+
+async def test_a_watched_graph_asks_hosted_models_for_streams_alone() -> None:
+    def make(model: Hosted) -> Any:
+        async def asks(state: State) -> dict[str, Any]:
+            return {"b": (await model.ainvoke(f"b: {state['a']}")).content}
+
+        async def asks_more(state: State) -> dict[str, Any]:
+            return {"d": (await model.ainvoke(f"d: {state['b']}")).content}
+
+        nodes = {"A": lambda s: {"a": s["q"]}, "B": asks, "C": lambda s: {"c": s["q"]}, "D": asks_more}
+        return built(nodes, (START, "A"), ("A", "B"), ("A", "C"), (["B", "C"], "D")).compile()
+
+    plain, fast = Hosted(), Hosted()
+    original, graph = make(plain), optimize(make(fast))
+    for _ in range(RUNS):
+        for each in (original, graph):
+            kinds = [event["event"] async for event in each.astream_events({"q": "x"}, version="v2")]
+            assert "on_chat_model_stream" in kinds
+    assert sorted(fast._calls) == sorted(plain._calls)
+
+
+def test_what_a_cache_knows_is_not_asked() -> None:
+    def make(w: World) -> Any:
+        graph = barrier(w)
+        graph.nodes["D"] = replace(graph.nodes["D"], cache_policy=CachePolicy())
+        return graph.compile(cache=InMemoryCache())
+
+    plain, fast = World(), World()
+    original, graph = make(plain), optimize(make(fast))
+    for run in range(RUNS):
+        assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
+    assert fast.asked() == plain.asked()
+    assert sorted(n for prompt, n in plain.asked().items() if prompt.startswith(("a:", "d:"))) == [1, RUNS]
+
+
+@pytest.mark.parametrize("takes", ["runtime", "writer"])
+def test_a_node_that_takes_the_runtime_is_left_to_langgraph(takes: str) -> None:
+    w = World()
+    ask = w.llm
+
+    def with_runtime(state: State, runtime: Runtime) -> dict[str, Any]:
+        return {"b": ask.invoke(f"b: {state['a']}").content}
+
+    def with_writer(state: State) -> dict[str, Any]:
+        get_stream_writer()("said")
+        return {"b": ask.invoke(f"b: {state['a']}").content}
+
+    nodes = {"A": w.asks("a", "q"), "B": with_runtime if takes == "runtime" else with_writer}
+    graph = built(nodes, (START, "A"), ("A", "B")).compile()
+    assert [b.code for b in trace_from(graph, first_front(graph)).traced.breaks] == ["TB101"]
+
+
+def test_what_follows_a_node_that_may_command_is_decided_by_its_run() -> None:
+    graph = commanding(World()).compile()
+    assert [sorted(step) for step in trace_from(graph, first_front(graph)).steps] == [["A"], ["B"]]
+
+
+def test_a_join_inside_a_graph_in_another_is_read_to_its_end() -> None:
+    w = World()
+    inner = built(
+        {"B": w.asks("b", "a"), "C": w.asks("c", "a"), "D": w.asks("d", "b", "c")},
+        (START, "B"), (START, "C"), (["B", "C"], "D"),
+    ).compile()  # fmt: skip
+    graph = built({"A": w.asks("a", "q"), "I": inner, "E": w.asks("e", "d")}, (START, "A"), ("A", "I"), ("I", "E"))
+    stretch = trace_from(graph.compile(), first_front(graph.compile()))
+    assert stretch.traced.breaks == ()
+    assert [sorted(step) for step in stretch.steps] == [["A"], ["I"], ["E"]]
+
+
+def test_a_graph_inside_another_with_a_checkpointer_of_its_own_is_left_to_langgraph() -> None:
+    w = World()
+    inner = built({"B": w.asks("b", "a")}, (START, "B")).compile(checkpointer=InMemorySaver())
+    graph = built({"A": w.asks("a", "q"), "I": inner, "D": w.asks("d", "b")}, (START, "A"), ("A", "I"), ("I", "D"))
+    stretch = trace_from(graph.compile(), first_front(graph.compile()))
+    assert [b.code for b in stretch.traced.breaks] == ["TB121"]
