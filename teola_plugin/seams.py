@@ -227,6 +227,11 @@ class Session(Protocol):
         ...
 
     @property
+    def has_run_ahead(self) -> bool:
+        """Something of this call runs ahead or did, so that the framework's run may be faster than by itself."""
+        ...
+
+    @property
     def is_unheard(self) -> bool:
         """What runs here is not the framework's own run: no callback, trace or log may tell of it."""
         ...

@@ -40,6 +40,7 @@ class _Rehearsal:
     """A session whose engines are answers, by operation; each is used once."""
 
     is_closed = False
+    has_run_ahead = False
     is_unheard = True
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:

@@ -33,6 +33,7 @@ class Call(Protocol):
 class AskedAhead:
     """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
 
+    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, call: Call, urgency: Urgency) -> None:

@@ -18,6 +18,7 @@ class Inline:
     """Implements `seams.Session`. Leaves take it for closed, and compute their values themselves."""
 
     is_closed = True
+    has_run_ahead = False
     is_unheard = False
     holds_engine_loop = True
 

@@ -124,6 +124,11 @@ class Session:
         """See `seams.Session.is_closed`."""
         return self._is_closed
 
+    @property
+    def has_run_ahead(self) -> bool:
+        """See `seams.Session.has_run_ahead`."""
+        return self._is_ahead
+
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
     def run_ahead(
@@ -540,6 +545,7 @@ class _Inner(Session):
     Each item that it, or what runs ahead of it, asks for is one slot of the call around it.
     """
 
+    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, outer: Session, urgency: Urgency) -> None:

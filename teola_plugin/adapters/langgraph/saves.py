@@ -7,8 +7,8 @@ the saved checkpoint could hold what happened after it.
 
     after_tick -> save submitted -> tick -> [save finished] -> nodes run
 
-Errors of a save are raised where LangGraph raises them. Only loops inside a session wait, and what runs ahead goes on
-meanwhile.
+Errors of a save are raised where LangGraph raises them. Only loops of a call in which something has run ahead wait, and
+what runs ahead goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -102,5 +102,5 @@ def _waiting_amatch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _due(loop: Any) -> list[Any]:
-    saves = getattr(loop, _SAVES, None)
-    return saves.take_due() if saves else []
+    saves, session = getattr(loop, _SAVES, None), current()
+    return saves.take_due() if saves and session and session.has_run_ahead else []

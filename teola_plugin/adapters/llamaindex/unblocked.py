@@ -186,6 +186,7 @@ class _Noting:
     """Implements `seams.Session` for the run on the thread."""
 
     is_closed = False  # or the run would go on to the models themselves
+    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, notes: _Notes) -> None:
@@ -237,6 +238,10 @@ class _Replay:
     @property
     def is_closed(self) -> bool:
         return self._session.is_closed
+
+    @property
+    def has_run_ahead(self) -> bool:
+        return self._session.has_run_ahead
 
     @property
     def is_unheard(self) -> bool:
