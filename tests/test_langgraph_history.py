@@ -1,14 +1,16 @@
 """The history of an optimized graph is that of the original: each checkpoint, what was pending at it, and its forks.
 
 The original is run in durability "sync", where no node runs before the last checkpoint is saved; in "async", the
-default, a node that takes no time may change what is being saved. Optimized graphs are exact in both, also with a saver
-that is slow to begin (`Tardy`).
+default, a node that takes no time may change what is being saved. Optimized graphs are exact in both where something
+runs ahead, also with a saver that is slow to begin (`Tardy`). Where nothing does they wait for no save, like the
+original.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +25,7 @@ from langgraph.types import Command
 
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langgraph import adapter
+from teola_plugin.runtime.session import Session
 from tests.langchain_world import ask as prompt_of
 from tests.langgraph_world import ChangedState, SteadyMaker, Tardy, World
 from tests.test_langgraph_differential import _threads, settle, told
@@ -188,6 +191,33 @@ def test_a_join_waits_in_each_checkpoint_for_who_has_not_come(form: str, saver: 
         assert fast.get_state(config).next == ("d",)
 
 
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each call something has run ahead, so that each superstep waits for the saves before it."""
+    monkeypatch.setattr(Session, "has_run_ahead", True)
+
+
+class Observing(InMemorySaver):
+    """Ends each save only once a node has been called, or after a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = threading.Event()
+        self.waited: list[bool] = []
+
+    def put(self, *args: Any, **kwargs: Any) -> Any:
+        self.waited.append(self.called.wait(5))
+        return super().put(*args, **kwargs)
+
+
+def test_no_save_is_waited_for_where_nothing_runs_ahead() -> None:
+    saver, joined = Observing(), Joined()
+    nodes = dict.fromkeys("abc", lambda state: saver.called.set() or {"log": ["one"]})
+    optimize(joined.graph(lambda: saver, nodes), speculate="off").invoke(GIVEN, thread())
+    assert saver.waited[0]
+
+
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("form", ["invoke", "ainvoke"])
 def test_nodes_that_take_no_time_are_exact_as_well(form: str) -> None:
     """Those of the original are not, in durability "async": the join's set goes on while it is being saved."""
@@ -260,6 +290,7 @@ def test_a_reducer_that_works_in_place_is_only_given_copies_ahead(form: str) -> 
 # --- graphs made up at random ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_random_history(seed: int) -> None:
     durability = ("async", "async", "sync", "exit")[seed % 4]
