@@ -64,9 +64,13 @@ class Noted:
     def __init__(self) -> None:
         self.opened: list[tuple[list[Entered], bool]] = []
         self.calls: list[OneCall] = []
+        self.locksteps: list[bool] = []
 
-    def open(self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None) -> OneCall:
+    def open(
+        self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
+    ) -> OneCall:
         self.opened.append((list(inputs), loop is not None))
+        self.locksteps.append(is_lockstep)
         self.calls.append(OneCall())
         return self.calls[-1]
 
@@ -409,3 +413,14 @@ def test_binding_keeps_its_delegation() -> None:
     assert isinstance(twin, RunnableBinding)
     assert twin._llm_type == "teola-engine-chat"
     assert ChatPromptTemplate.from_template("{a}") | twin
+
+
+def test_a_batch_that_ends_with_the_first_error_is_in_lockstep() -> None:
+    calls = Noted()
+    twin = adapter.twin(SEQUENCE, calls)
+    twin.batch(["a", "b"])
+    twin.batch(["a", "b"], return_exceptions=True)
+    asyncio.run(twin.abatch(["a", "b"]))
+    asyncio.run(twin.abatch(["a", "b"], return_exceptions=True))
+    list(twin.batch_as_completed(["a", "b"]))
+    assert calls.locksteps == [True, False, True, False, False]

@@ -22,6 +22,7 @@ from llama_index.llms.openai_like import OpenAILike
 from teola_plugin import api, pure
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import OptimizedPipeline, Options
+from teola_plugin.passes import BRANCHES
 from tests.llamaindex_world import QUESTION, Engines, Record, answer, apart, index_of
 
 IS_CALLER: ContextVar[bool] = ContextVar("is_caller", default=False)
@@ -186,8 +187,8 @@ def test_a_stream_is_not_read_on_a_thread_beside_the_loop() -> None:
     assert before == after
 
 
-def _optimized(engine: Any) -> Any:
-    return adapter.twin(engine, OptimizedPipeline(engine, adapter, adapter.trace(engine), Options()))
+def _optimized(engine: Any, options: Options = Options()) -> Any:  # noqa: B008
+    return adapter.twin(engine, OptimizedPipeline(engine, adapter, adapter.trace(engine), options))
 
 
 class Waiting(BaseRetriever):
@@ -210,7 +211,7 @@ def test_what_failed_only_for_running_ahead_is_asked_again(is_async: bool) -> No
     server = Server(refuses_strangers=True)
     llm = server.model(is_chat_model=True)
     engine = RetrieverQueryEngine(Waiting(server), get_response_synthesizer(llm=llm, response_mode="generation"))
-    optimized = _optimized(engine)
+    optimized = _optimized(engine, Options(passes=BRANCHES))  # the retriever may raise
 
     def run() -> Any:
         IS_CALLER.set(True)

@@ -151,9 +151,8 @@ def shared(claimed: tuple[Reply, bool], compute: Callable[[], Any], *, is_async:
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
-def failed(error: BaseException, *, is_final: bool = False) -> Reply:
+def failed(error: BaseException) -> Reply:
     reply = Reply()
-    reply.is_final = is_final
     reply.put(Failed(error))
     return reply
 
@@ -185,14 +184,6 @@ def test_who_has_to_compute_and_fails_tells_the_others_too(is_async: bool) -> No
 @both
 def test_what_failed_ahead_is_computed_by_the_framework(is_async: bool) -> None:
     assert shared((failed(Boom()), False), lambda: "anew", is_async=is_async) == "anew"
-
-
-@both
-def test_what_failed_for_good_is_raised(is_async: bool) -> None:
-    error = Boom()
-    with pytest.raises(Boom) as raised:
-        shared((failed(error, is_final=True), False), lambda: "anew", is_async=is_async)
-    assert raised.value is error
 
 
 @both
