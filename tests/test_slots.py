@@ -36,7 +36,6 @@ def key(**changed: Any) -> Any:
         {"settings": {"stop": ["a"], "temperature": False}},
         {"settings": {"stop": ["a"], "seed": None}},
     ],
-    ids=repr,
 )
 def test_what_an_engine_could_tell_apart_has_another_key(other: dict[str, Any]) -> None:
     assert key(**other) != key()
