@@ -12,12 +12,12 @@ it closes sooner: a busy service that fails now and then is not left for long.
                          ^------- failure ------'
 
 **Errors.** The framework's run takes an error of what ran ahead, the same object and once, if it would have got that
-error itself (`ProviderCall.stands`): the service told it, and it either speaks of the request alone, or came while the
-framework's run waited for it already. Otherwise the framework asks again.
+error itself (`ProviderCall.stands`): the service told it, or has answered and the answer could not be used. Otherwise,
+and where the error may come of company, the framework asks again.
 
-**Company.** A request is in company while another one is under way at its provider and not both of them were asked for
-by the framework's run: the original would not have had them side by side. An error that may come of that (failures.py)
-is not raised to the framework either, which asks again once the company is gone.
+**Company.** A request is in company of another one that was under way at its provider, unless the framework's run
+waited for both at the same time: the original would not have had them side by side. An error that may come of that
+(failures.py) is not raised to the framework either, which asks again once the company is gone.
 
 **Retries.** Clients with a ladder of retries climb it once. What runs ahead makes its first attempt; a second one is
 made only if the framework's run waits for the request by then (`hold_retry`). Otherwise it is withheld, and the
@@ -40,6 +40,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from teola_plugin import forks
+from teola_plugin.errors import TeolaError
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company
 from teola_plugin.finalizers import kept_off
 
@@ -126,11 +127,19 @@ class Provider:
         """An attempt of the call begins, the first one or another."""
         with kept_off, self._lock:
             self._under_way.discard(call)
-            company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
-            call.company = [other.over for other in company]
-            for other in company:
-                other.company.append(call.over)
+            call.company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
+            for other in call.company:
+                other.company.append(call)
             self._under_way.add(call)
+
+    def take(self, call: ProviderCall) -> None:
+        """The framework's run waits for the call. Those under way that it waits for as well are no company of it."""
+        with kept_off, self._lock:
+            call.is_taken = True
+            for other in [each for each in call.company if each.is_taken and each in self._under_way]:
+                call.company.remove(other)
+                if call in other.company:
+                    other.company.remove(call)
 
     def end(self, call: ProviderCall) -> None:
         """The call is not under way any more."""
@@ -141,18 +150,18 @@ class Provider:
 class ProviderCall:
     """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: it waits for it, at least.
 
-    `was_taken`: it did so when the request ended. `company`: the ends of the requests that its last attempt was in
-    company of.
+    `has_reply`: the service has answered, or it is a tool, so that an error is that of the request itself. `company`:
+    the requests that its last attempt was in company of.
     """
 
-    __slots__ = ("company", "is_own", "is_taken", "over", "provider", "was_taken")
+    __slots__ = ("company", "has_reply", "is_own", "is_taken", "over", "provider")
 
-    def __init__(self, provider: Provider, *, is_own: bool) -> None:
+    def __init__(self, provider: Provider, *, is_own: bool, has_reply: bool = False) -> None:
         self.provider = provider
         self.is_own = is_own
         self.is_taken = is_own
-        self.was_taken = is_own
-        self.company: list[Future[None]] = []
+        self.has_reply = has_reply
+        self.company: list[ProviderCall] = []
         self.over: Future[None] = Future()
 
     @contextlib.contextmanager
@@ -165,27 +174,26 @@ class ProviderCall:
             with running_as(self):
                 yield
         finally:
-            self.was_taken = self.is_taken
             self.provider.end(self)
             if not self.over.done():
                 self.over.set_result(None)
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""
-        is_alone = not (self.company and may_come_of_company(error))
-        if self.is_own:
-            return is_alone
-        return is_of_service(error) and (not is_outage(error) or (self.was_taken and is_alone))
+        if self.company and may_come_of_company(error):
+            return False
+        is_ours = isinstance(error, TeolaError | asyncio.CancelledError | Withheld)
+        return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 
     def wait_for_company(self) -> None:
         """Return when the requests that it was in company of have ended."""
         if self.company and not _is_on_a_loop():  # they may need that loop
-            concurrent.futures.wait(self.company, COMPANY_S)
+            concurrent.futures.wait([other.over for other in self.company], COMPANY_S)
 
     async def await_company(self) -> None:
         """`wait_for_company` for a coroutine."""
         if self.company:
-            await asyncio.wait([asyncio.wrap_future(over) for over in self.company], timeout=COMPANY_S)
+            await asyncio.wait([asyncio.wrap_future(other.over) for other in self.company], timeout=COMPANY_S)
 
 
 def _is_on_a_loop() -> bool:
@@ -214,6 +222,12 @@ def running_as(call: ProviderCall | None) -> Iterator[None]:
         yield
     finally:
         _running.reset(token)
+
+
+def reply_came() -> None:
+    """The service has answered the request that is made in this context."""
+    if call := _running.get():
+        call.has_reply = True
 
 
 def hold_retry() -> None:

@@ -91,6 +91,11 @@ def copied(value: Any) -> Any:
     return value if type(value) in _ATOMS else copy.deepcopy(value)
 
 
+def is_unchanging(value: Any) -> bool:
+    """Whether nobody can change the value in place."""
+    return type(value) in _ATOMS
+
+
 def on_own_copies(function: Callable[..., Any]) -> Callable[..., Any]:
     """The user's function on copies of plain data, so that what it changes in place is seen by nobody else.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Any
 
-from teola_plugin.providers import hold_retry, origin_of
+from teola_plugin.providers import hold_retry, origin_of, reply_came
 from teola_plugin.seams import instrument
 
 ADDRESSES = [
@@ -39,6 +39,23 @@ def hold_retries() -> None:
         for cls, wrapper in (("SyncAPIClient", _held), ("AsyncAPIClient", _aheld)):
             if client := getattr(module, cls, None):
                 instrument(client, "_sleep_for_retry", wrapper)
+                instrument(client, "_process_response", _areplied if wrapper is _aheld else _replied)
+
+
+def _replied(original: Callable[..., Any]) -> Callable[..., Any]:
+    def process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reply_came()
+        return original(self, *args, **kwargs)
+
+    return process_response
+
+
+def _areplied(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reply_came()
+        return await original(self, *args, **kwargs)
+
+    return process_response
 
 
 def _held(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,14 +46,15 @@ class Outside:
         """Whether requests to the provider may run ahead."""
         return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
 
-    def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool) -> None:
+    def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool, op: str = "") -> None:
         """The reply is asked for, by the framework's own run or ahead of it."""
         if provider is None:
             return
         if reply.provider_call:  # the framework's run took it over before an engine had begun it
-            reply.provider_call.is_own = reply.provider_call.is_taken = True
+            reply.provider_call.is_own = True
+            reply.provider_call.provider.take(reply.provider_call)
             return
-        reply.provider_call = ProviderCall(provider, is_own=is_own)
+        reply.provider_call = ProviderCall(provider, is_own=is_own, has_reply=op == "tool")
         if not is_own:
             with kept_off, self._lock:
                 self._open.setdefault(provider, {})[reply] = None
@@ -62,7 +63,7 @@ class Outside:
     def take(self, reply: Reply) -> None:
         """The framework's run waits for what was asked ahead."""
         if reply.provider_call:
-            reply.provider_call.is_taken = True
+            reply.provider_call.provider.take(reply.provider_call)
 
     def _ended(self, provider: Provider, reply: Reply) -> None:
         outcome = reply.outcome

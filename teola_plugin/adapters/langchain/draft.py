@@ -292,6 +292,11 @@ class Draft:
         self._primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
         return value
 
+    @property
+    def is_behind_effects(self) -> bool:
+        """Whether something that may change what was there before, in place, runs before this point."""
+        return bool(self._barriers)
+
     # --- barriers and gates ------------------------------------------------------------------------------------------
 
     def _read(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.plain import on_own_copies
+from teola_plugin.adapters.plain import is_unchanging, on_own_copies
 from teola_plugin.adapters.purity import Asks, effects_of
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
 from teola_plugin.graph import OUTSIDE
@@ -66,7 +66,8 @@ def trace_function(
         call = on_own_copies(call)
     is_async = inspect.iscoroutinefunction(function)
     if effects.asks or is_async:
-        call, args = _asking(call, effects, is_async), [draft.bindings.mode(), *args]
+        call = _asking(call, effects, is_async, may_be_stale=draft.is_behind_effects)
+        args = [draft.bindings.mode(), *args]
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     return draft.call(
@@ -80,13 +81,17 @@ def _says_text(function: Any) -> bool:
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
 
 
-def _asking(function: Callable[..., Any], effects: Effects, is_async: bool) -> Callable[..., Any]:
+def _asking(
+    function: Callable[..., Any], effects: Effects, is_async: bool, *, may_be_stale: bool
+) -> Callable[..., Any]:
     """The function as one of the call's `Entered` and its arguments, in a copy of the caller's context.
 
     Clients of hosted models take credentials from there; LangChain's own config is the framework's run's alone.
     """
 
-    def enter(entered: Entered) -> Context:
+    def enter(entered: Entered, args: Sequence[Any]) -> Context:
+        if may_be_stale and OUTSIDE in effects.reads and not all(map(is_unchanging, args)):
+            raise LookupError("an effect before it may have changed, in place, what it is given")
         if OUTSIDE in effects.reads and entered.mode == "events":
             raise LookupError("its models' replies are streamed")
         if not effects.is_so_still():
@@ -94,10 +99,10 @@ def _asking(function: Callable[..., Any], effects: Effects, is_async: bool) -> C
         return entered.context
 
     def call(entered: Entered, *args: Any) -> Any:
-        return apart(enter(entered), partial(function, *args))
+        return apart(enter(entered, args), partial(function, *args))
 
     async def acall(entered: Entered, *args: Any) -> Any:
-        return await aapart(enter(entered), partial(function, *args))
+        return await aapart(enter(entered, args), partial(function, *args))
 
     return acall if is_async else call
 

@@ -40,6 +40,7 @@ from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, 
 from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import unique
+from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
@@ -168,8 +169,12 @@ def _trace_foreign(
     instrument_model(type(model))
     make, args = maker(draft, given, model._convert_input)
     mode = draft.bindings.mode()
+    may_be_stale = draft.is_behind_effects
+    are_messages = any(arg.holds == "message" for arg in args)
 
     def payload(entered: Entered, *values: Any) -> Foreign:
+        if may_be_stale and (are_messages or not all(map(is_unchanging, values))):
+            raise LookupError("an effect before it may have changed, in place, what it is asked")
         mode = entered.mode
         if mode == "events" or (streams and mode in ("stream", "astream")) or _is_streamed(model):
             raise LookupError("a streamed reply is computed by the framework's own run")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
@@ -38,7 +40,8 @@ def instrument_component(component: object) -> None:
 def _listener(component: object) -> Session | None:
     """The session that wants the value of this component, if any."""
     wanted = _watched_for.get(id(component))
-    return current() if wanted is not None and wanted() is component else None
+    is_own = wanted is not None and wanted() is component and not _is_inside.get()
+    return current() if is_own else None
 
 
 def _report(session: Session, component: object, value: Any) -> None:
@@ -46,11 +49,27 @@ def _report(session: Session, component: object, value: Any) -> None:
         session.observe(component, copied(value))
 
 
+_is_inside: ContextVar[bool] = ContextVar("teola_inside_component", default=False)
+"""A component that only the framework runs is running here: the components that it runs itself are not the pipeline's
+own, though they may be the same objects."""
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    token = _is_inside.set(True)
+    try:
+        yield
+    finally:
+        _is_inside.reset(token)
+
+
 def _reporting_invoke(original: Callable[..., Any]) -> Callable[..., Any]:
     def invoke(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = original(self, *args, **kwargs)
-        if (session := _listener(self)) is not None:
-            _report(session, self, value)
+        if (session := _listener(self)) is None:
+            return original(self, *args, **kwargs)
+        with _inside():
+            value = original(self, *args, **kwargs)
+        _report(session, self, value)
         return value
 
     return invoke
@@ -58,9 +77,11 @@ def _reporting_invoke(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _reporting_ainvoke(original: Callable[..., Any]) -> Callable[..., Any]:
     async def ainvoke(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = await original(self, *args, **kwargs)
-        if (session := _listener(self)) is not None:
-            _report(session, self, value)
+        if (session := _listener(self)) is None:
+            return await original(self, *args, **kwargs)
+        with _inside():
+            value = await original(self, *args, **kwargs)
+        _report(session, self, value)
         return value
 
     return ainvoke
@@ -82,6 +103,9 @@ def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
     return of_the_kind_of(original, astream)
 
 
+_END: Any = object()
+
+
 class _Sum:
     """Chunks added up; those that cannot be added leave the last one."""
 
@@ -100,7 +124,11 @@ class _Sum:
 def _watched(chunks: Iterator[Any], session: Session, component: object) -> Iterator[Any]:
     total = _Sum()
     try:
-        for chunk in chunks:
+        while True:
+            with _inside():
+                chunk = next(chunks, _END)
+            if chunk is _END:
+                break
             total.add(chunk)
             yield chunk
     finally:
@@ -113,7 +141,11 @@ def _watched(chunks: Iterator[Any], session: Session, component: object) -> Iter
 async def _awatched(chunks: AsyncIterator[Any], session: Session, component: object) -> AsyncIterator[Any]:
     total = _Sum()
     try:
-        async for chunk in chunks:
+        while True:
+            with _inside():
+                chunk = await anext(chunks, _END)
+            if chunk is _END:
+                break
             total.add(chunk)
             yield chunk
     finally:

@@ -33,7 +33,15 @@ _MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
 
 
 def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
-    """The prompt that a template makes of a symbolic input. Raises: Untraceable."""
+    """The prompt that a template makes of a symbolic input. Raises: Untraceable.
+
+    One that may raise is made where it stands: it is a gate for what follows, whoever uses its value.
+    """
+    prompt = _prompt(draft, template, given)
+    return prompt if draft.is_total(prompt) or not isinstance(prompt, Prompt) else draft.value(prompt)
+
+
+def _prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
     if not type(template).__module__.startswith("langchain_core.prompts."):
         raise Untraceable("TB109", type(template).__name__)
     _refuse_effects(template)
