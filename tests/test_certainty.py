@@ -36,6 +36,7 @@ from llama_index.core.tools import QueryEngineTool
 from pydantic import BaseModel
 
 from teola_plugin import explain, optimize, optimized, pure
+from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Prompt, Record
 from teola_plugin.adapters.plain import on_own_copies
@@ -451,6 +452,17 @@ def test_what_is_no_prompt_is_not_taken_to_become_one() -> None:
     template, key = LangChainPromptTemplate.from_template("A {q}"), draft.bindings.key("q")
     assert draft.is_total(Prompt(template, {"q": key}))
     assert not draft.is_total(Prompt(template, {"q": draft.call("made", "str", str, key)}))
+
+
+def test_of_an_input_that_asks_for_something_else_nothing_is_known() -> None:
+    bindings = Bindings(lambda name: name, lambda name: None)
+    bindings.only("q")
+    assert bindings.bind("text") == {"q": "text"}
+    bindings.refuse("other")
+    assert bindings.bind({"q": "text"}) == {"q": "text"}
+    assert bindings.bind({"q": "text", "other": 1}) == {}
+    bindings.require_dict()
+    assert bindings.bind("text") == {}
 
 
 def test_branches_have_no_gates_of_one_another_and_what_follows_has_all() -> None:

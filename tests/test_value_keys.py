@@ -272,6 +272,16 @@ class OfMeta(metaclass=Meta):
     pass
 
 
+class AlikeMeta(Meta):
+    def __hash__(cls) -> int:
+        return 1
+
+
+@dataclass
+class Alike(metaclass=AlikeMeta):
+    a: int = 1
+
+
 def cyclic() -> Any:
     loop: list[Any] = []
     loop += [loop, {"again": loop}]
@@ -293,7 +303,7 @@ def nested(times: int) -> Any:
 
 
 INCOMPARABLE: list[Callable[[], Any]] = [
-    Opaque, Raising, EqualToAll, object, OfMeta, cyclic, lambda: doubled(60), lambda: nested(100_000),
+    Opaque, Raising, EqualToAll, object, OfMeta, Alike, cyclic, lambda: doubled(60), lambda: nested(100_000),
     lambda: nested(MAX_DEPTH // 2), lambda: iter([]),
     lambda: memoryview(b"a"), lambda: np.array([object()]), lambda: [Opaque()], lambda: {"a": {"b": Opaque()}},
     lambda: Pair(Opaque()), lambda: Message(text=Opaque()), lambda: seen(Opaque()), lambda: Message(other=Opaque()),
