@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import PromptTemplate as LangChainPromptTemplate
 from langchain_core.runnables import (
     RouterRunnable,
     Runnable,
@@ -35,7 +36,11 @@ from llama_index.core.tools import QueryEngineTool
 from pydantic import BaseModel
 
 from teola_plugin import explain, optimize, optimized, pure
+from teola_plugin.adapters.langchain.binding import Bindings
+from teola_plugin.adapters.langchain.draft import Draft
+from teola_plugin.adapters.langchain.values import Prompt, Record
 from teola_plugin.adapters.plain import on_own_copies
+from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Graph
 from tests.langchain_world import Engines, ask
 from tests.llamaindex_world import Engines as LlamaIndexEngines
@@ -431,6 +436,49 @@ def test_what_the_framework_changes_of_a_reply_is_its_own() -> None:
 
     original, optimized_ = both(build, {"q": "x"})
     assert optimized_ == original
+
+
+def test_what_only_the_framework_computes_is_a_gate_without_effects_too() -> None:
+    draft, hosted = Draft(), EngineSpec("python", object(), provider="service")
+    asked = draft.bindings.whole()
+    draft.await_run("told", RunnableLambda(str), "str", [asked], None, is_pure=True)
+    kv = draft.ask("kv", "prefilling", hosted, asked)
+    assert _gates(draft.traced(draft.ask("text", "decoding", hosted, kv)).graph) == {"kv": ("told",)}
+
+
+def test_what_is_no_prompt_is_not_taken_to_become_one() -> None:
+    draft = Draft()
+    assert not draft.is_total(draft.bindings.whole())
+    template, key = LangChainPromptTemplate.from_template("A {q}"), draft.bindings.key("q")
+    assert draft.is_total(Prompt(template, {"q": key}))
+    assert not draft.is_total(Prompt(template, {"q": draft.call("made", "str", str, key)}))
+
+
+def test_of_an_input_that_asks_for_something_else_nothing_is_known() -> None:
+    bindings = Bindings(lambda name: name, lambda name: None)
+    bindings.only("q")
+    assert bindings.bind("text") == {"q": "text"}
+    bindings.refuse("other")
+    assert bindings.bind({"q": "text"}) == {"q": "text"}
+    assert bindings.bind({"q": "text", "other": 1}) == {}
+    bindings.require_dict()
+    assert bindings.bind("text") == {}
+
+
+def test_branches_have_no_gates_of_one_another_and_what_follows_has_all() -> None:
+    draft, hosted = Draft(), EngineSpec("python", object(), provider="service")
+    asked = draft.bindings.whole()
+    with draft.side_by_side() as branch:
+        branch()
+        draft.call("first", "str", str, asked)
+        branch()
+        draft.call("second", "repr", repr, asked)
+        beside = draft.ask("beside", "prefilling", hosted, asked)
+    behind = draft.ask("behind", "prefilling", hosted, asked)
+    texts = [draft.ask("text", "decoding", hosted, kv) for kv in (beside, behind)]
+    gates = _gates(draft.traced(Record({str(n): text for n, text in enumerate(texts)})).graph)
+    assert gates["beside"] == ("second",)
+    assert gates["behind"] == ("first", "second")
 
 
 def test_arguments_that_share_an_object_share_its_copy() -> None:

@@ -236,6 +236,22 @@ def test_a_request_behind_a_lost_gate_is_lost(lost: Lost) -> None:
     assert not s.has_passed(lost.name)
 
 
+def test_a_request_under_a_condition_is_lost_with_its_gate() -> None:
+    s = scheduler(
+        """
+        inputs(question)
+        ok = call(question, fn='check') @ python
+        other = condition(question, fn='is_yes') @ python
+        said = embedding(question) @ remote, gated(ok), when(other)
+        outputs(said)
+        """,
+        question="q",
+    )
+    s.start()
+    assert names(s.apply([Fragment("other", (), True)])) == []
+    assert names(s.apply([Lost("ok", ())])) == []
+
+
 def test_an_input_that_is_not_there_is_a_gate_that_stays_closed() -> None:
     s = scheduler(GATED, question="q", words=["a"])
     s.start()

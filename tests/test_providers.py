@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.outside import provider_of
 from teola_plugin.runtime.session import Session
 from teola_plugin.runtime.slots import Slots
-from teola_plugin.seams import Reply, active, share
+from teola_plugin.seams import Reply, active, ashare, share
 from tests.fakes import FakeEngine
 
 # --- the breaker -----------------------------------------------------------------------------------------------------
@@ -399,3 +400,29 @@ def test_company_ends_before_the_framework_asks_again() -> None:
     assert share((reply, True), compute) == "answer"
     assert seen == [False, True]
     assert reply.outcome != Done("answer")
+
+
+async def test_company_ends_before_a_coroutine_of_the_framework_asks_again() -> None:
+    provider, reply = Provider(), Reply()
+    other = ProviderCall(provider, is_own=False)
+    reply.provider_call = ProviderCall(provider, is_own=True)
+    seen: list[bool] = []
+    provider.begin(other)
+
+    async def compute() -> str:
+        seen.append(other.over.done())
+        if not seen[-1]:
+            asyncio.get_running_loop().call_later(0.05, other.over.set_result, None)
+            raise of_status(429)
+        return "answer"
+
+    assert await ashare((reply, True), compute) == "answer"
+    assert seen == [False, True]
+
+
+def test_an_error_that_was_handled_before_is_no_cause() -> None:
+    later = ValueError("no text")
+    later.__context__ = of_status(429)
+    assert not is_of_service(later)
+    later.__cause__ = later.__context__
+    assert is_of_service(later)

@@ -26,7 +26,7 @@ from pydantic import AnyUrl, BaseModel, ConfigDict, HttpUrl, PrivateAttr, Secret
 
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.request_identity import keys_of, request_key
-from teola_plugin.value_keys import configuration_key, is_comparable, snapshot, value_key
+from teola_plugin.value_keys import MAX_DEPTH, configuration_key, is_comparable, snapshot, value_key
 
 # --- values against a reference that is written another way -----------------------------------------------------------
 
@@ -272,6 +272,16 @@ class OfMeta(metaclass=Meta):
     pass
 
 
+class AlikeMeta(Meta):
+    def __hash__(cls) -> int:
+        return 1
+
+
+@dataclass
+class Alike(metaclass=AlikeMeta):
+    a: int = 1
+
+
 def cyclic() -> Any:
     loop: list[Any] = []
     loop += [loop, {"again": loop}]
@@ -293,7 +303,8 @@ def nested(times: int) -> Any:
 
 
 INCOMPARABLE: list[Callable[[], Any]] = [
-    Opaque, Raising, EqualToAll, object, OfMeta, cyclic, lambda: doubled(60), lambda: nested(100_000), lambda: iter([]),
+    Opaque, Raising, EqualToAll, object, OfMeta, Alike, cyclic, lambda: doubled(60), lambda: nested(100_000),
+    lambda: nested(MAX_DEPTH // 2), lambda: iter([]),
     lambda: memoryview(b"a"), lambda: np.array([object()]), lambda: [Opaque()], lambda: {"a": {"b": Opaque()}},
     lambda: Pair(Opaque()), lambda: Message(text=Opaque()), lambda: seen(Opaque()), lambda: Message(other=Opaque()),
     lambda: Foreign(value_key(Opaque()), lambda: None), lambda: Foreign([], lambda: None),  # type: ignore[arg-type]
