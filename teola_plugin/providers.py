@@ -150,16 +150,17 @@ class Provider:
 class ProviderCall:
     """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: it waits for it, at least.
 
-    `has_reply`: the service has answered, or it is a tool, so that an error is that of the request itself. `company`:
-    the requests that its last attempt was in company of.
+    `was_taken`: it did so when the request ended. `has_reply`: the service has answered, or it is a tool, so that an
+    error is that of the request itself. `company`: the requests that its last attempt was in company of.
     """
 
-    __slots__ = ("company", "has_reply", "is_own", "is_taken", "over", "provider")
+    __slots__ = ("company", "has_reply", "is_own", "is_taken", "over", "provider", "was_taken")
 
     def __init__(self, provider: Provider, *, is_own: bool, has_reply: bool = False) -> None:
         self.provider = provider
         self.is_own = is_own
         self.is_taken = is_own
+        self.was_taken = is_own
         self.has_reply = has_reply
         self.company: list[ProviderCall] = []
         self.over: Future[None] = Future()
@@ -174,14 +175,15 @@ class ProviderCall:
             with running_as(self):
                 yield
         finally:
+            self.was_taken = self.is_taken
             self.provider.end(self)
             if not self.over.done():
                 self.over.set_result(None)
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""
-        if self.company and may_come_of_company(error):
-            return False
+        if may_come_of_company(error):  # or of its time: the framework would have asked later
+            return self.was_taken and not self.company
         is_ours = isinstance(error, TeolaError | asyncio.CancelledError | Withheld)
         return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 

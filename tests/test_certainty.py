@@ -18,6 +18,7 @@ import pytest
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.prompts import PromptTemplate as LangChainPromptTemplate
+from langchain_core.prompts import PromptTemplate as PromptTemplateOfLangChain
 from langchain_core.runnables import (
     RouterRunnable,
     Runnable,
@@ -148,6 +149,11 @@ def branched(model: Any) -> Runnable[Any, Any]:
     return assign(a=branch) | assign(b=ask("B {q}") | model)
 
 
+def formatted_for_nobody(model: Any) -> Runnable[Any, Any]:
+    """A prompt that goes to no model."""
+    return assign(t=PromptTemplateOfLangChain.from_template("{q:.2f}")) | assign(b=ask("B {q}") | model)
+
+
 def not_a_dict(model: Any) -> Runnable[Any, Any]:
     made = RunnableLambda(lambda x: x["q"])
     return made | RunnablePassthrough.assign(b=ChatPromptTemplate.from_template("constant") | model)
@@ -171,6 +177,7 @@ ATTACKS: list[tuple[Callable[[Any], Runnable[Any, Any]], Any, Any]] = [
     (missing_key, {"q": "x"}, {"q": "x", "missing": 1}),
     (missing_variable, {"q": "x"}, {"q": "x", "missing": 1}),
     (formatted, {"q": "text"}, {"q": 1.5}),
+    (formatted_for_nobody, {"q": "text"}, {"q": 1.5}),
     (routed, {"q": "unknown"}, {"q": "known"}),
     (branched, {"q": "many"}, {"q": "7"}),
     (not_a_dict, {"q": "text"}, {"q": {"c": "d"}}),
@@ -401,6 +408,55 @@ def _same_prompts(build: Callable[[_Raw], Any], replies: dict[str, str]) -> None
     assert chain is not original
     assert outcome(lambda: str(chain.query("what?"))) == outcome(lambda: str(original.query("what?")))
     assert sorted(fast.prompts) == sorted(plain.prompts) != []
+
+
+# --- effects in between ----------------------------------------------------------------------------------------------
+
+CHANGES: list[Callable[[Any], Any]] = [
+    lambda x: x["l"].append("z"),
+    lambda x: x["l"].sort(),
+    lambda x: x["l"].__setitem__(0, "z"),
+    lambda x: x["d"].update(k="z"),
+]
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_asked_about_what_an_effect_before_it_changes_in_place(
+    change: Callable[[Any], Any], form: str
+) -> None:
+    def build(model: Any) -> Runnable[Any, Any]:
+        asks = assign(b=ask("B {l} {d}") | model | StrOutputParser()) | assign(c=ask("C {q}") | model)
+        return assign(a=ask("A {q}") | model) | assign(n=change) | asks
+
+    plain, fast = Hosted(), Hosted()
+    for pipeline in (build(plain), optimize(build(fast))):
+        given = {"q": "x", "l": ["b", "a"], "d": {"k": "v"}}
+        asyncio.run(pipeline.ainvoke(given)) if form == "ainvoke" else pipeline.invoke(given)
+    assert asked(fast) == asked(plain)
+
+
+def test_a_run_of_a_component_inside_another_one_tells_nothing() -> None:
+    def build(model: Any) -> Runnable[Any, Any]:
+        log: list[str] = []
+
+        def noted(x: dict[str, str]) -> str:
+            log.append(x["q"])
+            return x["q"] + "!"
+
+        inner = RunnableLambda(noted)
+
+        def first(x: dict[str, str]) -> str:
+            return str(inner.invoke({"q": "inner"}))
+
+        asks = assign(a=ask("A {g}") | model | StrOutputParser()) | assign(b=ask("B {q}") | model)
+        return assign(z=first) | assign(g=inner) | asks
+
+    for form in ("invoke", "ainvoke", "batch"):
+        given: Any = [{"q": "x"}] if form == "batch" else {"q": "x"}
+        original, optimized_ = both(build, given, form)
+        assert optimized_ == original
+        assert len(original) == 2
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

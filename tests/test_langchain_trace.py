@@ -98,7 +98,7 @@ def test_templates_that_cannot_be_cut_are_one_piece() -> None:
         ChatPromptTemplate.from_messages([MessagesPlaceholder("x")]),
     ):
         lines = traced_lines(template | e.chat)
-        assert lines[1:3] == ["prompt = call(x, fn='prompt') @ python", "kv = prefilling(prompt) @ llm"]
+        assert lines[1:3] == ["prompt_2 = call(x, fn='prompt_2') @ python", "kv = prefilling(prompt_2) @ llm"]
 
 
 def test_partial_variables_are_part_of_the_text() -> None:

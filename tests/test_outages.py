@@ -27,7 +27,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import PrivateAttr
+from pydantic import BaseModel, PrivateAttr, ValidationError
 
 from teola_plugin import optimize, optimized, providers, pure
 from teola_plugin.providers import ENOUGH
@@ -391,3 +391,37 @@ def test_what_runs_ahead_is_not_repeated_before_it_is_waited_for() -> None:
     assert held == [1]
     assert service.made.count("1 x") == 1 + 3
     assert service.made.count("0 x") == 1
+
+
+class Grade(BaseModel):
+    grade: int
+
+
+class Unreadable(Service):
+    """Its first reply to a grade is no JSON, and the next one is."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        said = self.made[-1]
+        if said.startswith("G"):
+            body = json.loads(response.content)
+            is_first = self.made.count(said) == 1
+            body["choices"][0]["message"]["content"] = "no JSON" if is_first else '{"grade": 1}'
+            return httpx.Response(200, json=body)
+        return response
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_a_reply_that_cannot_be_read_is_an_error_of_the_request(form: str) -> None:
+    def build(model: Any) -> Runnable[Any, Any]:
+        graded = ask("G {q}") | model.with_structured_output(Grade)
+        return RunnablePassthrough.assign(a=chain_of(model, "A")) | RunnablePassthrough.assign(g=graded)
+
+    made = []
+    for prepare in (lambda pipeline: pipeline, optimize):
+        service = Unreadable()
+        pipeline: Any = prepare(build(chat(service, 0)))
+        with pytest.raises(ValidationError):
+            asyncio.run(pipeline.ainvoke(QUESTION)) if form == "ainvoke" else pipeline.invoke(QUESTION)
+        made.append(sorted(service.made))
+    assert made[0] == made[1]

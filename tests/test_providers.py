@@ -16,7 +16,7 @@ from llama_index.llms.openai_like import OpenAILike
 from teola_plugin import providers
 from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
-from teola_plugin.errors import Cancelled
+from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
 from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, Provider, ProviderCall
 from teola_plugin.runtime.engines.openai import OpenAIEngine
@@ -168,7 +168,33 @@ def test_an_error_stands_if_the_framework_would_have_got_it_itself(is_own: bool)
     assert stands(True) == [True, True, True, is_own]
     assert stands(True, ahead()) == [False, True, True, is_own]
     assert stands(True, own()) == ([True, True, True, True] if is_own else [False, True, True, False])
-    assert stands(False) == [is_own, is_own, True, is_own]
+    assert stands(False) == [is_own, True, True, is_own]
+
+
+def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
+    provider = Provider()
+    first, second, ahead = (ProviderCall(provider, is_own=False) for _ in range(3))
+    with first.under_way(), second.under_way():
+        for call in (first, second):
+            provider.take(call)
+        assert (first.company, second.company) == ([], [])
+        with ahead.under_way():
+            assert first.company == [ahead]
+    assert second.company == [ahead]
+    provider.take(ahead)  # the others are over: it had been asked beside them, and the original would not have
+    assert ahead.company == [first, second] or ahead.company == [second, first]
+
+
+def test_an_error_of_a_reply_that_came_stands() -> None:
+    call, missed = (ProviderCall(Provider(), is_own=False) for _ in range(2))
+    with call.under_way():
+        providers.reply_came()
+    with missed.under_way():
+        pass
+    assert call.stands(ValueError("no JSON"))
+    assert not missed.stands(ValueError("no run manager"))
+    assert not call.stands(EngineClosed("ours"))
+    assert ProviderCall(Provider(), is_own=False, has_reply=True).stands(ValueError("of a tool"))
 
 
 def retry_after(error: Exception) -> None:
@@ -195,7 +221,7 @@ def test_company_is_judged_by_the_last_attempt() -> None:
     call, other = (ProviderCall(provider, is_own=False) for _ in range(2))
     with call.under_way():
         with other.under_way():
-            assert (call.company, other.company) == ([other.over], [call.over])
+            assert (call.company, other.company) == ([other], [call])
         call.is_taken = True
         providers.hold_retry()
         assert call.company == []

@@ -35,10 +35,12 @@ _MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
 def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
     """The prompt that a template makes of a symbolic input. Raises: Untraceable.
 
-    One that may raise is made where it stands: it is a gate for what follows, whoever uses its value.
+    A template that may raise is also formatted where it stands: a gate for what follows, whoever uses its value.
     """
     prompt = _prompt(draft, template, given)
-    return prompt if draft.is_total(prompt) or not isinstance(prompt, Prompt) else draft.value(prompt)
+    if isinstance(prompt, Prompt) and not draft.is_total(prompt):
+        draft.value(prompt)
+    return prompt
 
 
 def _prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
