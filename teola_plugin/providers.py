@@ -150,18 +150,18 @@ class Provider:
 class ProviderCall:
     """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: it waits for it, at least.
 
-    `was_taken`: it did so when the request ended. `has_reply`: the service has answered, or it is a tool, so that an
-    error is that of the request itself. `company`: the requests that its last attempt was in company of.
+    `was_taken`: it did so when the request ended. `has_reply`: the service has answered, so that an error is
+    that of the request itself. `company`: the requests that its last attempt was in company of.
     """
 
     __slots__ = ("company", "has_reply", "is_own", "is_taken", "over", "provider", "was_taken")
 
-    def __init__(self, provider: Provider, *, is_own: bool, has_reply: bool = False) -> None:
+    def __init__(self, provider: Provider, *, is_own: bool) -> None:
         self.provider = provider
         self.is_own = is_own
         self.is_taken = is_own
         self.was_taken = is_own
-        self.has_reply = has_reply
+        self.has_reply = False
         self.company: list[ProviderCall] = []
         self.over: Future[None] = Future()
 

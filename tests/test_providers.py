@@ -194,7 +194,6 @@ def test_an_error_of_a_reply_that_came_stands() -> None:
     assert call.stands(ValueError("no JSON"))
     assert not missed.stands(ValueError("no run manager"))
     assert not call.stands(EngineClosed("ours"))
-    assert ProviderCall(Provider(), is_own=False, has_reply=True).stands(ValueError("of a tool"))
 
 
 def retry_after(error: Exception) -> None:

@@ -46,7 +46,7 @@ class Outside:
         """Whether requests to the provider may run ahead."""
         return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
 
-    def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool, op: str = "") -> None:
+    def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool) -> None:
         """The reply is asked for, by the framework's own run or ahead of it."""
         if provider is None:
             return
@@ -54,7 +54,7 @@ class Outside:
             reply.provider_call.is_own = True
             reply.provider_call.provider.take(reply.provider_call)
             return
-        reply.provider_call = ProviderCall(provider, is_own=is_own, has_reply=op == "tool")
+        reply.provider_call = ProviderCall(provider, is_own=is_own)
         if not is_own:
             with kept_off, self._lock:
                 self._open.setdefault(provider, {})[reply] = None

@@ -320,7 +320,7 @@ class Session:
                 return _ended_reply(), False
             slot = self._slots.ahead(key, asks=self._outside.may_ask(provider))
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
-                self._outside.ask(provider, slot.reply, is_own=False, op=op)
+                self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
             raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
         return slot.reply, slot.outcome == "miss"
@@ -402,7 +402,7 @@ class Session:
         if slot.outcome == "hit":
             self._outside.take(slot.reply)
         else:
-            self._outside.ask(provider, slot.reply, is_own=True, op=op)
+            self._outside.ask(provider, slot.reply, is_own=True)
             slot.reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
         return slot.reply, slot.outcome != "hit"
 
