@@ -12,6 +12,7 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Foreign
 from teola_plugin.errors import EngineError
+from teola_plugin.runtime import lane
 from teola_plugin.runtime.debts import Counts
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.virtual_time import VirtualLoop
@@ -120,7 +121,10 @@ def test_what_has_effects_is_not_tried_again() -> None:
     assert all(isinstance(each, EngineError) for each in found)
 
 
-def test_a_wrong_position_is_logged_without_the_value(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_position_is_logged_without_the_value(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane.log, "disabled", False)  # a library that sets up logging disables all other loggers
     asked(Odd(at_wrong(-1), is_right_alone=True), "embedding", ["a", "b"])
     (told,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert "emitted a Done for position -1, in a batch of 2" in told.getMessage()

@@ -246,15 +246,18 @@ class Uneven(FakeEngine):
         self.began = threading.Event()
 
     async def run(self, batch: Any, emit: Any) -> None:
+        """Both prompts may come in one batch, or each in one of its own."""
         self.batches.append(batch)
-        if batch.items[0].payload == "refuse":
+        payloads = [item.payload for item in batch.items]
+        if "Why?" in payloads:
+            self.began.set()
+        if "refuse" in payloads:
             await asyncio.to_thread(self.began.wait, 10)
-            emit(0, Failed(ValueError("refused")))
-            return
-        self.began.set()
-        while not self.aborted:  # noqa: ASYNC110  told by another thread
-            await asyncio.sleep(0)
-        emit(0, Failed(ValueError("aborted")))
+            emit(payloads.index("refuse"), Failed(ValueError("refused")))
+        if "Why?" in payloads:
+            while not self.aborted:  # noqa: ASYNC110  told by another thread
+                await asyncio.sleep(0)
+            emit(payloads.index("Why?"), Failed(ValueError("aborted")))
 
 
 @pytest.mark.parametrize("is_async", [False, True])
