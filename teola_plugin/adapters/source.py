@@ -39,7 +39,7 @@ def source_of(callable_: Any) -> Source | None:
     if unwrapped is None:
         return None
     function, bound, keywords = unwrapped
-    node = _node(function)
+    node = node_of(function)
     if node is None:
         return None
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
@@ -98,7 +98,8 @@ def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[s
             callable_ = call
 
 
-def _node(function: types.FunctionType) -> FunctionNode | None:
+def node_of(function: types.FunctionType) -> FunctionNode | None:
+    """The node of a plain function in its file as it is now. Never raises."""
     code = function.__code__
     try:
         lines = linecache.getlines(code.co_filename, function.__globals__)

@@ -1,0 +1,112 @@
+"""What the reader asks the frameworks' adapters: how their objects are used, and what a use of them asks engines for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from teola_plugin.engines import EngineSpec
+
+if TYPE_CHECKING:
+    from teola_plugin.adapters.reader.run import Run
+    from teola_plugin.adapters.reader.values import Opaque
+
+NOT_MINE: Any = object()
+"""What a hook answers to what it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of an engine, as the framework's own run will make it, and what becomes of its reply.
+
+    `key` tells requests apart: equal for two that ask for the same. `value` makes of the engine's reply what the
+    framework hands to the program; it may raise what the framework would raise. `holds`: see `values.Unknown`.
+    `may_raise`: `value` may raise for some reply. `source`: the place in the program, equal for each round of a loop.
+
+    `act`: what is not one request of one engine (a retriever, a tool that only reads): a function that runs beside the
+    call, inside its session, and whose result takes the place of the engine's reply. `is_async`: a coroutine function.
+    """
+
+    key: Hashable
+    spec: EngineSpec
+    op: str
+    payload: Any
+    settings: Mapping[str, Any]
+    value: Callable[[Any], Any]
+    holds: str | type = "any"
+    may_raise: bool = False
+    source: Hashable = None
+    shown: str = ""
+    act: Callable[[], Any] | None = None
+    is_async: bool = False
+
+
+@dataclass(slots=True)
+class Ask:
+    """A request that an evaluation came to, the n-th of its key.
+
+    `gates`: the sources of what may raise before it. `is_possible`: it stands on a path that may not be taken.
+    """
+
+    request: Request
+    number: int
+    gates: frozenset[Hashable]
+    is_possible: bool
+
+    @property
+    def key(self) -> tuple[Hashable, int]:
+        """Tells apart the asks of one evaluation."""
+        return self.request.key, self.number
+
+    @property
+    def is_certain(self) -> bool:
+        """The program makes it, unless an engine fails.
+
+        That the reply to an earlier request of the same place cannot be read does not count: a loop that asks one
+        judge about each of its items is read as a batch.
+        """
+        return not self.is_possible and self.gates <= {self.request.source}
+
+
+class Asker(Protocol):
+    """An adapter's knowledge of its framework's objects. Each hook answers NOT_MINE for what it does not know."""
+
+    def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
+        """What reading an attribute of a framework's object gives."""
+        ...
+
+    def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What calling a framework's object or function gives."""
+        ...
+
+    def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What making an object of a framework's class gives."""
+        ...
+
+    def combine(self, run: Run, left: Any, right: Any) -> Any:
+        """What `left | right` gives."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """An asker that knows no objects."""
+
+    answers: Mapping[Any, Any] = field(default_factory=dict)
+
+    def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
+        """See `Asker`."""
+        return NOT_MINE
+
+    def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `Asker`."""
+        return NOT_MINE
+
+    def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `Asker`."""
+        return NOT_MINE
+
+    def combine(self, run: Run, left: Any, right: Any) -> Any:
+        """See `Asker`."""
+        return NOT_MINE

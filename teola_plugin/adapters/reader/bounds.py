@@ -1,0 +1,141 @@
+"""Bounds of what one operation may compute: sizes of results, and the time that a regular expression takes."""
+
+from __future__ import annotations
+
+import re
+import re._compiler as regex_compiler  # type: ignore[import-not-found]
+import re._constants as regex  # type: ignore[import-not-found]
+import re._parser as regex_parser  # type: ignore[import-not-found]
+from functools import lru_cache
+from typing import Any
+
+from teola_plugin.adapters.reader.values import Barrier
+
+ITEMS = 1_000_000
+CHARACTERS = 10_000_000
+BITS = 100_000
+STEPS = 5_000_000
+"""Of a regular expression; some 50 ms."""
+
+SHORT = 16
+"""In a text of this length each pattern is done in time."""
+
+_PER_TICK = 50
+"""Elements that C handles in the time of one operation of the reader's."""
+
+
+def items(run: Any, count: int) -> None:
+    """Allow a result of so many items. Raises: Barrier."""
+    if count > ITEMS:
+        raise Barrier("it makes a very large container")
+    run.tick(1 + max(0, count) // _PER_TICK)
+
+
+def characters(run: Any, count: int) -> None:
+    """Allow a text of this length. Raises: Barrier."""
+    if count > CHARACTERS:
+        raise Barrier("it makes a very large text")
+    run.tick(1 + max(0, count) // 5_000)
+
+
+def bits(count: int) -> None:
+    """Allow a whole number of so many bits. Raises: Barrier."""
+    if count > BITS:
+        raise Barrier("it computes a very large number")
+
+
+_WIDE = re.compile(r"\d{5,}")
+
+
+def spec(text: str) -> None:
+    """Allow a format specification. Raises: Barrier if it asks for a great width."""
+    if len(text) > 4 and _WIDE.search(text):
+        raise Barrier("it formats with a great width")
+
+
+# --- regular expressions -------------------------------------------------------------------------------------------------
+
+_REPEATS = (regex.MAX_REPEAT, regex.MIN_REPEAT, regex.POSSESSIVE_REPEAT)
+
+
+class _Shape:
+    """What the time of a pattern hangs on: repeated single characters, and whether there is more than that."""
+
+    def __init__(self, pattern: re.Pattern[Any]) -> None:
+        tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
+        self.is_hard = False
+        self.runs: list[re.Pattern[Any]] = []
+        self.prefix = _prefix(tree) if not pattern.flags & re.IGNORECASE else ""
+        self._flags = pattern.flags
+        self._walk(tree, is_last=True)
+
+    def _walk(self, tree: Any, *, is_last: bool) -> None:
+        for at, (op, argument) in enumerate(tree):
+            self._visit(op, argument, tree, is_last=is_last and at == len(tree) - 1)
+
+    def _visit(self, op: Any, argument: Any, tree: Any, *, is_last: bool) -> None:
+        if op in _REPEATS:
+            low, high, body = argument
+            if high is not regex.MAXREPEAT and high <= 1:
+                self._walk(body, is_last=False)
+            elif len(body) == 1 and body[0][0] in (regex.IN, regex.ANY, regex.LITERAL, regex.NOT_LITERAL):
+                if not (is_last and op is not regex.MIN_REPEAT):
+                    self.runs.append(self._run_of(tree, body))
+            elif high is regex.MAXREPEAT or low != high or _repeats(body):
+                self.is_hard = True
+        elif op is regex.SUBPATTERN:
+            self._walk(argument[3], is_last=is_last)
+        elif op is regex.BRANCH:
+            for branch in argument[1]:
+                self._walk(branch, is_last=is_last)
+        elif op in (regex.ASSERT, regex.ASSERT_NOT):
+            self._walk(argument[1], is_last=False)
+        elif op in (regex.GROUPREF, regex.GROUPREF_IGNORE, regex.GROUPREF_EXISTS, regex.ATOMIC_GROUP):
+            self.is_hard = True
+
+    def _run_of(self, tree: Any, body: Any) -> re.Pattern[Any]:
+        alone = regex_parser.SubPattern(tree.state, [(regex.MAX_REPEAT, (1, regex.MAXREPEAT, body))])
+        outer = regex_parser.SubPattern(tree.state, [(regex.SUBPATTERN, (None, 0, 0, alone))])
+        compiled: re.Pattern[Any] = regex_compiler.compile(outer, self._flags & ~regex.SRE_FLAG_DEBUG)
+        return compiled
+
+
+def _repeats(tree: Any) -> bool:
+    return any(op in (*_REPEATS, regex.BRANCH, regex.SUBPATTERN, regex.GROUPREF) for op, _ in tree)
+
+
+def _prefix(tree: Any) -> Any:
+    found = []
+    for op, argument in tree:
+        if op is not regex.LITERAL:
+            break
+        found.append(chr(argument))
+    return "".join(found)
+
+
+@lru_cache(maxsize=256)
+def _shape(pattern: re.Pattern[Any]) -> _Shape | None:
+    try:
+        return _Shape(pattern)
+    except Exception:  # of the parser's: a pattern of another version
+        return None
+
+
+def matching(run: Any, pattern: re.Pattern[Any], text: Any, *, is_anchored: bool = False) -> None:
+    """Allow matching a pattern with a text. Raises: Barrier if it may take long."""
+    size = len(text)
+    run.tick(1 + size // 200)
+    if size <= SHORT:
+        return
+    shape = _shape(pattern)
+    if shape is None or shape.is_hard:
+        raise Barrier("it uses a regular expression with repeats inside of repeats", hint="simplify the pattern")
+    starts = 1 if is_anchored else size
+    if shape.prefix and type(text) is str and not is_anchored:
+        starts = text.count(shape.prefix) + 1
+    steps = starts
+    for each in shape.runs:
+        steps *= 1 + max((match.end() - match.start() for match in each.finditer(text)), default=0)
+        if steps > STEPS:
+            raise Barrier("it uses a regular expression that may take long", hint="simplify the pattern")
+    run.tick(1 + steps // 1_000)

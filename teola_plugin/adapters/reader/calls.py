@@ -1,0 +1,314 @@
+"""Calls: of the program's own functions, which are read, and of what natives, classes and adapters know.
+
+    call(run, callee, args, kwargs)        any value of the reader's
+    call_site(run, callee, arguments)      the same, for an expression: unknown where it needs what is not known
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.adapters.reader import calling, classes, natives, operators
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.scopes import RUN, Evaluate, Scope, own_nodes, scope_of
+from teola_plugin.adapters.reader.source import verified_node
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Callee,
+    Lazy,
+    Opaque,
+    Pending,
+    Stalled,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+from teola_plugin.effects import declared_effects
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+MOST_CODES = 4096
+"""So many compiled functions are kept."""
+
+
+@dataclass(eq=False)
+class Code:
+    """A compiled function. `simple`: how many arguments it takes, if these are all that it may be given."""
+
+    name: str
+    arguments: ast.arguments
+    block: Block
+    filename: str
+    is_async: bool = False
+    is_generator: bool = False
+    names: tuple[str, ...] = ()
+    simple: int = -1
+    keyword_only: tuple[str, ...] = field(default=())
+
+
+class FunctionValue(Callee):
+    """A function that the program made while it is read. `code`: for those who look at its name."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: Code, handler: Callable[[Run, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__(handler, code.name)
+        self.code = code
+
+
+def code_of(
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: Scope | None, name: str, filename: str
+) -> Code:
+    """A compiled function."""
+    from teola_plugin.adapters.reader.statements import Statements
+
+    scope = scope_of(node, around)
+    compiler = Statements(scope, filename)
+    body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+    args = node.args
+    names = tuple(arg.arg for arg in (*args.posonlyargs, *args.args))
+    is_simple = not (args.vararg or args.kwarg or args.kwonlyargs)
+    return Code(
+        name,
+        args,
+        compiler.returning(node.body) if isinstance(node, ast.Lambda) else compiler.block(node.body),
+        filename,
+        isinstance(node, ast.AsyncFunctionDef),
+        any(isinstance(inner, ast.Yield | ast.YieldFrom) for part in body for inner in own_nodes(part)),
+        names,
+        len(names) if is_simple else -1,
+        tuple(arg.arg for arg in args.kwonlyargs),
+    )
+
+
+def closure(
+    code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]
+) -> FunctionValue:
+    """A function that is defined in the program."""
+
+    def handler(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _invoke(run, code, around, around[1], defaults, keyword_defaults, args, kwargs)
+
+    return FunctionValue(code, handler)
+
+
+_codes: dict[int, tuple[types.CodeType, Code | None]] = {}
+
+
+def compiled(function: types.FunctionType) -> Code | None:
+    """The compiled form of a function that exists already, None if it has no source. Kept by its code object."""
+    code = function.__code__
+    known = _codes.get(id(code))
+    if known is not None:
+        return known[1]
+    if len(_codes) >= MOST_CODES:
+        _codes.clear()
+    node = verified_node(function)
+    made = None if node is None else code_of(node, None, code.co_name, code.co_filename)
+    _codes[id(code)] = code, made
+    return made
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call comes to. Raises: what the program raises there; Barrier, Undecided, Stalled."""
+    run.tick()
+    if isinstance_of(callee, Callee):
+        return callee.handler(run, args, kwargs)
+    if type(callee) is not Opaque:
+        if run.is_unknown(callee):
+            return run.unknown(callee)
+        raise TypeError("the object is not callable")
+    held = callee.held
+    native = natives.native_of(held)
+    if native is not None:
+        return native(run, args, kwargs)
+    answer = run.asker.call(run, callee, args, kwargs)
+    if answer is not NOT_MINE:
+        return answer
+    kind = type(held)
+    if kind is types.FunctionType:
+        return _call_function(run, held, args, kwargs)
+    if kind is types.MethodType:
+        return call(run, run.load(held.__func__), (run.load(held.__self__), *args), kwargs)
+    if kind is functools.partial:
+        given = {name: run.load(value) for name, value in held.keywords.items()}
+        return call(run, run.load(held.func), (*map(run.load, held.args), *args), {**given, **kwargs})
+    if classes.is_class(held):
+        return classes.construct(run, callee, args, kwargs)
+    return classes.call_object(run, callee, args, kwargs)
+
+
+def call_site(run: Run, callee: Any, arguments: Callable[[], Given]) -> Any:
+    """The value of a call expression."""
+    args, kwargs = arguments()
+    try:
+        return call(run, callee, args, kwargs)
+    except Undecided:
+        return undecided(run, (callee, *args, *kwargs.values()))
+
+
+def undecided(run: Run, operands: tuple[Any, ...]) -> Unknown:
+    """What a call comes to that needed what is not known. Raises: Stalled if it has used up part of an iterator."""
+    if any(type(operand) is Lazy for operand in operands):
+        raise Stalled("an iterator is used up in part")
+    return run.unknown(*operands)
+
+
+def callback(run: Run, value: Any) -> Callable[..., Any]:
+    """A Python function that calls a value of the reader's, for functions written in C."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call(run, value, args, kwargs)
+
+    return called
+
+
+def takes_all(held: Any) -> bool:
+    """Whether a function takes all items of its one argument, whatever they are."""
+    return any(held is each for each in _TAKING_ALL)
+
+
+_TAKING_ALL = (list, tuple, set, frozenset, dict, sorted, sum, max, min)
+
+
+def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate) -> Any:
+    """The value of one of two expressions, of which it is not known which is evaluated."""
+    found: dict[int, Any] = {}
+
+    def arm(number: int, value: Evaluate) -> Block:
+        def block(inner: Frame) -> None:
+            found[number] = value(inner)
+
+        return block
+
+    run.fork(frame, arm(0, first), arm(1, second))
+    return run.joined(*found.values()) if len(found) == 2 else next(iter(found.values()))
+
+
+def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:
+    """Something that may not happen."""
+    run.fork(frame, lambda _: act(), lambda _: None)
+
+
+def all_hold(run: Run, frame: Frame, conditions: list[Evaluate]) -> bool | None:
+    """Whether all conditions are true; None if that is not known."""
+    for condition in conditions:
+        value = condition(frame)
+        try:
+            if not operators.truth(run, value):
+                return False
+        except Undecided:
+            return None
+    return True
+
+
+def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    effects = declared_effects(function)
+    if effects is not None:
+        if not effects.pure:
+            raise Barrier(f"it calls {function.__name__}, which is declared to write")
+        run.require_known(args, kwargs)
+        return run.load(function(*args, **kwargs))
+    code = compiled(function)
+    if code is None:
+        raise Barrier(f"it calls {function.__qualname__}, whose source cannot be read")
+    defaults = tuple(map(run.load, function.__defaults__ or ()))
+    keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
+    return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs)
+
+
+def _invoke(
+    run: Run, code: Code, around: Frame | None, function: Any, defaults: tuple[Any, ...],
+    keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
+    if code.is_generator:
+        raise Barrier(f"{code.name} is a generator function")
+    frame = Frame({0: around, 1: function, 2: None, RUN: run})
+    if kwargs or len(args) != code.simple:
+        _bind(code, frame, defaults, keyword_defaults, args, dict(kwargs))
+    else:
+        for name, value in zip(code.names, args, strict=True):
+            frame[name] = value
+    if code.is_async:
+        return _coroutine(run, code, frame)
+    return _evaluate(run, code, frame)
+
+
+def _coroutine(run: Run, code: Code, frame: Frame) -> Pending:
+    is_begun = False
+
+    def force() -> Any:
+        nonlocal is_begun
+        if is_begun:
+            raise RuntimeError("cannot reuse already awaited coroutine")
+        is_begun = True
+        return _evaluate(run, code, frame)
+
+    return Pending(force)
+
+
+def _evaluate(run: Run, code: Code, frame: Frame) -> Any:
+    run.enter()
+    marked = run.leaves
+    try:
+        ended = run.absorb(frame, RETURN, run.settle(code.block, frame), marked)
+        if ended is NOWHERE or run.leaves > marked:
+            raise Stalled("no way to the end is known")
+        return frame[2] if ended is RETURN else None
+    except Undecided as e:
+        raise Stalled from e
+    except Barrier as e:
+        e.where = e.where or code.filename
+        raise
+    finally:
+        run.depth -= 1
+
+
+def _bind(
+    code: Code, frame: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any], args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:  # fmt: skip
+    """Give the parameters their values. Raises: TypeError as CPython."""
+    names, given = code.names, code.arguments
+    if len(args) > len(names) and given.vararg is None:
+        raise TypeError(f"{code.name}() takes {len(names)} positional arguments but {len(args)} were given")
+    for name, value in zip(names, args, strict=False):
+        frame[name] = value
+    if given.vararg is not None:
+        frame[given.vararg.arg] = tuple(args[len(names) :])
+    positional_only = {arg.arg for arg in given.posonlyargs}
+    first_default = len(names) - len(defaults)
+    for at, name in enumerate(names):
+        if at < len(args):
+            if name in kwargs and name not in positional_only:
+                raise TypeError(f"{code.name}() got multiple values for argument {name!r}")
+        elif name in kwargs and name not in positional_only:
+            frame[name] = kwargs.pop(name)
+        elif at >= first_default:
+            frame[name] = defaults[at - first_default]
+        else:
+            raise TypeError(f"{code.name}() missing a required argument: {name!r}")
+    for name in code.keyword_only:
+        if name in kwargs:
+            frame[name] = kwargs.pop(name)
+        elif name in keyword_defaults:
+            frame[name] = keyword_defaults[name]
+        else:
+            raise TypeError(f"{code.name}() missing a required keyword-only argument: {name!r}")
+    if given.kwarg is not None:
+        frame[given.kwarg.arg] = kwargs
+    elif kwargs:
+        raise TypeError(f"{code.name}() got an unexpected keyword argument {next(iter(kwargs))!r}")
+
+calling.install(call)

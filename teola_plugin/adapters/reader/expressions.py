@@ -1,0 +1,633 @@
+"""Expressions of a program, compiled to closures over frames.
+
+Each closure does what CPython does, in its order. Where an operation meets a value that is not known yet, its result is
+not known either.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from teola_plugin.adapters.reader import calls, classes, methods, operators
+from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.scopes import (
+    FUNCTION,
+    OUTER,
+    RUN,
+    Evaluate,
+    Scope,
+    Store,
+    comprehension_scope,
+)
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Pending, Stalled, Undecided, Unknown
+
+_CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
+
+_BINARY = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.LShift: "<<", ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.MatMult: "@",
+}  # fmt: skip
+_COMPARE = {
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Is: "is",
+    ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
+}  # fmt: skip
+_UNARY = {ast.Not: "not", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}
+
+MAPPINGS = (dict, OrderedDict, defaultdict)
+
+
+def refusing(what: str) -> Evaluate:
+    """A compiled construct that is not read."""
+
+    def refuse(*_: Any) -> Any:
+        raise Barrier(what)
+
+    return refuse
+
+
+def binary_name(op: ast.operator) -> str:
+    """How `operators` calls an operator."""
+    return _BINARY[type(op)]
+
+
+class Expressions:
+    """Compiles the expressions of one scope."""
+
+    def __init__(self, scope: Scope, filename: str) -> None:
+        self.scope = scope
+        self.filename = filename
+
+    def expression(self, node: ast.expr) -> Evaluate:
+        """A compiled expression."""
+        compile_ = getattr(self, f"_{type(node).__name__.lower()}", None)
+        return compile_(node) if compile_ else refusing(f"it uses {type(node).__name__}")
+
+    def _in(self, scope: Scope) -> Expressions:
+        return type(self)(scope, self.filename)
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def _constant(self, node: ast.Constant) -> Evaluate:
+        value = node.value
+        return lambda frame: value
+
+    def _name(self, node: ast.Name) -> Evaluate:
+        return self.scope.load(node.id)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Evaluate:
+        value = self.expression(node.value)
+        scope, steps = self.scope, 0
+        while scope.is_comprehension and scope.around is not None:
+            scope, steps = scope.around, steps + 1
+        store = scope.store(node.target.id)
+
+        def named(frame: Frame) -> Any:
+            found = value(frame)
+            for _ in range(steps):
+                frame = frame[OUTER]
+            store(frame, found)
+            return found
+
+        return named
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Evaluate:
+        parts = [self.expression(part) for part in node.values]
+
+        def joined(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            made = [part(frame) for part in parts]
+            unknown = [part for part in made if type(part) is Unknown]
+            if unknown:
+                return run.unknown(*unknown, holds="text", is_safe=True)
+            run.tick(1 + sum(map(len, made)) // 1000)
+            return "".join(made)
+
+        return joined
+
+    def _formattedvalue(self, node: ast.FormattedValue) -> Evaluate:
+        value = self.expression(node.value)
+        spec = self.expression(node.format_spec) if node.format_spec else None
+        conversion = _CONVERSIONS[node.conversion]
+
+        def formatted(frame: Frame) -> Any:
+            found = value(frame)
+            if type(found) is str and spec is None and not conversion:
+                return found
+            wanted = spec(frame) if spec else ""
+            run: Run = frame[RUN]
+            try:
+                return operators.formatted(run, found, wanted, conversion)
+            except Undecided:
+                return run.unknown(found, wanted, holds="text", is_safe=not wanted)
+
+        return formatted
+
+    def _items(self, nodes: Sequence[ast.expr]) -> Callable[[Frame], list[Any] | None]:
+        """The compiled items of a display or call, None where it is not known how many they are."""
+        if not any(isinstance(each, ast.Starred) for each in nodes):
+            parts = [self.expression(each) for each in nodes]
+            return lambda frame: [part(frame) for part in parts]
+        starred = [
+            (isinstance(each, ast.Starred), self.expression(each.value if isinstance(each, ast.Starred) else each))
+            for each in nodes
+        ]
+
+        def items(frame: Frame) -> list[Any] | None:
+            run: Run = frame[RUN]
+            found: list[Any] = []
+            is_open = False
+            for is_starred, part in starred:
+                value = part(frame)
+                if not is_starred:
+                    found.append(value)
+                elif run.is_unknown(value):
+                    is_open = True
+                else:
+                    found.extend(all_of(run, value))
+            return None if is_open else found
+
+        return items
+
+    def _display(self, nodes: Sequence[ast.expr], make: Callable[[Run, list[Any]], Any]) -> Evaluate:
+        items = self._items(nodes)
+
+        def display(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            found = items(frame)
+            try:
+                return run.unknown() if found is None else make(run, found)
+            except Undecided:
+                return run.unknown()
+
+        return display
+
+    def _list(self, node: ast.List) -> Evaluate:
+        return self._display(node.elts, lambda run, items: items)
+
+    def _tuple(self, node: ast.Tuple) -> Evaluate:
+        return self._display(node.elts, lambda run, items: tuple(items))
+
+    def _set(self, node: ast.Set) -> Evaluate:
+        return self._display(node.elts, _set_of)
+
+    def _dict(self, node: ast.Dict) -> Evaluate:
+        pairs = [
+            (self.expression(key) if key else None, self.expression(value))
+            for key, value in zip(node.keys, node.values, strict=True)
+        ]
+
+        def display(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            found: dict[Any, Any] = {}
+            is_open = False
+            for key, value in pairs:
+                name = key(frame) if key else None  # before the value, as CPython does
+                part = value(frame)
+                if type(name) is Unknown or (key is None and run.is_unknown(part)):
+                    is_open = True
+                elif key is None:
+                    found.update(mapping(part))
+                else:
+                    run.require_hashable(name)
+                    found[name] = part
+            return run.unknown() if is_open else found
+
+        return display
+
+    # --- operations --------------------------------------------------------------------------------------------------
+
+    def _binop(self, node: ast.BinOp) -> Evaluate:
+        left, right, name = self.expression(node.left), self.expression(node.right), binary_name(node.op)
+
+        def binary(frame: Frame) -> Any:
+            one, two = left(frame), right(frame)
+            return operate(frame[RUN], name, one, two)
+
+        return binary
+
+    def _unaryop(self, node: ast.UnaryOp) -> Evaluate:
+        operand, name = self.expression(node.operand), _UNARY[type(node.op)]
+
+        def unary(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            found = operand(frame)
+            try:
+                if name == "not":
+                    return not operators.truth(run, found)
+                return operators.unary(run, name, found)
+            except Undecided:
+                is_not = name == "not"
+                return run.unknown(found, holds="bool" if is_not else "any", is_safe=is_not)
+
+        return unary
+
+    def _boolop(self, node: ast.BoolOp) -> Evaluate:
+        parts = [self.expression(each) for each in node.values]
+        stops_at = isinstance(node.op, ast.Or)
+
+        def rest(frame: Frame, at: int) -> Any:
+            run: Run = frame[RUN]
+            found = parts[at](frame)
+            for later in range(at + 1, len(parts)):
+                try:
+                    is_true = operators.truth(run, found)
+                except Undecided:
+                    return either(frame, found, later)
+                if is_true is stops_at:
+                    return found
+                found = parts[later](frame)
+            return found
+
+        def either(frame: Frame, found: Any, later: int) -> Any:
+            run: Run = frame[RUN]
+            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later))
+
+        return lambda frame: rest(frame, 0)
+
+    def _ifexp(self, node: ast.IfExp) -> Evaluate:
+        test, body, orelse = self.expression(node.test), self.expression(node.body), self.expression(node.orelse)
+
+        def choice(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            found = test(frame)
+            try:
+                is_true = operators.truth(run, found)
+            except Undecided:
+                return calls.chosen(run, frame, body, orelse)
+            return body(frame) if is_true else orelse(frame)
+
+        return choice
+
+    def _compare(self, node: ast.Compare) -> Evaluate:
+        left = self.expression(node.left)
+        rest = [
+            (_COMPARE[type(op)], self.expression(each)) for op, each in zip(node.ops, node.comparators, strict=True)
+        ]
+
+        def compare(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            one = left(frame)
+            found: Any = True
+            for at, (name, right) in enumerate(rest):
+                if at:
+                    try:
+                        if not operators.truth(run, found):
+                            return found
+                    except Undecided:
+                        return run.unknown(found, holds="bool")  # the rest may not be evaluated
+                two = right(frame)
+                try:
+                    found = operators.compare(run, name, one, two)
+                except Undecided:
+                    found = run.unknown(one, two, holds="bool")
+                one = two
+            return found
+
+        return compare
+
+    def _subscript(self, node: ast.Subscript) -> Evaluate:
+        owner, index = self.expression(node.value), self.expression(node.slice)
+
+        def subscript(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            held, at = owner(frame), index(frame)
+            try:
+                return operators.subscript(run, held, at)
+            except Undecided:
+                return run.unknown(held, at)
+
+        return subscript
+
+    def _slice(self, node: ast.Slice) -> Evaluate:
+        parts = [self.expression(each) if each else lambda frame: None for each in (node.lower, node.upper, node.step)]
+
+        def made(frame: Frame) -> Any:
+            bounds = [part(frame) for part in parts]
+            unknown = [each for each in bounds if type(each) is Unknown]
+            return frame[RUN].unknown(*unknown) if unknown else slice(*bounds)
+
+        return made
+
+    def _attribute(self, node: ast.Attribute) -> Evaluate:
+        owner, name = self.expression(node.value), node.attr
+
+        def attribute(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            held = owner(frame)
+            try:
+                return classes.attribute(run, held, name)
+            except Undecided:
+                return run.unknown(held)
+
+        return attribute
+
+    def _starred(self, node: ast.Starred) -> Evaluate:
+        return refusing("it uses a star where none is known")
+
+    def _await(self, node: ast.Await) -> Evaluate:
+        value = self.expression(node.value)
+
+        def awaited(frame: Frame) -> Any:
+            found = value(frame)
+            if type(found) is Pending:
+                return found.force()
+            if type(found) is Unknown:
+                return frame[RUN].unknown(found)
+            raise Barrier("it awaits something else than a coroutine")
+
+        return awaited
+
+    def _lambda(self, node: ast.Lambda) -> Evaluate:
+        return self.function(node, "<lambda>")
+
+    def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str) -> Evaluate:
+        """A compiled definition of a function inside of the one that is read."""
+        code = calls.code_of(node, self.scope, name, self.filename)
+        defaults = [self.expression(each) for each in node.args.defaults]
+        pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        keyword_defaults = {arg.arg: self.expression(each) for arg, each in pairs if each is not None}
+
+        def define(frame: Frame) -> Any:
+            given = tuple(each(frame) for each in defaults)
+            return calls.closure(code, frame, given, {n: each(frame) for n, each in keyword_defaults.items()})
+
+        return define
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Evaluate:
+        arguments = self._arguments(node)
+        if isinstance(node.func, ast.Attribute):
+            return self._method_call(node.func, arguments)
+        callee = self.expression(node.func)
+
+        def called(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            function = callee(frame)
+            return calls.call_site(run, function, lambda: arguments(frame, function))
+
+        return called
+
+    def _method_call(self, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]) -> Evaluate:
+        owner, name = self.expression(node.value), node.attr
+        is_join = name == "join"
+
+        def called(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            held = owner(frame)
+            kind = type(held)
+            if methods.has_method(kind, name):
+                args, kwargs = arguments(frame, str.join if is_join and kind is str else None)
+                run.tick()
+                try:
+                    return methods.method(run, held, name, args, kwargs)
+                except Undecided:
+                    return calls.undecided(run, (held, *args, *kwargs.values()))
+            if kind is Unknown:
+                args, kwargs = arguments(frame, None)
+                try:
+                    return methods.unknown_method(run, held, name, args, kwargs)
+                except Undecided:
+                    return calls.undecided(run, (held, *args, *kwargs.values()))
+            try:
+                function = classes.attribute(run, held, name)
+            except Undecided:
+                function = run.unknown(held)
+            return calls.call_site(run, function, lambda: arguments(frame, function))
+
+        return called
+
+    def _arguments(self, node: ast.Call) -> Callable[[Frame, Any], calls.Given]:
+        """The compiled arguments of a call, given the frame and what is called."""
+        if len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp) and not node.keywords:
+            return self._only_generator(node.args[0])
+        items = self._items(node.args)
+        keywords = [(each.arg, self.expression(each.value)) for each in node.keywords]
+
+        def arguments(frame: Frame, _: Any) -> calls.Given:
+            run: Run = frame[RUN]
+            args, kwargs = items(frame), {}
+            for name, value in keywords:
+                found = value(frame)
+                if name is not None:
+                    kwargs[name] = found
+                elif run.is_unknown(found):
+                    args = None
+                else:
+                    more = mapping(found)
+                    if not kwargs.keys().isdisjoint(more):
+                        raise TypeError("got multiple values for a keyword argument")
+                    kwargs.update(more)
+            if args is None:
+                raise Stalled("it is not known how many arguments there are")
+            return tuple(args), kwargs
+
+        return arguments
+
+    def _only_generator(self, node: ast.GeneratorExp) -> Callable[[Frame, Any], calls.Given]:
+        """What takes all items of a generator gets them as a list, in which some may be unknown."""
+        lazy = self._generatorexp(node)
+        whole = self._collected(node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items)
+
+        def arguments(frame: Frame, callee: Any) -> calls.Given:
+            is_whole = callee is str.join or (type(callee) is Opaque and calls.takes_all(callee.held))
+            return ((whole if is_whole else lazy)(frame),), {}
+
+        return arguments
+
+    # --- comprehensions ----------------------------------------------------------------------------------------------
+
+    def _listcomp(self, node: ast.ListComp) -> Evaluate:
+        return self._collected(node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items)
+
+    def _setcomp(self, node: ast.SetComp) -> Evaluate:
+        return self._collected(node.generators, lambda inner: inner.expression(node.elt), _set_of)
+
+    def _dictcomp(self, node: ast.DictComp) -> Evaluate:
+        def pair(inner: Expressions) -> Evaluate:
+            key, value = inner.expression(node.key), inner.expression(node.value)
+            return lambda frame: (key(frame), value(frame))
+
+        return self._collected(node.generators, pair, _dict_of)
+
+    def _collected(
+        self,
+        generators: list[ast.comprehension],
+        item: Callable[[Expressions], Evaluate],
+        make: Callable[[Run, list[Any]], Any],
+    ) -> Evaluate:
+        first, rounds, element = self._rounds(generators, item)
+
+        def collected(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            try:
+                source = operators.iterated(run, first(frame))
+            except Undecided:
+                return run.unknown()
+            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run})
+            found: list[Any] = []
+            is_open = False
+
+            def take(at: int, source: Any) -> None:
+                nonlocal is_open
+                store, conditions, _ = rounds[at]
+                for value in source:
+                    run.tick()
+                    store(inner, value)
+                    verdict = calls.all_hold(run, inner, conditions)
+                    if verdict is None:
+                        is_open = True
+                        calls.perhaps(run, inner, lambda: step(at))
+                    elif verdict:
+                        step(at)
+
+            def step(at: int) -> None:
+                if at + 1 == len(rounds):
+                    found.append(element(inner))
+                else:
+                    take(at + 1, operators.iterated(run, rounds[at + 1][2](inner)))
+
+            try:
+                take(0, source)
+            except Undecided as e:
+                raise Stalled from e
+            try:
+                return run.unknown(is_safe=True) if is_open else make(run, found)
+            except Undecided:
+                return run.unknown()
+
+        return collected
+
+    def _generatorexp(self, node: ast.GeneratorExp) -> Evaluate:
+        first, rounds, element = self._rounds(node.generators, lambda inner: inner.expression(node.elt))
+
+        def items(inner: Frame, at: int, source: Any) -> Iterator[Any]:
+            run: Run = inner[RUN]
+            store, conditions, _ = rounds[at]
+            for value in source:
+                run.tick()
+                store(inner, value)
+                verdict = calls.all_hold(run, inner, conditions)
+                if verdict is None:
+                    raise Undecided
+                if verdict and at + 1 == len(rounds):
+                    yield element(inner)
+                elif verdict:
+                    yield from items(inner, at + 1, operators.iterated(run, rounds[at + 1][2](inner)))
+
+        def generator(frame: Frame) -> Any:
+            run: Run = frame[RUN]
+            source = operators.iterated(run, first(frame))
+            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run})
+            return Lazy(run, items(inner, 0, source))
+
+        return generator
+
+    def _rounds(
+        self, generators: list[ast.comprehension], item: Callable[[Expressions], Evaluate]
+    ) -> tuple[Evaluate, list[tuple[Store, list[Evaluate], Evaluate]], Evaluate]:
+        """The first source, and for each `for`: its target, conditions and (but for the first) source; the element."""
+        if any(each.is_async for each in generators):
+            return refusing("it uses an asynchronous comprehension"), [], refusing("")
+        inner = self._in(comprehension_scope(generators, self.scope))
+        rounds = [
+            (
+                inner.target(each.target),
+                [inner.expression(condition) for condition in each.ifs],
+                inner.expression(each.iter) if at else refusing(""),
+            )
+            for at, each in enumerate(generators)
+        ]
+        return self.expression(generators[0].iter), rounds, item(inner)
+
+    # --- targets -----------------------------------------------------------------------------------------------------
+
+    def target(self, node: ast.expr) -> Store:
+        """A compiled target of an assignment."""
+        match node:
+            case ast.Name(id=name):
+                return self.scope.store(name)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                return self._unpacking(parts)
+            case ast.Subscript(value=value, slice=index):
+                return self._item_target(self.expression(value), self.expression(index))
+            case ast.Attribute(value=value, attr=name):
+                owner = self.expression(value)
+                return lambda frame, new: classes.set_attribute(frame[RUN], owner(frame), name, new)
+            case _:
+                return refusing(f"it assigns to {type(node).__name__}")
+
+    def _item_target(self, owner: Evaluate, index: Evaluate) -> Store:
+        def store(frame: Frame, new: Any) -> None:
+            held = owner(frame)
+            operators.set_item(frame[RUN], held, index(frame), new)
+
+        return store
+
+    def _unpacking(self, parts: list[ast.expr]) -> Store:
+        star = next((at for at, each in enumerate(parts) if isinstance(each, ast.Starred)), None)
+        stores = [self.target(each.value if isinstance(each, ast.Starred) else each) for each in parts]
+
+        def unpack(frame: Frame, value: Any) -> None:
+            run: Run = frame[RUN]
+            if run.is_unknown(value):
+                for store in stores:
+                    store(frame, run.unknown(value))
+                return
+            for store, part in zip(stores, _unpacked(all_of(run, value), len(parts), star), strict=True):
+                store(frame, part)
+
+        return unpack
+
+
+def operate(run: Run, name: str, one: Any, two: Any) -> Any:
+    """`one <name> two`."""
+    try:
+        return operators.binary(run, name, one, two)
+    except Undecided:
+        return run.unknown(one, two)
+
+
+def all_of(run: Run, value: Any) -> list[Any]:
+    """All items of an iterable. Raises: Stalled if it is not known how many they are."""
+    try:
+        return list(operators.iterated(run, value))
+    except Undecided as e:
+        raise Stalled from e
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """What `**value` spreads. Raises: Barrier."""
+    if type(value) not in MAPPINGS:
+        raise Barrier("it spreads what is no plain dict")
+    return value  # type: ignore[no-any-return]
+
+
+def _unpacked(values: list[Any], count: int, star: int | None) -> list[Any]:
+    if star is None:
+        if len(values) != count:
+            many = len(values) > count
+            few = f"not enough values to unpack (expected {count}, got {len(values)})"
+            raise ValueError(f"too many values to unpack (expected {count})" if many else few)
+        return values
+    if len(values) < count - 1:
+        raise ValueError(f"not enough values to unpack (expected at least {count - 1}, got {len(values)})")
+    after = len(values) - (count - star - 1)
+    return [*values[:star], values[star:after], *values[after:]]
+
+
+def _set_of(run: Run, items: list[Any]) -> Any:
+    run.require_known(items)
+    return set(items)
+
+
+def _dict_of(run: Run, pairs: list[Any]) -> Any:
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        run.require_known(key)
+        found[key] = value
+    return found

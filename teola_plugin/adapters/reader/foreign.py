@@ -1,0 +1,242 @@
+"""What may be asked of objects and classes of others without running code of theirs.
+
+Attributes of a class are looked up in the dictionaries of the classes in its MRO, which the descriptors of `type` give;
+`isinstance`, `getattr` and the like would ask metaclasses, `__getattribute__`, `__class__` and properties.
+"""
+
+from __future__ import annotations
+
+import abc
+import datetime
+import decimal
+import enum
+import fractions
+import operator
+import re
+import sys
+import types
+import typing
+import uuid
+from typing import Any
+
+import typing_extensions
+
+from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of, shown, type_name
+
+MISSING: Any = type("Missing", (), {"__slots__": (), "__repr__": lambda self: "MISSING"})()
+"""What a lookup gives that finds nothing."""
+
+ATOMS: frozenset[type] = frozenset([
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented),
+    decimal.Decimal, fractions.Fraction, uuid.UUID, datetime.date, datetime.time, datetime.datetime,
+    datetime.timedelta, datetime.timezone, re.Pattern, re.Match, re.RegexFlag, uuid.SafeUUID,
+])  # fmt: skip
+"""Types of values that never change and hold nothing else."""
+
+_MRO = type.__dict__["__mro__"]
+_NAMESPACE = type.__dict__["__dict__"]
+_FLAGS = type.__dict__["__flags__"]
+_GET_ATTRIBUTE = object.__dict__["__getattribute__"]
+_CLASS = object.__dict__["__class__"]
+_IS_ABSTRACT = 1 << 20
+
+DEFAULT_META = type
+TYPED_DICT_METAS = frozenset([typing._TypedDictMeta, typing_extensions._TypedDictMeta])  # type: ignore[attr-defined]
+PROTOCOL_METAS = frozenset([
+    type(typing.Protocol),
+    type(typing_extensions.Protocol),
+])  # fmt: skip
+_METAS: set[type] = {type, abc.ABCMeta, enum.EnumMeta, *TYPED_DICT_METAS, *PROTOCOL_METAS}
+
+
+def model_meta() -> type | None:
+    """The metaclass of pydantic's models, None if nobody has imported pydantic."""
+    module = sys.modules.get("pydantic._internal._model_construction")
+    return None if module is None else module.__dict__.get("ModelMetaclass")
+
+
+def base_model() -> type | None:
+    """`pydantic.BaseModel`, None if nobody has imported pydantic."""
+    module = sys.modules.get("pydantic.main")
+    return None if module is None else module.__dict__.get("BaseModel")
+
+
+def mro_of(cls: type) -> tuple[type, ...]:
+    """The classes that attributes are looked up in, in order."""
+    return _MRO.__get__(cls)  # type: ignore[no-any-return]
+
+
+def namespace_of(cls: type) -> types.MappingProxyType[str, Any]:
+    """What the class itself defines. Raises: Barrier if a lookup could run code: names of a subclass of `str`."""
+    namespace: types.MappingProxyType[str, Any] = _NAMESPACE.__get__(cls)
+    for name in namespace:
+        if type(name) is not str:
+            raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
+    return namespace
+
+
+def in_mro(cls: type, name: str) -> Any:
+    """What a class or the first of its bases defines under a name, or MISSING."""
+    for each in mro_of(cls):
+        namespace = _NAMESPACE.__get__(each)
+        if name in namespace and (type(each) in _METAS or each in BUILTINS):
+            return namespace[name]
+        if name in namespace_of(each):
+            return namespace[name]
+    return MISSING
+
+
+def owner_in_mro(cls: type, name: str) -> type | None:
+    """The first class that defines the name."""
+    for each in mro_of(cls):
+        if name in namespace_of(each):
+            return each
+    return None
+
+
+def name_of_class(cls: type) -> str:
+    """The name of a class, without asking its metaclass."""
+    return type_name(cls)
+
+
+def module_of(cls: type) -> str:
+    """The name of the module that the class says it was made in, "" if it says none."""
+    module = namespace_of(cls).get("__module__")
+    return module if type(module) is str else ""
+
+
+def is_class(value: Any) -> bool:
+    """Whether the value is a class, by its type alone."""
+    return isinstance_of(value, type)
+
+
+def is_kind_of(value: Any, cls: type) -> bool:
+    """Whether the value is an object of the class, by its type alone: `__class__` is not asked."""
+    return isinstance_of(value, cls)
+
+
+def is_subtype(cls: type, of: type) -> bool:
+    """Whether `of` is among the bases of a class."""
+    return any(each is of for each in mro_of(cls))
+
+
+def has_known_metaclass(cls: type) -> bool:
+    """Whether using the class runs no metaclass of the user's."""
+    meta = type(cls)
+    return meta in _METAS or (meta is model_meta() and meta is not None)
+
+
+def has_known_classes(cls: type) -> bool:
+    """Whether no class in the MRO has a metaclass of the user's."""
+    return all(map(has_known_metaclass, mro_of(cls)))
+
+
+def is_abstract(cls: type) -> bool:
+    """Whether `cls()` raises a TypeError because methods are missing."""
+    return bool(_FLAGS.__get__(cls) & _IS_ABSTRACT)
+
+
+def describe(value: Any) -> str:
+    """How a message calls a value."""
+    held = value.held if isinstance_of(value, Opaque) else value
+    if is_class(held):
+        return f"the class {type_name(held)}"
+    if type(held) is types.ModuleType:
+        return "a module"
+    if type(held) is types.FunctionType:
+        return f"the function {held.__name__}"
+    return shown(value)
+
+
+# --- attributes ------------------------------------------------------------------------------------------------------
+
+
+def has_plain_lookup(cls: type) -> bool:
+    """Whether attributes of its objects are found by `object`'s rules: no `__getattribute__`, `__class__`, `__dict__`."""
+    if not has_known_classes(cls) or in_mro(cls, "__getattribute__") is not _GET_ATTRIBUTE:
+        return False
+    own = in_mro(cls, "__dict__")
+    return in_mro(cls, "__class__") is _CLASS and (own is MISSING or type(own) is types.GetSetDescriptorType)
+
+
+def own_attributes(value: Any) -> dict[str, Any] | None:
+    """The `__dict__` of an object with plain lookup; None if there is none, or lookups in it could run code."""
+    if type(in_mro(type(value), "__dict__")) is not types.GetSetDescriptorType:
+        return None
+    own = object.__getattribute__(value, "__dict__")
+    return own if type(own) is dict and all([type(name) is str for name in own]) else None
+
+
+def is_descriptor(value: Any) -> bool:
+    """Whether a class that has the value as an attribute may run code of it when the attribute is read."""
+    return any(in_mro(type(value), name) is not MISSING for name in ("__get__", "__set__", "__delete__"))
+
+
+def is_data_descriptor(value: Any) -> bool:
+    """Whether the value, as an attribute of a class, goes before what its objects have under the same name."""
+    return any(in_mro(type(value), name) is not MISSING for name in ("__set__", "__delete__"))
+
+
+# --- whose code it is ------------------------------------------------------------------------------------------------
+
+LIBRARIES = frozenset(
+    "abc enum dataclasses typing typing_extensions collections functools contextlib warnings builtins pydantic "
+    "pydantic_core langchain_core langchain langchain_classic langchain_text_splitters langgraph llama_index "
+    "llama_index_instrumentation dataclasses_json "
+    "annotated_types".split()
+)  # fmt: skip
+"""Packages whose classes run no code of the user's, unless they are given some."""
+
+
+def is_of_library(function: types.FunctionType) -> bool:
+    """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses."""
+    own = function.__globals__
+    name = own.get("__name__")
+    if type(name) is not str or name.split(".")[0] not in LIBRARIES:
+        return False
+    module = sys.modules.get(name)
+    return type(module) is types.ModuleType and module.__dict__ is own
+
+
+def is_library_class(cls: type) -> bool:
+    """Whether a class is what its module, one of `LIBRARIES`, has under its name."""
+    name = module_of(cls)
+    if name.split(".")[0] not in LIBRARIES:
+        return False
+    module = sys.modules.get(name)
+    if type(module) is not types.ModuleType:
+        return False
+    found = module.__dict__.get(type_name(cls))
+    return found is cls
+
+
+BUILTINS = frozenset(
+    each for each in vars(sys.modules["builtins"]).values() if isinstance(each, type)
+)
+
+
+# --- facts that are checked again ------------------------------------------------------------------------------------
+
+Print = tuple[tuple[tuple[Any, ...], ...], ...]
+
+
+def print_of(cls: type) -> list[Any]:
+    """All that the classes in the MRO are made of; to be compared by `same_print`."""
+    found: list[Any] = []
+    for each in mro_of(cls):
+        found.append(each)
+        if each not in BUILTINS:
+            namespace = _NAMESPACE.__get__(each)
+            found += namespace
+            found += namespace.values()
+    return found
+
+
+def with_codes(found: list[Any]) -> list[Any]:
+    """A print with the code of the functions in it, which may be replaced in place, too."""
+    return found + [each.__code__ for each in found if type(each) is types.FunctionType]
+
+
+def same_print(one: list[Any], two: list[Any]) -> bool:
+    """Whether two prints are made of the same objects."""
+    return len(one) == len(two) and all(map(operator.is_, one, two))

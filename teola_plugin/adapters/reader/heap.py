@@ -1,0 +1,463 @@
+"""The reader's own objects: what was changed since when, and what they hold after a branch that is not decided yet.
+
+Both arms of an undecided `if` are evaluated, one after the other, from the same state; what differs afterwards is
+`Unknown`. So each change is noted in a *log* first: object and content before. A path that leaves (`continue`, `break`,
+`return`) while the other goes on is a `Leave`: its state is kept and joined where both meet again. Until then whatever
+is evaluated may not happen.
+
+    if reply == "no":        arm 1: leaves; its state is kept
+        continue             arm 2: goes on; its asks are possible
+    keep.append(d)
+                             the end of the loop's body: both meet, `keep` has an unknown length
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.adapters.reader.values import GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
+
+Log = dict[int, tuple[Any, Any]]
+"""By the id of an object: the object and a content of it."""
+
+_ANYTHING: frozenset[Hashable] = frozenset([GENERAL])
+
+_UNBOUND = Unknown(sources=_ANYTHING)
+"""A variable that one of two paths has not set."""
+
+MAX_LEAVES = 40
+"""So many paths that left are kept at once; a loop that asks more often has its rounds told apart no more."""
+
+
+class Frame(dict[Any, Any]):
+    """The variables of one call, by name. Under 0, 1, 2 and 3: outer frame, function, returned value and run."""
+
+    __slots__ = ()
+
+
+class Signal:
+    """How a statement ended, other than by going on to the next one (None)."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+BREAK, CONTINUE, RETURN = Signal("break"), Signal("continue"), Signal("return")
+NOWHERE = Signal("nowhere")
+"""No path goes on: each has left, and is kept as a `Leave`."""
+
+Ended = Signal | None
+Block = Callable[[Frame], Ended]
+
+LISTS = (list, deque)
+DICTS = (dict, Frame, OrderedDict, defaultdict, Counter)
+ATOMS = (str, int, bool, type(None), bytes)
+
+
+@dataclass(slots=True)
+class Marks:
+    """What goes with a path besides the contents of objects."""
+
+    counts: Counter[Hashable]
+    tainted: dict[int, Any]
+    gates: frozenset[Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The state at some moment: see `Heap.begin`."""
+
+    log: Log
+    marks: Marks
+
+
+@dataclass(slots=True, eq=False)
+class Leave:
+    """A path that left. `contents` where they differ from what the path that goes on began with, which `log` has."""
+
+    how: Signal
+    value: Any
+    contents: Log
+    marks: Marks
+    log: Log = field(default_factory=dict)
+
+    def content(self, key: int, here: Any) -> Any:
+        """What an object held when the path left; `here`: what it holds now."""
+        found = self.contents.get(key) or self.log.get(key)
+        return found[1] if found else content_of(here)
+
+    def complete(self, since: Log) -> None:
+        """Make it a path from the state that `since` goes back to."""
+        for key, (held, _) in since.items():
+            if key not in self.contents:
+                self.contents[key] = held, self.content(key, held)
+
+
+class Heap:
+    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Hashable] = Counter()
+        self.gates: frozenset[Hashable] = NO_SOURCES
+        self.path = 0
+        self.raised = 0
+        self._paths = 0
+        self._arms = 0
+        self._tainted: dict[int, Any] = {}
+        self._logs: list[Log] = []
+        self._leaves: list[Leave] = []
+        self._fixed: dict[int, Any] = {}
+        self._given: dict[int, Any] = {}
+        self._changed: Log = {}
+        self._asked: list[set[Hashable]] = []
+
+    @property
+    def in_doubt(self) -> bool:
+        """What is evaluated here may not happen."""
+        return bool(self._arms or self._leaves)
+
+    @property
+    def is_logging(self) -> bool:
+        """Changes of variables are to be noted."""
+        return bool(self._logs)
+
+    def raises(self, sources: frozenset[Hashable] = NO_SOURCES) -> None:
+        """Something may raise here; whether it does hangs on what comes from `sources` (none: on anything)."""
+        self.raised += 1
+        self.gates |= sources or _ANYTHING
+
+    # --- objects -----------------------------------------------------------------------------------------------------
+
+    def fix(self, held: Any) -> None:
+        """From here on the object may not be changed: it stands for one of somebody else's."""
+        self._fixed[id(held)] = held
+
+    def is_fixed(self, held: Any) -> bool:
+        """See `fix`."""
+        return id(held) in self._fixed
+
+    def note(self, held: Any) -> None:
+        """The object, which is the reader's to change, is about to change."""
+        key = id(held)
+        if key in self._given and key not in self._changed:
+            self._changed[key] = held, content_of(held)
+        for log in self._logs:
+            if key not in log:
+                log[key] = held, content_of(held)
+
+    def put_back(self) -> None:
+        """What was given to the evaluation is again as it was."""
+        for held, content in self._changed.values():
+            set_content(held, content)
+        self._changed.clear()
+
+    def taint(self, held: Any) -> None:
+        """What the object holds is unknown from here on."""
+        self.note(held)
+        if id(held) not in self._tainted:
+            self._tainted = {**self._tainted, id(held): held}
+
+    def is_tainted(self, held: Any) -> bool:
+        """See `taint`."""
+        return bool(self._tainted) and id(held) in self._tainted
+
+    # --- undecided branches ------------------------------------------------------------------------------------------
+
+    def fork(self, frame: Frame, first: Block, second: Block) -> Ended:
+        """Evaluate both arms and go on with what is true after either. Raises: Stalled if that cannot be told."""
+        before, log, marked = self._marks(), self._log(), len(self._leaves)
+        try:
+            one = self._arm(frame, first)
+            one_left = {key: (held, content_of(held)) for key, (held, _) in log.items()}
+            one_log = dict(log)
+            for leave in self._leaves[marked:]:
+                leave.complete(log)
+            for held, content in log.values():
+                set_content(held, content)
+            for leave in self._leaves[marked:]:
+                leave.log.clear()
+            log.clear()
+            one_marks = self._marks()
+            self._set(before)
+            made = len(self._leaves)
+            two = self._arm(frame, second)
+            for leave in self._leaves[made:]:
+                leave.complete(log)
+                leave.log.clear()
+        finally:
+            self._logs = [other for other in self._logs if other is not log]
+        self._agree(one.asked & two.asked)
+        return self._meet(one, one_left, one_log, one_marks, two, log)
+
+    def _meet(self, one: _Arm, one_left: Log, one_log: Log, one_marks: Marks, two: _Arm, two_log: Log) -> Ended:
+        if one.has_raised and two.has_raised:
+            raise Stalled("both arms raise")
+        if one.has_raised or two.has_raised:
+            if two.has_raised:
+                self._become(one_left, two_log, one_marks)
+            self.raises()
+            return one.ended if two.has_raised else two.ended
+        if one.ended is two.ended and one.ended is not NOWHERE:
+            self._join(one_left, two_log, one_marks)
+            if one.ended is RETURN:
+                two.frame[2] = self.joined(one.value, two.value)
+            return two.ended
+        if one.ended is not None and one.ended is not NOWHERE:
+            contents = {**{key: (held, content) for key, (held, content) in two_log.items()}, **one_left}
+            self._leave(Leave(one.ended, one.value, contents, one_marks))
+        if two.ended is not None and two.ended is not NOWHERE:
+            base = {key: (held, content_of(held)) for key, (held, _) in one_log.items()}  # not changed by arm two
+            now = {key: (held, content_of(held)) for key, (held, _) in two_log.items()}
+            self._leave(Leave(two.ended, two.value, {**base, **now}, self._marks()))
+        if two.ended is None:
+            return None
+        if one.ended is None:
+            self._become(one_left, two_log, one_marks)
+            return None
+        return NOWHERE
+
+    def begin(self) -> Beginning:
+        """Note from here on what is changed."""
+        return Beginning(self._log(), self._marks())
+
+    def end(self, beginning: Beginning) -> None:
+        """Note it no more."""
+        self._logs = [log for log in self._logs if log is not beginning.log]
+
+    def blur(self, beginning: Beginning) -> None:
+        """The state may be that of any moment since."""
+        for held, content in beginning.log.values():
+            self._merge(held, content)
+        self._merge_marks(beginning.marks)
+
+    def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int) -> Ended:
+        """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does."""
+        mine = [leave for leave in self._leaves[marked:] if leave.how is how]
+        if mine and ended not in (None, how, NOWHERE):  # the path that is evaluated goes elsewhere
+            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks()))  # type: ignore[arg-type]
+            ended = NOWHERE
+        for leave in mine:
+            if ended is NOWHERE:
+                self._become({**leave.log, **leave.contents}, {}, leave.marks)
+                frame[2] = leave.value
+            else:
+                self._join_leave(leave)
+                frame[2] = self.joined(frame.get(2) if ended is RETURN else None, leave.value)
+            ended = RETURN if how is RETURN else None
+            self._forget(leave)
+        return None if ended is how and how is not RETURN else ended
+
+    def settle(self, block: Block, frame: Frame) -> Ended:
+        """Evaluate a block in which paths may leave. If it raises on a path while others have left, these go on."""
+        marked = len(self._leaves)
+        try:
+            return block(frame)
+        except Exception:  # of the program that is read
+            if len(self._leaves) == marked:
+                raise
+            self.raises()
+            return NOWHERE
+
+    @property
+    def leaves(self) -> int:
+        """How many paths have left and not met the one that is evaluated."""
+        return len(self._leaves)
+
+    def drop_leaves(self, marked: int) -> None:
+        """Forget the paths that left since: the evaluation that they belong to is over."""
+        for leave in self._leaves[marked:]:
+            self._forget(leave)
+
+    # --- joins -------------------------------------------------------------------------------------------------------
+
+    def joined(self, one: Any, two: Any) -> Any:
+        """A value that stands for either."""
+        if one is two:
+            return one
+        kind = type(one)
+        if kind is type(two):
+            if kind in ATOMS and one == two:
+                return one
+            if kind is tuple and len(one) == len(two):
+                return tuple(map(self.joined, one, two))
+            if kind is list and len(one) == len(two) and not (self.is_tainted(one) or self.is_tainted(two)):
+                return self._fresh(list(map(self.joined, one, two)))
+            if kind is dict and list(one) == list(two) and not (self.is_tainted(one) or self.is_tainted(two)):
+                return self._fresh({key: self.joined(one[key], two[key]) for key in one})
+            if kind is Opaque and one.held is two.held:
+                return one
+        held_one, held_two = holds_of(one), holds_of(two)
+        return Unknown(held_one if held_one == held_two else "any", sources_of(one) | sources_of(two))
+
+    def _fresh(self, held: Any) -> Any:
+        """It stands for two objects, of which changes cannot be told apart."""
+        self.fix(held)
+        return held
+
+    def _join(self, one_left: Log, two_log: Log, one_marks: Marks) -> None:
+        """The state, which is that after arm two, becomes that after either."""
+        for key in one_left.keys() | two_log.keys():
+            held = (one_left.get(key) or two_log[key])[0]
+            other = one_left[key][1] if key in one_left else two_log[key][1]
+            self._merge(held, other)
+        self._merge_marks(one_marks)
+
+    def _join_leave(self, leave: Leave) -> None:
+        for key in leave.contents.keys() | leave.log.keys():
+            held = (leave.contents.get(key) or leave.log[key])[0]
+            self._merge(held, leave.content(key, held))
+        self._merge_marks(leave.marks)
+
+    def _merge(self, held: Any, other: Any) -> None:
+        """The object holds what it does, or else `other`."""
+        now = content_of(held)
+        kind = type(held)
+        if kind in LISTS:
+            if len(now) != len(other):
+                self.taint(held)
+                return
+            merged: Any = list(map(self.joined, now, other))
+        elif kind is Frame:
+            names = [*now, *(name for name in other if name not in now)]
+            merged = {n: self.joined(now[n], other[n]) if n in now and n in other else _UNBOUND for n in names}
+        elif kind is set:
+            if not _same_atoms(now, other):
+                self.taint(held)
+            return
+        elif list(now) != list(other):
+            self.taint(held)
+            return
+        else:
+            merged = {key: self.joined(value, other[key]) for key, value in now.items()}
+        self.note(held)
+        set_content(held, merged)
+
+    def _become(self, contents: Log, since: Log, marks: Marks) -> None:
+        """The state becomes another path's: its `contents`, and for the rest what `since` goes back to."""
+        for key, (held, content) in {**since, **contents}.items():
+            self.note(held)
+            set_content(held, content if key in contents else since[key][1])
+        self._set(marks)
+
+    # --- paths -------------------------------------------------------------------------------------------------------
+
+    def _arm(self, frame: Frame, block: Block) -> _Arm:
+        outer, self._paths = self.path, self._paths + 1
+        self.path = self._paths
+        self._arms += 1
+        self._asked.append(asked := set())
+        try:
+            ended = block(frame)
+            return _Arm(frame, asked, ended, frame.get(2) if ended is RETURN else None)
+        except Exception:  # of the program that is read
+            return _Arm(frame, asked, has_raised=True)
+        except Barrier as e:  # it may never come to it
+            raise Stalled from e
+        finally:
+            self._asked.pop()
+            self._arms -= 1
+            self.path = outer
+
+    def _agree(self, asked: set[Hashable]) -> None:
+        """Both arms asked for these."""
+        if self._asked:
+            self._asked[-1] |= asked
+        if not self.in_doubt:
+            self.decided(asked)
+
+    def decided(self, asked: set[Hashable]) -> None:
+        """These asks happen on each path."""
+
+    def _leave(self, leave: Leave) -> None:
+        if len(self._leaves) >= MAX_LEAVES:
+            raise Stalled("too many ways")
+        self._leaves.append(leave)
+        self._logs.append(leave.log)
+
+    def _forget(self, leave: Leave) -> None:
+        self._leaves = [other for other in self._leaves if other is not leave]
+        self._logs = [log for log in self._logs if log is not leave.log]
+
+    def _log(self) -> Log:
+        log: Log = {}
+        self._logs.append(log)
+        return log
+
+    def _marks(self) -> Marks:
+        return Marks(self.counts.copy(), self._tainted, self.gates)
+
+    def _set(self, marks: Marks) -> None:
+        self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
+
+    def _merge_marks(self, marks: Marks) -> None:
+        self.counts &= marks.counts
+        self._tainted = {**self._tainted, **marks.tainted}
+        self.gates |= marks.gates
+
+
+@dataclass(slots=True)
+class _Arm:
+    """What evaluating one arm came to."""
+
+    frame: Frame
+    asked: set[Hashable]
+    ended: Ended = None
+    value: Any = None
+    has_raised: bool = False
+
+
+def content_of(held: Any) -> Any:
+    """What an object of the reader's holds now, as a copy of one level."""
+    kind = type(held)
+    if kind in LISTS:
+        return list(held)
+    if kind in DICTS:
+        return dict(held)
+    if kind is set:
+        return set(held)
+    return dict(object.__getattribute__(held, "__dict__"))
+
+
+def set_content(held: Any, content: Any) -> None:
+    """Let an object hold what `content_of` has told."""
+    kind = type(held)
+    if kind is list:
+        held[:] = content
+    elif kind is deque:
+        held.clear()
+        held.extend(content)
+    elif kind is Counter:
+        held.clear()
+        dict.update(held, content)
+    elif kind in DICTS or kind is set:
+        held.clear()
+        held.update(content)
+    else:
+        fields = object.__getattribute__(held, "__dict__")
+        fields.clear()
+        fields.update(content)
+
+
+def holds_of(value: Any) -> str | type:
+    """What a value is, in the words of `Unknown.holds`."""
+    kind = type(value)
+    if kind is Unknown:
+        return value.holds  # type: ignore[no-any-return]
+    return {str: "text", bool: "bool", int: "number", float: "number"}.get(kind, "any")
+
+
+def sources_of(value: Any) -> frozenset[Hashable]:
+    """The places that an unknown value comes from."""
+    return value.sources if type(value) is Unknown else NO_SOURCES
+
+
+def _same_atoms(one: set[Any], two: set[Any]) -> bool:
+    return len(one) == len(two) and {(type(x), x) for x in one} == {(type(x), x) for x in two}

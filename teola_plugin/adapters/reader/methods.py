@@ -1,0 +1,314 @@
+"""Methods and fields of plain values, by closed lists: what is not in them is not read."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import re
+import types
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds, ordering, regexes, texts, unknowns
+from teola_plugin.adapters.reader.table import (
+    ORDERED_VIEWS,
+    VIEWS,
+    handled,
+    is_unknown,
+    known,
+    lazy,
+    walked,
+    whole,
+)
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
+
+unknown_method = unknowns.unknown_method
+unknown_field = unknowns.unknown_field
+
+HASHES = tuple({type(make()) for make in (hashlib.md5, hashlib.sha1, hashlib.sha256)})
+
+
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_DICT_READ = _words("get items keys values copy")
+_SET_READ = _words("copy difference intersection issubset issuperset isdisjoint symmetric_difference union")
+_DATE_READ = "isoformat strftime weekday isoweekday isocalendar replace timetuple toordinal ctime"
+
+READ: dict[type, frozenset[str]] = {
+    str: frozenset(texts.GIVES),
+    bytes: _words("decode hex split strip lstrip rstrip startswith endswith find join replace lower upper splitlines "
+                  "count index rfind partition rpartition isdigit isalpha removeprefix removesuffix"),
+    int: _words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
+    bool: _words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
+    float: _words("is_integer as_integer_ratio hex conjugate"),
+    complex: _words("conjugate"),
+    list: _words("count index copy"),
+    tuple: _words("count index"),
+    dict: _DICT_READ,
+    OrderedDict: _DICT_READ,
+    defaultdict: _DICT_READ,
+    Counter: _DICT_READ | _words("most_common elements total"),
+    set: _SET_READ,
+    frozenset: _SET_READ,
+    deque: _words("count index copy"),
+    range: _words("index count"),
+    slice: _words("indices"),
+    re.Pattern: _words("match search findall finditer fullmatch split sub subn"),
+    re.Match: _words("group groups groupdict span start end expand"),
+    datetime.datetime: _words(_DATE_READ + " date time timetz timestamp utctimetuple utcoffset tzname dst"),
+    datetime.date: _words(_DATE_READ),
+    datetime.time: _words("isoformat strftime replace utcoffset tzname dst"),
+    datetime.timedelta: _words("total_seconds"),
+    datetime.timezone: _words("utcoffset tzname dst"),
+    decimal.Decimal: _words("quantize normalize to_integral_value is_nan is_zero is_finite is_infinite is_signed "
+                            "as_tuple as_integer_ratio copy_abs sqrt"),
+    Fraction: _words("limit_denominator as_integer_ratio"),
+    **dict.fromkeys(HASHES, _words("hexdigest digest copy")),
+    **dict.fromkeys((*VIEWS, *ORDERED_VIEWS), _words("isdisjoint")),
+}  # fmt: skip
+
+_LIST_WRITE = "append extend insert pop remove clear reverse"
+_DICT_WRITE = "update pop popitem setdefault clear"
+WRITE: dict[type, frozenset[str]] = {
+    list: _words(_LIST_WRITE + " sort"),
+    dict: _words(_DICT_WRITE),
+    OrderedDict: _words(_DICT_WRITE + " move_to_end"),
+    defaultdict: _words(_DICT_WRITE),
+    Counter: _words(_DICT_WRITE + " subtract"),
+    set: _words("add discard remove pop clear update difference_update intersection_update "
+                "symmetric_difference_update"),
+    deque: _words(_LIST_WRITE + " appendleft extendleft popleft rotate"),
+    **dict.fromkeys(HASHES, _words("update")),
+}  # fmt: skip
+
+FIELDS: dict[type, frozenset[str]] = {
+    int: _words("real imag numerator denominator"),
+    bool: _words("real imag numerator denominator"),
+    float: _words("real imag"),
+    complex: _words("real imag"),
+    range: _words("start stop step"),
+    slice: _words("start stop step"),
+    deque: _words("maxlen"),
+    re.Pattern: _words("pattern flags groups groupindex"),
+    re.Match: _words("string pos endpos lastindex lastgroup re"),
+    datetime.datetime: _words("year month day hour minute second microsecond tzinfo fold"),
+    datetime.date: _words("year month day"),
+    datetime.time: _words("hour minute second microsecond tzinfo fold"),
+    datetime.timedelta: _words("days seconds microseconds"),
+    decimal.Decimal: _words("real imag"),
+    Fraction: _words("numerator denominator real imag"),
+    uuid.UUID: _words("hex int bytes urn version variant fields time node"),
+    **dict.fromkeys(HASHES, _words("name digest_size block_size")),
+}
+
+
+def has_method(kind: type, name: str) -> bool:
+    """Whether a plain type has a method that is read."""
+    return (kind in READ and name in READ[kind]) or (kind in WRITE and name in WRITE[kind])
+
+
+def field(run: Any, value: Any, name: str) -> Any:
+    """An attribute of a value of a builtin type: data, or a method not called yet. Raises: AttributeError, Barrier."""
+    kind = type(value)
+    known(run, value)
+    if has_method(kind, name):
+        return handled(lambda run, args, kwargs: method(run, value, name, args, kwargs), name)
+    if name in FIELDS.get(kind, ()):
+        return _field_value(value, name)
+    for each in type.__dict__["__mro__"].__get__(kind):
+        if name in type.__dict__["__dict__"].__get__(each):
+            raise Barrier(f"it uses {name} of a {kind.__name__}")
+    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+
+def _field_value(value: Any, name: str) -> Any:
+    found = getattr(value, name)
+    return dict(found) if type(found) is types.MappingProxyType else found
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------------
+
+
+def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """`value.name(*args, **kwargs)`."""
+    kind = type(value)
+    if kind is str:
+        return texts.text_method(run, value, name, args, kwargs)
+    if kind in WRITE and name in WRITE[kind]:
+        return _write(run, value, name, args, kwargs)
+    known(run, value)
+    if name in ("items", "keys", "values") and kind in WRITE and not args and not kwargs:
+        return getattr(value, name)()
+    special = _SPECIAL.get((kind, name))
+    if special is not None:
+        return special(run, value, name, args, kwargs)
+    if kind is re.Pattern:
+        return regexes.pattern_method(run, value, name, args, kwargs)
+    return _read(run, value, name, args, kwargs)
+
+
+def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    args = tuple([whole(run, each) for each in args])
+    known(run, *args)
+    run.require_known(*args, *kwargs.values())
+    if type(value) in (list, tuple, deque) and name in ("count", "index"):
+        _comparable(run, value)
+    if type(value) is bytes and name == "replace" and len(args) > 1 and type(args[0]) is type(args[1]) is bytes:
+        bounds.characters(run, len(value) + value.count(args[0]) * len(args[1]))
+    if type(value) in (int, bool) and name == "to_bytes" and args and type(args[0]) is int:
+        bounds.characters(run, args[0])
+    if hasattr(value, "__len__"):
+        run.tick(1 + len(value) // 50)
+    return getattr(value, name)(*args, **kwargs)
+
+
+def _comparable(run: Any, elements: Any) -> None:
+    """C compares the elements: what is inside of them has to be known, too."""
+    for each in elements:
+        if type(each) is not Unknown and not isinstance_of(each, Opaque):
+            run.require_known(each)
+
+
+def _get(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if args and is_unknown(run, args[0]):
+        is_safe = type(args[0]) is Unknown and args[0].holds in ("text", "number", "bool") and len(args) <= 2
+        return run.unknown(args[0], is_safe=is_safe)
+    run.require_known(*args[:1])
+    return value.get(*args, **kwargs)
+
+
+def _copy(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    bounds.items(run, len(value))
+    return value.copy(*args, **kwargs)
+
+
+def _elements(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    run.require_known(value)
+    return lazy(run, value.elements(*args, **kwargs))
+
+
+def _counted(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    run.require_known(value, *args)
+    bounds.items(run, len(value))
+    return getattr(value, name)(*args, **kwargs)
+
+
+_Method = Callable[[Any, Any, str, Arguments, dict[str, Any]], Any]
+
+_SPECIAL: dict[tuple[type, str], _Method] = {
+    **{(kind, "get"): _get for kind in (dict, OrderedDict, defaultdict, Counter)},
+    **{(kind, "copy"): _copy for kind in WRITE if kind not in HASHES},
+    (Counter, "elements"): _elements,
+    (Counter, "most_common"): _counted,
+    (Counter, "total"): _counted,
+}
+
+
+# --- changes -------------------------------------------------------------------------------------------------------------
+
+_CANNOT_RAISE = _words("append appendleft clear reverse")
+
+
+def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A call that changes the value. Where it cannot be told how, all that it holds is unknown from there on."""
+    if type(value) in HASHES:
+        raise Barrier("it changes a hash object", hint="give all of the data to the constructor")
+    run.touch(value)
+    if is_unknown(run, value):
+        return _write_unknown(run, value, name, args, kwargs)
+    try:
+        return _changed(run, value, name, args, kwargs)
+    except Undecided:
+        run.taint(value)
+        raise
+
+
+def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    kind = type(value)
+    if name in ("append", "appendleft") and len(args) == 1 and not kwargs:
+        return None
+    if name in ("clear", "reverse") and not args and not kwargs:
+        return None
+    if name in ("extend", "update") and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple, dict):
+        if name == "extend" or (type(args[0]) is kind is dict):
+            return None
+    if name in ("add", "discard") and len(args) == 1 and type(args[0]) in (str, int, bool, float, type(None)):
+        return None
+    for each in args:
+        whole(run, each)
+    return run.unknown(value, *args)
+
+
+def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    kind = type(value)
+    if name == "sort":
+        return _sort(run, value, args, kwargs)
+    if name in ("append", "appendleft"):
+        run.tick()
+        return getattr(value, name)(*args, **kwargs)
+    if name == "insert" and len(args) == 2:
+        known(run, args[0])
+        return value.insert(*args, **kwargs)
+    if name in ("extend", "extendleft") and len(args) == 1 and not kwargs:
+        return getattr(value, name)(_elements_of(run, args[0]))
+    if name == "setdefault" and args:
+        run.require_known(args[0])
+        return value.setdefault(*args, **kwargs)
+    if name == "update" and kind not in (set, Counter):
+        return _update(run, value, args, kwargs)
+    if name == "pop" and kind in (dict, OrderedDict, defaultdict) and args:
+        run.require_known(args[0])
+        return value.pop(*args, **kwargs)
+    if name == "remove" and kind in (list, deque):
+        _comparable(run, value)
+    if kind is Counter and name in ("update", "subtract"):
+        run.require_known(value)
+    given = tuple([whole(run, each) for each in args])
+    known(run, *given)
+    run.require_known(*given, *kwargs.values())
+    return getattr(value, name)(*given, **kwargs)
+
+
+def _elements_of(run: Any, value: Any) -> Any:
+    """What is walked while a container grows: what C may know the type of stays as it is."""
+    known(run, value)
+    if isinstance_of(value, Opaque) or type(value) is Lazy:
+        return walked(run, value)
+    if hasattr(value, "__len__"):
+        bounds.items(run, len(value))
+    return value
+
+
+def _update(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
+    known(run, *args)
+    if len(args) == 1 and not isinstance_of(args[0], dict):
+        pairs = whole(run, args[0])
+        if isinstance_of(pairs, Opaque):
+            raise Barrier("it updates a dict with an object that is no plain data")
+        if type(pairs) in (list, tuple):
+            known(run, *pairs)
+        args = (pairs,)
+    if args and hasattr(args[0], "__len__"):
+        bounds.items(run, len(args[0]))
+    value.update(*args, **kwargs)
+
+
+def _sort(run: Any, value: list[Any], args: Arguments, kwargs: dict[str, Any]) -> None:
+    """As CPython does it, the list is empty while the keys are computed."""
+    if args or not kwargs.keys() <= {"key", "reverse"}:
+        raise TypeError("sort() takes no such arguments")
+    elements = value[:]
+    value.clear()
+    try:
+        result = ordering.ordered(run, elements, kwargs)
+    except BaseException:
+        value[:] = elements
+        run.taint(value)  # in an order that is not known
+        raise
+    value[:] = result

@@ -1,0 +1,416 @@
+"""Operators over values of which some may be unknown: what CPython gives, `Unknown`, or `Undecided` / `Barrier` raised."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds, texts
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.table import VIEWS, is_unknown, known, unknown_number, walked
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
+
+formatted = texts.formatted
+percent = texts.percent
+
+_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_,
+    "|": operator.or_, "^": operator.xor, "@": operator.matmul, "==": operator.eq, "!=": operator.ne,
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "&": operator.iand, "|": operator.ior,
+    "^": operator.ixor,
+}  # fmt: skip
+
+SEQUENCES = (list, tuple, str, bytes, bytearray)
+MUTABLE = (list, dict, set, deque, OrderedDict, Counter, defaultdict)
+NUMBERS = (int, float, bool, complex)
+REUSED = (int, float, complex, str, bytes, tuple, frozenset, range, bool, type(None))
+"""Of these, CPython may use one object for equal values."""
+ATOMS = (int, float, bool, complex, str, bytes, type(None))
+
+
+# --- arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+def binary(run: Any, name: str, a: Any, b: Any) -> Any:
+    """`a <name> b`."""
+    kind, other = type(a), type(b)
+    if kind in NUMBERS and other in NUMBERS:
+        _bound_numbers(name, a, b)
+        return _PLAIN[name](a, b)
+    if isinstance_of(a, Opaque) or isinstance_of(b, Opaque):
+        return _combined(run, name, a, b)
+    if is_unknown(run, a) or is_unknown(run, b):
+        return _unknown_binary(run, name, a, b)
+    if name == "%" and kind in (str, bytes):
+        return texts.percent(run, a, b)
+    _bound(run, name, a, b)
+    if kind is Counter or (name in "-&^" and kind in (set, frozenset)):
+        run.require_known(a, b)
+    return _PLAIN[name](a, b)
+
+
+def _combined(run: Any, name: str, a: Any, b: Any) -> Any:
+    if name == "|":
+        found = run.asker.combine(run, a, b)
+        if found is not NOT_MINE:
+            return found
+    if is_unknown(run, a) or is_unknown(run, b):
+        raise Undecided
+    return _PLAIN[name](a, b)
+
+
+def _bound_numbers(name: str, a: Any, b: Any) -> None:
+    if type(a) in (int, bool) and type(b) in (int, bool):
+        if name == "*":
+            bounds.bits(a.bit_length() + b.bit_length())
+        elif name == "**" and b > 0:
+            bounds.bits(a.bit_length() * b)
+        elif name == "<<" and b > 0:
+            bounds.bits(a.bit_length() + b)
+
+
+def _bound(run: Any, name: str, a: Any, b: Any) -> None:
+    if name == "*":
+        for one, two in ((a, b), (b, a)):
+            if type(one) in SEQUENCES or type(one) is deque:
+                if type(two) in (int, bool):
+                    bounds.items(run, len(one) * max(0, two))
+    elif name == "+":
+        if type(a) in SEQUENCES and type(a) is type(b):
+            size = len(a) + len(b)
+            bounds.characters(run, size) if type(a) in (str, bytes) else bounds.items(run, size)
+    elif name == "**" and type(a) is Fraction and type(b) is int:
+        bounds.bits((a.numerator.bit_length() + a.denominator.bit_length()) * abs(b))
+    elif name == "|" and type(a) in MUTABLE and type(b) in MUTABLE:
+        bounds.items(run, len(a) + len(b))
+
+
+def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
+    """What cannot raise: text + text, text * number, and numbers that stay small enough for a float."""
+    if name == "+" and texts.is_text(a) and texts.is_text(b):
+        return run.unknown(a, b, holds="text", is_safe=True)
+    if name in ("+", "-", "*") and any(
+        unknown_number(one) and type(two) in (int, bool) and abs(two) < 2**53 for one, two in ((a, b), (b, a))
+    ):
+        return run.unknown(a, b, holds="number", is_safe=True)
+    if name == "+" and holds_texts(run, a) and holds_texts(run, b):
+        return run.unknown(a, b, holds="texts", is_safe=True)
+    raise Undecided
+
+
+def holds_texts(run: Any, value: Any) -> bool:
+    """It is a list of texts, known or not."""
+    if type(value) is list and not run.is_unknown(value):
+        return all(map(texts.is_text, value))
+    return type(value) is Unknown and value.holds == "texts"
+
+
+def unary(run: Any, name: str, value: Any) -> Any:
+    """`-value`, `+value`, `~value`, `not value`."""
+    if name == "not":
+        return not truth(run, value)
+    if name in ("-", "+") and unknown_number(value):
+        return run.unknown(value, holds="number", is_safe=True)
+    known(run, value)
+    if type(value) is Counter:
+        run.require_known(value)
+    return {"-": operator.neg, "+": operator.pos, "~": operator.invert}[name](value)
+
+
+def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
+    """What `a` is after `a <name>= b`."""
+    if type(a) is Unknown and a.holds == "any" and name in _IN_PLACE and type(b) not in ATOMS:
+        raise Barrier("it changes a value that is not known yet")
+    if type(a) not in MUTABLE or name not in _IN_PLACE or isinstance_of(b, Opaque):
+        return binary(run, name, a, b)
+    run.touch(a)
+    if is_unknown(run, b) or (is_unknown(run, a) and type(a) is not list):
+        run.taint(a)
+        run.raises(b.sources if type(b) is Unknown else None)
+        return a
+    if is_unknown(run, a):
+        walked(run, b)  # raises a TypeError where it cannot be added
+        return a
+    if name == "*":
+        _bound(run, name, a, b)
+    try:
+        return _IN_PLACE[name](a, _in_place_operand(run, name, a, b))
+    except Undecided:
+        run.taint(a)
+        run.raises()
+        return a
+
+
+def _in_place_operand(run: Any, name: str, a: Any, b: Any) -> Any:
+    if name == "+" and type(a) in (list, deque) and type(b) not in (int, str):
+        if type(b) in SEQUENCES or type(b) in MUTABLE:
+            bounds.items(run, len(a) + len(b))
+        return walked(run, b) if type(b) is Lazy else b
+    if type(a) is Counter:
+        run.require_known(a, b)
+    elif type(a) is set:
+        run.require_known(b)
+    return b
+
+
+# --- comparisons ---------------------------------------------------------------------------------------------------------
+
+
+def compare(run: Any, name: str, a: Any, b: Any) -> Any:
+    """`a <name> b`."""
+    if type(a) in ATOMS and type(b) in ATOMS and name in _PLAIN:
+        return _PLAIN[name](a, b)
+    if name in ("is", "is not"):
+        return _identity(run, name == "is", a, b)
+    if name in ("in", "not in"):
+        return _membership(run, name == "in", a, b)
+    if type(a) is Unknown or type(b) is Unknown:
+        return _unknown_comparison(run, name, a, b)
+    if name in ("==", "!="):
+        return _equality(run, name == "==", a, b)
+    run.require_known(a, b)
+    known(run, a, b)
+    return _PLAIN[name](a, b)
+
+
+def _equality(run: Any, is_equal: bool, a: Any, b: Any) -> Any:
+    kind = type(a)
+    if (kind is type(b) and kind in (list, tuple, dict, set) and not (is_unknown(run, a) or is_unknown(run, b))
+            and len(a) != len(b)):  # fmt: skip
+        return not is_equal
+    if isinstance_of(a, Opaque) or isinstance_of(b, Opaque):
+        return _opaque_equality(is_equal, a, b)
+    run.require_known(a, b)
+    known(run, a, b)
+    return (a == b) is is_equal
+
+
+def _opaque_equality(is_equal: bool, a: Any, b: Any) -> Any:
+    """Only of what compares by identity: None and objects that are plain on one side say nothing about the other."""
+    for one in (a, b):
+        if isinstance_of(one, Opaque) and not _has_default_equality(one.held):
+            raise Barrier("it compares objects that are no plain data")
+    if isinstance_of(a, Opaque) and isinstance_of(b, Opaque):
+        return (a.held is b.held) is is_equal
+    return not is_equal
+
+
+def _has_default_equality(held: Any) -> bool:
+    return not _defines(type(held), "__eq__", "__ne__")
+
+
+def _defines(kind: type, *names: str) -> bool:
+    """Some class but `object` defines one of the special methods."""
+    for each in type.__dict__["__mro__"].__get__(kind):
+        own = type.__dict__["__dict__"].__get__(each)
+        if each is not object and any(name in own for name in names):
+            return True
+    return False
+
+
+def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
+    if a is b and name in ("==", "!=") and a.holds in ("text", "texts", "bool"):
+        return name == "=="
+    if name in ("==", "!="):
+        for one, two in ((a, b), (b, a)):
+            if type(one) is Unknown and one.holds in ("text", "texts", "bool", "number", "message") and two is None:
+                return name == "!="
+        return run.unknown(a, b, holds="bool", is_safe=True)
+    is_text = texts.is_text(a) and texts.is_text(b)
+    is_number = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
+    return run.unknown(a, b, holds="bool", is_safe=is_text or is_number)
+
+
+def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
+    if type(a) is Unknown or type(b) is Unknown:
+        if a is b:
+            return is_same
+        return run.unknown(a, b, holds="bool", is_safe=True)
+    if isinstance_of(a, Opaque) and isinstance_of(b, Opaque):
+        if a.is_own != b.is_own or (a.is_own and a is not b):
+            return _own_identity(is_same, a, b)
+        return (a.held is b.held) is is_same
+    if a is b or type(a) is not type(b) or type(a) not in REUSED or type(a) in (bool, type(None)):
+        return (a is b) is is_same
+    raise Barrier("it compares plain values by `is`", hint="compare them by ==")
+
+
+def _own_identity(is_same: bool, a: Opaque, b: Opaque) -> bool:
+    return (a is b) is is_same
+
+
+def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
+    kind = type(b)
+    if kind is Unknown:
+        safe = (b.holds == "text" and texts.is_text(a)) or b.holds == "texts"
+        return run.unknown(a, b, holds="bool", is_safe=safe)
+    if isinstance_of(b, Opaque):
+        return a in b
+    if is_unknown(run, b):
+        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
+    if type(a) is Unknown:
+        return _unknown_membership(run, is_in, a, b)
+    if kind in (list, tuple, deque) or kind is VIEWS[1]:
+        return _listed(run, is_in, a, b)
+    if kind is Lazy:
+        return _found(run, a, walked(run, b)) is is_in
+    run.require_known(a)
+    return (a in b) is is_in
+
+
+def _listed(run: Any, is_in: bool, a: Any, elements: Any) -> Any:
+    unsure: list[Any] = []
+    for each in elements:
+        run.tick()
+        found = True if each is a else compare(run, "==", each, a)
+        if type(found) is Unknown:
+            unsure.append(found)
+        elif found:
+            return is_in  # whatever the ones before are
+    return run.unknown(*unsure, holds="bool", is_safe=True) if unsure else not is_in
+
+
+def _found(run: Any, a: Any, elements: Any) -> bool:
+    """`a in elements`: one after the other, until one is equal. Raises: Undecided when it comes to an unknown one."""
+    for each in elements:
+        run.tick()
+        if each is a or truth(run, compare(run, "==", each, a)):
+            return True
+    return False
+
+
+def _unknown_membership(run: Any, is_in: bool, a: Unknown, b: Any) -> Any:
+    kind = type(b)
+    if kind in (list, tuple, deque) or kind in VIEWS:
+        if any(each is a for each in b):
+            return is_in
+        return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=True)
+    is_text = a.holds in ("text", "number", "bool")
+    if kind is str:
+        return run.unknown(a, holds="bool", is_safe=a.holds == "text")
+    if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and is_text:
+        return run.unknown(a, holds="bool", is_safe=True) if b else not is_in
+    raise Undecided
+
+
+def truth(run: Any, value: Any) -> bool:
+    """Whether a value counts as true. Raises: Undecided."""
+    kind = type(value)
+    if kind is bool:
+        return value  # type: ignore[no-any-return]
+    if isinstance_of(value, Opaque):
+        return _opaque_truth(value)
+    if kind is Unknown or is_unknown(run, value):
+        raise Undecided
+    return bool(value)
+
+
+def _opaque_truth(value: Opaque) -> bool:
+    """Objects of classes that define neither `__bool__` nor `__len__` are true."""
+    held = value.held
+    if isinstance_of(held, Opaque) or type(held) is type or not _defines(type(held), "__bool__", "__len__"):
+        return True
+    return bool(value)
+
+
+# --- items ---------------------------------------------------------------------------------------------------------------
+
+
+def subscript(run: Any, held: Any, at: Any) -> Any:
+    """`held[at]`."""
+    kind = type(held)
+    if kind is Unknown:
+        if held.holds == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
+            return run.unknown(held, holds="text", is_safe=True)
+        if held.holds == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
+            return run.unknown(held, holds="texts", is_safe=True)
+        inner = {"text": "text", "texts": "texts" if type(at) is slice else "text"}.get(str(held.holds), "any")
+        return run.unknown(held, at, holds=inner)
+    if isinstance_of(held, Opaque):
+        return _opaque_subscript(run, held, at)
+    if is_unknown(run, held):
+        if kind is list and type(at) is slice:
+            return run.unknown(held, is_safe=_whole_numbers(at))
+        raise Undecided
+    if type(at) is Unknown:
+        holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"
+        return run.unknown(at, holds=holds)
+    run.require_known(at)
+    if kind is defaultdict and at not in held:
+        run.touch(held)
+    if type(at) is slice and kind in SEQUENCES:
+        run.tick(1 + len(held) // 50)
+    return held[at]
+
+
+def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
+    """Generic aliases of the classes of builtins (`list[str]`) are of no use to the reader but as they are."""
+    if held.held in (list, dict, tuple, set, type, frozenset) if type(held.held) is type else False:
+        raise Barrier("it makes a type in the body of a function")
+    return held[at]
+
+
+def _whole_numbers(at: slice) -> bool:
+    return all(type(each) is int or each is None for each in (at.start, at.stop, at.step))
+
+
+def _all_texts(held: Any) -> bool:
+    return all(type(each) is str for each in (held.values() if type(held) is dict else held))
+
+
+def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
+    """`held[at] = value`."""
+    _before_change(run, held)
+    if is_unknown(run, held) or is_unknown(run, at) or is_unknown(run, value) and type(at) is slice:
+        _lose(run, held, at)
+        return
+    try:
+        if type(held) is list and type(at) is slice:
+            held[at] = list(walked(run, value))
+        else:
+            held[at] = value
+    except Undecided:
+        _lose(run, held, at)
+
+
+def del_item(run: Any, held: Any, at: Any) -> None:
+    """`del held[at]`."""
+    _before_change(run, held)
+    if is_unknown(run, held) or is_unknown(run, at):
+        _lose(run, held, at)
+        run.raises(at.sources if type(at) is Unknown else None)
+        return
+    try:
+        del held[at]
+    except Undecided:
+        _lose(run, held, at)
+
+
+def _before_change(run: Any, held: Any) -> None:
+    if type(held) is Unknown and held.holds == "any":
+        raise Barrier("it changes a value that is not known yet")
+    if type(held) is not Unknown:
+        run.touch(held)
+
+
+def _lose(run: Any, held: Any, at: Any) -> None:
+    """What the container holds is not known any more; that it took the item is not certain either."""
+    if type(held) is Unknown:
+        run.raises(held.sources)
+        return
+    run.taint(held)
+    hashable = type(at) in (str, int, bool) or (type(at) is Unknown and at.holds in ("text", "number", "bool"))
+    if not (hashable and type(held) in (dict, OrderedDict, defaultdict, Counter)):
+        run.raises(at.sources if type(at) is Unknown else None)
+
+
+def iterated(run: Any, value: Any) -> Iterator[Any]:
+    """The elements of a value, for a loop. Raises: Undecided, Barrier, TypeError."""
+    return walked(run, value)

@@ -1,0 +1,101 @@
+"""Sorting, and the least and the greatest of values, as CPython does it: all keys first, or one after the other."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.table import known, unknown_number, walked, whole
+from teola_plugin.adapters.reader.values import Arguments, Handler, Undecided, Unknown
+
+_COMPARED = type(functools.cmp_to_key(operator.sub)(0))
+
+
+def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The elements, sorted. Raises: Undecided, TypeError."""
+    known(run, *kwargs.values())
+    run.tick(1 + len(elements) // 10)
+    by = kwargs.get("key")
+    keys = elements if by is None else [call(run, by, (each,), {}) for each in elements]
+    if len(elements) < 2:
+        bool(kwargs.get("reverse", False))
+        return elements[:]
+    run.require_known(*[each for each in keys if type(each) is not _COMPARED])
+    order = sorted(range(len(elements)), key=keys.__getitem__, reverse=kwargs.get("reverse", False))
+    return [elements[at] for at in order]
+
+
+def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The function `sorted`."""
+    if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
+        raise TypeError("sorted() takes one positional argument")
+    return ordered(run, list(walked(run, args[0])), kwargs)
+
+
+def extreme(function: Any) -> Handler:
+    """Handles `min` and `max`. All keys are computed even if it is undecided which is the one."""
+    is_better = operator.lt if function is min else operator.gt
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        known(run, *(args if len(args) == 1 else ()))
+        if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
+            raise TypeError("wrong arguments")
+        elements = list(walked(run, args[0])) if len(args) == 1 else list(args)
+        run.tick(1 + len(elements) // 10)
+        by = kwargs.get("key")
+        known(run, by)
+        if not elements:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise ValueError("the argument is empty")
+        return _best(run, elements, by, is_better)
+
+    return handle
+
+
+def _best(run: Any, elements: list[Any], by: Any, is_better: Any) -> Any:
+    found, best, unsure = elements[0], None, list[Any]()
+    for at, each in enumerate(elements):
+        key = each if by is None else call(run, by, (each,), {})
+        if type(key) is Unknown:
+            unsure.append(key)
+        elif len(elements) > 1:
+            try:
+                run.require_known(key)
+            except Undecided:
+                unsure.append(run.unknown(key))
+        if at == 0:
+            best = key
+        elif not unsure and is_better(key, best):
+            found, best = each, key
+    if unsure and len(elements) > 1:
+        numbers = [*unsure, best] if type(best) is not Unknown else unsure
+        is_safe = all(unknown_number(each) or type(each) in (int, float, bool) for each in numbers)
+        all_numbers = by is None and all(
+            unknown_number(each) or type(each) in (int, float, bool) for each in elements
+        )
+        is_safe = is_safe and (all_numbers or by is not None) and all(unknown_number(each) for each in unsure)
+        return run.unknown(*unsure, holds="number" if all_numbers else "any", is_safe=is_safe)
+    return found
+
+
+def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The function `sum`."""
+    if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
+        raise TypeError("wrong arguments")
+    elements = list(whole(run, args[0]) if not isinstance(args[0], list) else walked(run, args[0]))
+    start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
+    known(run, args[0], start)
+    run.tick(1 + len(elements) // 10)
+    numbers = all(type(each) in (int, bool, float) or unknown_number(each) for each in (*elements, start))
+    unsure = [each for each in (*elements, start) if unknown_number(each)]
+    if numbers and unsure:
+        return run.unknown(*unsure, holds="number", is_safe=all(type(each) is not float for each in elements))
+    if type(start) in (list, tuple) and all(type(each) is type(start) for each in elements):
+        known(run, *elements)
+        run.tick(sum(map(len, elements)) * max(1, len(elements)) // 100)
+        return sum(elements, start)
+    run.require_known(elements, start)
+    return sum(elements, start)

@@ -1,0 +1,177 @@
+"""What a program will ask for, while it runs: read again each time that an answer comes.
+
+An evaluation (`Run`) goes as far as it can with the answers there are, and says what is asked next. What is certain is
+asked at once; what comes of it is an answer for the evaluation after that:
+
+    read -> asks -> engines -> answers -> read -> ... -> the end of the program, or something that is not read
+
+Nobody waits for a prediction, and it tells nobody but the engines. Where an engine fails, it ends: the framework's own
+run will meet the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from teola_plugin.adapters.reader.asking import Ask, Asker, Request
+from teola_plugin.adapters.reader.run import Answer, Given, Run
+from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
+from teola_plugin.engines import Failed
+from teola_plugin.failures import Withheld
+from teola_plugin.seams import Reply
+
+log = logging.getLogger(__name__)
+
+MAX_READINGS = 200
+"""Of one program, from one state on."""
+
+
+class Line(Protocol):
+    """Where a prediction asks, and where it has its work done."""
+
+    def ask(self, request: Request) -> Reply | None:
+        """The reply to a request, which may still be on its way; None if it is not made."""
+        ...
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do some work in another thread."""
+        ...
+
+
+@dataclass
+class State:
+    """What a program is read from: its inputs and how often each request was made before.
+
+    `program` evaluates it. It may return another state, from which the next evaluation is to begin: one that is reached
+    for certain, with nothing unknown in it.
+    """
+
+    program: Callable[[Run], State | None]
+    given: Given
+    counts: Counter[Hashable] = field(default_factory=Counter)
+
+
+class Prediction:
+    """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
+
+    def __init__(self, asker: Asker, line: Line, state: State) -> None:
+        self.barriers: list[Barrier] = []
+        self.readings = 0
+        self.asked = 0
+        self._asker = asker
+        self._line = line
+        self._state = state
+        self._answers: dict[Hashable, Answer] = {}
+        self._given = state.given
+        self._replies: dict[Hashable, Reply] = {}
+        self._lock = threading.Lock()
+        self._is_reading = False
+        self._has_news = False
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Read it, in another thread."""
+        self._news()
+
+    def stop(self) -> None:
+        """Nothing more is asked."""
+        self.is_over = True
+
+    def _news(self) -> None:
+        with self._lock:
+            self._has_news = True
+            if self._is_reading or self.is_over:
+                return
+            self._is_reading = True
+        self._line.soon(self._read)
+
+    def _read(self) -> None:
+        while True:
+            with self._lock:
+                if not self._has_news or self.is_over:
+                    self._is_reading = False
+                    return
+                self._has_news = False
+            try:
+                self._evaluate()
+            except Exception:  # a fault of ours is never the user's: nothing more runs ahead
+                log.exception("a program could not be read")
+                self.is_over = True
+
+    def _evaluate(self) -> None:
+        self.readings += 1
+        if self.readings > MAX_READINGS:
+            self.is_over = True
+            return
+        run = Run(self._asker, answers=self._answers, given=self._given)
+        run.counts.update(self._state.counts)
+        try:
+            after = self._state.program(run)
+        except Barrier as e:
+            self.barriers.append(e)
+            after = None
+        except (Stalled, Undecided):
+            after = None
+        except Exception as e:  # the program raises, as the framework's run will
+            log.debug("what was read raises %r", e)
+            after = None
+        finally:
+            run.put_back()
+        self._submit(run)
+        if after is not None:
+            self._state = after
+            self._given = after.given
+            self._has_news = True
+        elif not any(reply.outcome is None for reply in self._replies.values()) and not self._has_news:
+            self.is_over = True
+
+    def _submit(self, run: Run) -> None:
+        for ask in run.asks.values():
+            if ask.key not in self._replies and not self.is_over and may_be_asked(ask):
+                reply = self._line.ask(ask.request)
+                if reply is None:
+                    self.is_over = True
+                    return
+                self.asked += 1
+                self._replies[ask.key] = reply
+                self._listen(ask, reply)
+
+    def _listen(self, ask: Ask, reply: Reply) -> None:
+        def ended() -> None:
+            if isinstance(reply.outcome, Failed):
+                self.is_over = True
+                return
+            self._line.soon(answered)
+
+        def answered() -> None:
+            outcome = reply.outcome
+            assert outcome is not None and not isinstance(outcome, Failed)
+            try:
+                answer = Answer(self._given.copy(ask.request.value(outcome.value)))
+            except Withheld:
+                self.is_over = True
+                return
+            except Barrier as e:
+                self.barriers.append(e)
+                self.is_over = True
+                return
+            except Exception as e:  # the framework cannot read the reply; the program gets the error
+                answer = Answer(error=e)
+            self._answers[ask.key] = answer
+            self._news()
+
+        reply.when_ended(ended)
+
+
+def may_be_asked(ask: Ask) -> bool:
+    """Whether a request is made ahead of the program.
+
+    What leaves this process's own engines is asked only if it is certain. On these it may also stand behind what
+    perhaps raises: that is rare, costs nobody else, and is counted as wasted.
+    """
+    return ask.is_certain or not (ask.is_possible or ask.request.spec.is_outside)

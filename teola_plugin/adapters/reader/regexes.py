@@ -1,0 +1,110 @@
+"""Regular expressions: functions of `re` and methods of patterns, with bounds on the time that they take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds
+from teola_plugin.adapters.reader.table import called, known, lazy
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
+
+_FLAGS_AT = {"match": 2, "search": 2, "fullmatch": 2, "findall": 2, "finditer": 2, "split": 3, "sub": 4, "subn": 4}
+_NAMED = {"split": ("maxsplit", "flags"), "sub": ("count", "flags"), "subn": ("count", "flags")}
+_ANCHORED = ("match", "fullmatch")
+
+
+def pattern_method(run: Any, pattern: re.Pattern[Any], name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A call of a method of a compiled pattern."""
+    text_at = 1 if name in ("sub", "subn") else 0
+    if len(args) <= text_at or isinstance_of(args[text_at], Opaque):
+        raise Barrier(f"it calls {name} of a pattern in an unusual way")
+    text = args[text_at]
+    rest = (*args[text_at + 1 :], *kwargs.values())
+    known(run, *rest)
+    run.require_known(*rest)
+    if type(text) is Unknown:
+        return _unknown_text(run, pattern, name, args[:text_at], text)
+    known(run, *args)
+    if type(text) not in (str, bytes):
+        raise TypeError("expected string or bytes-like object")
+    if type(text) is type(pattern.pattern):
+        bounds.matching(run, pattern, text, is_anchored=name in _ANCHORED)
+    if text_at:
+        return _substituted(run, pattern, name, args, kwargs)
+    found = getattr(pattern, name)(*args, **kwargs)
+    return lazy(run, found) if name == "finditer" else found
+
+
+def _substituted(run: Any, pattern: re.Pattern[Any], name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    new, text = args[0], args[1]
+    if type(new) in (str, bytes):
+        bounds.characters(run, (len(text) + 1) * (1 + len(new) + len(text) * ("\\" in str(new))) if len(new) else 0)
+        return getattr(pattern, name)(*args, **kwargs)
+    replace = called(run, new)
+    size = 0
+
+    def replaced(match: re.Match[Any]) -> Any:
+        nonlocal size
+        made = replace(match)
+        if type(made) not in (str, bytes):
+            if type(made) is Unknown:
+                raise Undecided
+            raise TypeError("expected str")
+        size += len(made)
+        bounds.characters(run, size)
+        return made
+
+    return getattr(pattern, name)(replaced if callable(replace) else replace, *args[1:], **kwargs)
+
+
+def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments, text: Unknown) -> Any:
+    is_text = text.holds == "text" and type(pattern.pattern) is str
+    if name in ("sub", "subn"):
+        is_safe = is_text and type(new[0]) is str and "\\" not in new[0]
+        return run.unknown(text, holds="text" if name == "sub" else "any", is_safe=is_safe)
+    if name in ("split", "findall"):
+        is_texts = pattern.groups == 0 or (name == "findall" and pattern.groups == 1)
+        return run.unknown(text, holds="texts" if is_texts else "any", is_safe=is_text)
+    return run.unknown(text, is_safe=is_text)
+
+
+def function(name: str) -> Handler:
+    """Handles `re.<name>(pattern, ...)`."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        given = dict(kwargs)
+        flags_at = _FLAGS_AT[name]
+        names = ["pattern", *(["repl"] if "sub" in name else []), "string"]
+        while len(args) < len(names) and names[len(args)] in given:
+            args = (*args, given.pop(names[len(args)]))
+        if len(args) < len(names) or len(args) > flags_at + 1:
+            raise Barrier(f"it calls re.{name} in an unusual way")
+        flags = args[flags_at] if len(args) > flags_at else given.pop("flags", 0)
+        pattern = compiled(run, (args[0], flags), {})
+        return pattern_method(run, pattern, name, tuple(args[1:flags_at]), given)
+
+    return handle
+
+
+def compiled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Handles `re.compile`."""
+    known(run, *args)
+    run.require_known(*args, *kwargs.values())
+    if args and type(args[0]) in (str, bytes):
+        if len(args[0]) > 2_000:
+            raise Barrier("it compiles a long regular expression")
+        run.tick(1 + len(args[0]) // 10)
+    flags = args[1] if len(args) > 1 else kwargs.get("flags", 0)
+    if isinstance(flags, int) and flags & re.DEBUG:
+        raise Barrier("it prints a regular expression")
+    return re.compile(*args, **kwargs)
+
+
+def escaped(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Handles `re.escape`."""
+    if len(args) == 1 and type(args[0]) is Unknown and args[0].holds == "text":
+        return run.unknown(args[0], holds="text", is_safe=True)
+    run.require_known(*args)
+    return re.escape(*args, **kwargs)
+

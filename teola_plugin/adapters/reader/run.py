@@ -1,0 +1,244 @@
+"""One evaluation of a program by the reader: limits, copies of what comes from outside, and what it asks for.
+
+An evaluation is a function of the program, its inputs, what is outside (globals, attributes), and the answers that have
+come so far. It is repeated from the start as answers come, so it costs little and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.adapters.reader import classes
+from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request
+from teola_plugin.adapters.reader.heap import Heap, sources_of
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    type_name,
+)
+
+OPERATIONS = 20_000
+"""Of one evaluation: some 10 ms. A loop that computes more than that is left to the framework's run."""
+
+MAX_DEPTH = 60
+"""Calls inside calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of an ask: the value that the program gets, or the error that is raised there."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class Given:
+    """Values that a program is given, copied once for all its evaluations."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, tuple[Any, Any]] = {}
+
+    def copy(self, value: Any) -> Any:
+        """A copy of the reader's own; what is no plain data is `Opaque`."""
+        run = Run(Nobody(), given=self, operations=10 * OPERATIONS)
+        return run.load(value, is_given=True)
+
+
+NOTHING_GIVEN: Mapping[int, tuple[Any, Any]] = {}
+
+
+class Run(Heap):
+    """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks."""
+
+    def __init__(
+        self, asker: Asker, *, answers: Mapping[Hashable, Answer] | None = None, given: Given | None = None,
+        operations: int = OPERATIONS,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.asker = asker
+        self.asks: dict[Hashable, Ask] = {}
+        self.depth = 0
+        self.elided = 0
+        self._answers = answers if answers is not None else {}
+        self._left = operations
+        self._copies = given.copies if given else {}
+        self._own_copies: dict[int, tuple[Any, Any]] = {}
+        self._given = {id(copy): copy for _, copy in self._copies.values()}
+        self._made_exceptions: dict[int, BaseException] = {}
+
+    # --- limits ------------------------------------------------------------------------------------------------------
+
+    def tick(self, n: int = 1) -> None:
+        """Spend operations. Raises: Barrier when none are left."""
+        self._left -= n
+        if self._left < 0:
+            raise Barrier("it computes for too long")
+
+    def enter(self) -> None:
+        """Begin a call inside of this one. Raises: Barrier."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Barrier("it calls itself too deeply")
+
+    # --- what comes from outside -------------------------------------------------------------------------------------
+
+    def load(self, value: Any, *, is_given: bool = False) -> Any:
+        """The reader's own copy of plain data, which may not be changed unless it is given; anything else is Opaque."""
+        kind = type(value)
+        if kind in classes.ATOMS:
+            return value
+        known = self._copies.get(id(value)) or self._own_copies.get(id(value))
+        if known is not None:
+            return known[1]
+        if isinstance_of(value, Opaque) or kind is Unknown:
+            return value
+        self.tick()
+        copies = self._copies if is_given else self._own_copies
+        return self._copied(value, kind, copies, is_given)
+
+    def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
+        def keep(copy: Any) -> Any:
+            copies[id(value)] = value, copy
+            if not is_given:
+                self.fix(copy)
+            return copy
+
+        def load(part: Any) -> Any:
+            return part if type(part) in classes.ATOMS else self.load(part, is_given=is_given)
+
+        if kind is list:
+            copy = keep(value[:])
+            copy[:] = [load(part) for part in copy]
+            return copy
+        if kind in (dict, OrderedDict, Counter):
+            copy = keep(kind())
+            for key, part in list(value.items()):
+                dict.__setitem__(copy, self._key(key), load(part)) if kind is Counter else copy.__setitem__(
+                    self._key(key), load(part)
+                )
+            return copy
+        if kind is defaultdict:
+            raise_factory = value.default_factory
+            if raise_factory not in (None, list, dict, set, int, str, float):
+                return keep(Opaque(value))
+            copy = keep(defaultdict(raise_factory))
+            copy.update({self._key(key): load(part) for key, part in list(value.items())})
+            return copy
+        if kind is tuple:
+            return keep(tuple([load(part) for part in value]))
+        if kind in (set, frozenset):
+            return keep(kind([self._key(part) for part in list(value)]))
+        if kind is deque:
+            copy = keep(deque(maxlen=value.maxlen))
+            copy.extend([load(part) for part in list(value)])
+            return copy
+        copied = classes.copy_of(value, load, keep)
+        if copied is not classes.MISSING:
+            return copied
+        return keep(Opaque(value))
+
+    def _key(self, key: Any) -> Any:
+        loaded = self.load(key)
+        if isinstance_of(loaded, Opaque):
+            raise Barrier(f"a key is an object of the class {type_name(type(key))}")
+        return loaded
+
+    # --- own objects -------------------------------------------------------------------------------------------------
+
+    def touch(self, held: Any) -> None:
+        """Call before each change of an object. Raises: Barrier if it stands for one of somebody else's."""
+        if id(held) in self._fixed:
+            raise Barrier(f"it changes a {type_name(type(held))} that it did not make")
+        if self._logs or id(held) in self._given:
+            self.note(held)
+
+    def made_exception(self, error: BaseException) -> BaseException:
+        """The program made this exception with arguments of its own."""
+        self._made_exceptions[id(error)] = error
+        return error
+
+    def is_own_exception(self, error: BaseException) -> bool:
+        """See `made_exception`."""
+        return id(error) in self._made_exceptions
+
+    # --- what is not known -------------------------------------------------------------------------------------------
+
+    def is_unknown(self, value: Any) -> bool:
+        """The value, or what a container holds, is not known."""
+        return type(value) is Unknown or (bool(self._tainted) and id(value) in self._tainted)
+
+    def require_known(self, *values: Any) -> None:
+        """Raises: Undecided if something in the values is not known, Barrier if it is an object of somebody else's."""
+        todo = list(values)
+        seen: set[int] = set()
+        while todo:
+            value = todo.pop()
+            kind = type(value)
+            if kind in classes.ATOMS:
+                continue
+            if kind is Unknown or self.is_tainted(value):
+                raise Undecided
+            if isinstance_of(value, Opaque):
+                raise Barrier(f"it hands on {classes.describe(value)}")
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            self.tick()
+            if kind in (list, tuple, set, frozenset, deque):
+                todo += value
+            elif kind in (dict, OrderedDict, Counter, defaultdict):
+                todo += value.values()
+                todo += (key for key in value if type(key) not in classes.ATOMS)
+            else:
+                todo += (classes.fields_of(value) or {}).values()
+
+    def require_hashable(self, value: Any) -> None:
+        """Raises: what a key of a dict raises that is not to be hashed: Undecided, Barrier."""
+        if type(value) not in classes.ATOMS:
+            self.require_known(value)
+
+    def unknown(self, *operands: Any, holds: str | type = "any", is_safe: bool = False) -> Unknown:
+        """What an operation on these comes to. Unless it `is_safe`, it may also raise."""
+        sources: frozenset[Hashable] = frozenset()
+        for operand in operands:
+            sources |= sources_of(operand)
+        if not is_safe:
+            self.raises(sources)
+        return Unknown(holds, sources)
+
+    # --- asks --------------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request) -> Any:
+        """The value of a request, Unknown while there is no answer. Raises: what the answer says."""
+        number = self.counts[request.key]
+        self.counts[request.key] += 1
+        key = (request.key, number)
+        answer = self._answers.get(key)
+        if answer is not None:
+            if answer.error is not None:
+                raise answer.error
+            return answer.value
+        ask = self.asks.get(key)
+        if ask is None:
+            ask = self.asks[key] = Ask(request, number, self.gates, self.in_doubt)
+        else:
+            ask.gates |= self.gates
+            ask.is_possible = ask.is_possible and self.in_doubt
+        if self._asked:
+            self._asked[-1].add(key)
+        sources = frozenset([request.source])
+        if request.may_raise:
+            self.raises(sources)
+        return Unknown(request.holds, sources)
+
+    def decided(self, asked: set[Hashable]) -> None:
+        """See `Heap`."""
+        for key in asked:
+            if key in self.asks:
+                self.asks[key].is_possible = False

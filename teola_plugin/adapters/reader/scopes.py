@@ -1,0 +1,192 @@
+"""Names of a function: which are its own, which are those of the function around it, which come from outside."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.values import Barrier
+
+Evaluate = Callable[[Frame], Any]
+"""A compiled expression."""
+
+Store = Callable[[Frame, Any], None]
+"""A compiled target of an assignment."""
+
+OUTER, FUNCTION, RETURNED, RUN = 0, 1, 2, 3
+"""Keys of a frame that stand for no variable."""
+
+Scoped = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The names that are variables of one function, lambda or comprehension, and the scope around it.
+
+    `outer`: names that the function declares to be global or of a function around it.
+    """
+
+    names: frozenset[str]
+    around: Scope | None = None
+    globals: frozenset[str] = frozenset()
+    is_comprehension: bool = False
+
+    def distance(self, name: str) -> int | None:
+        """How many scopes further out a name is a variable; None if it comes from outside of all."""
+        scope: Scope | None = self
+        steps = 0
+        while scope is not None:
+            if name in scope.globals:
+                return None
+            if name in scope.names:
+                return steps
+            steps, scope = steps + 1, scope.around
+        return None
+
+    def load(self, name: str) -> Evaluate:
+        """A compiled reading of a name."""
+        steps = self.distance(name)
+        if steps == 0 and not self.is_comprehension:
+            return _local(name)
+        if steps is None:
+            return _from_outside(name)
+        return _enclosing(name, steps)
+
+    def store(self, name: str) -> Store:
+        """A compiled binding of a name."""
+        steps = self.distance(name)
+        if steps is None:
+            raise_ = f"it sets the name {name}, which is not its own"
+
+            def refuse(frame: Frame, value: Any) -> None:
+                raise Barrier(raise_)
+
+            return refuse
+        if steps == 0:
+
+            def store(frame: Frame, value: Any) -> None:
+                run = frame[RUN]
+                if run.is_logging:
+                    run.note(frame)
+                frame[name] = value
+
+            return store
+
+        def store_outer(frame: Frame, value: Any) -> None:
+            for _ in range(steps):
+                frame = frame[OUTER]
+            frame[RUN].note(frame)
+            frame[name] = value
+
+        return store_outer
+
+
+def scope_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: Scope | None) -> Scope:
+    """The scope of a function."""
+    body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+    names = {arg.arg for arg in _arguments(node.args)}
+    declared: set[str] = set()
+    outside: set[str] = set()
+    for part in body:
+        for inner in own_nodes(part):
+            names.update(_bound_by(inner))
+            if isinstance(inner, ast.Global):
+                outside.update(inner.names)
+            if isinstance(inner, ast.Global | ast.Nonlocal):
+                declared.update(inner.names)
+    return Scope(frozenset(names - declared), around, frozenset(outside))
+
+
+def comprehension_scope(generators: list[ast.comprehension], around: Scope) -> Scope:
+    """The scope of a comprehension."""
+    targets = (inner for each in generators for inner in ast.walk(each.target) if isinstance(inner, ast.Name))
+    return Scope(frozenset(target.id for target in targets), around, is_comprehension=True)
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and those in it, without those of functions, classes and comprehensions' own variables."""
+    yield node
+    if isinstance(node, Scoped):
+        return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(node, ast.comprehension) and child is node.target:
+            continue
+        yield from own_nodes(child)
+
+
+def _arguments(args: ast.arguments) -> Iterator[ast.arg]:
+    yield from (*args.posonlyargs, *args.args, *args.kwonlyargs)
+    yield from (arg for arg in (args.vararg, args.kwarg) if arg is not None)
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.MatchMapping(rest=str(name)):
+            yield name
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from (alias.asname or alias.name.split(".")[0] for alias in aliases)
+        case _:
+            return
+
+
+def _local(name: str) -> Evaluate:
+    def load(frame: Frame) -> Any:
+        try:
+            return frame[name]
+        except KeyError:
+            message = f"cannot access local variable {name!r} where it is not associated with a value"
+            raise UnboundLocalError(message) from None
+
+    return load
+
+
+def _enclosing(name: str, steps: int) -> Evaluate:
+    def load(frame: Frame) -> Any:
+        for _ in range(steps):
+            frame = frame[OUTER]
+        try:
+            return frame[name]
+        except KeyError:
+            raise NameError(f"cannot access free variable {name!r}") from None
+
+    return load
+
+
+def _from_outside(name: str) -> Evaluate:
+    def load(frame: Frame) -> Any:
+        return frame[RUN].load(outside(frame[FUNCTION], name))
+
+    return load
+
+
+def outside(function: types.FunctionType, name: str) -> Any:
+    """What a name from outside of a function stands for now. Raises: NameError, Barrier."""
+    code = function.__code__
+    if name in code.co_freevars:
+        try:
+            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        except ValueError:
+            raise NameError(f"cannot access free variable {name!r}") from None
+    names = function.__globals__
+    if type(names) is not dict:
+        raise Barrier("its globals are no plain dict")
+    if name in names:
+        return names[name]
+    known = names.get("__builtins__", builtins)
+    known = known.__dict__ if type(known) is types.ModuleType else known
+    if type(known) is not dict:
+        raise Barrier("its builtins are no plain dict")
+    if name in known:
+        return known[name]
+    raise NameError(f"name {name!r} is not defined")

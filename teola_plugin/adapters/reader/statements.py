@@ -1,0 +1,519 @@
+"""Statements of a program, compiled to closures over frames. Each says how it ended: a `Signal`, or None to go on."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from teola_plugin.adapters.reader import calls, classes, operators
+from teola_plugin.adapters.reader.expressions import Expressions, binary_name, operate, refusing
+from teola_plugin.adapters.reader.heap import BREAK, CONTINUE, RETURN, Beginning, Block, Ended, Frame
+from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.scopes import RETURNED, RUN, Evaluate
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
+
+
+class Statements(Expressions):
+    """Compiles the statements of one scope."""
+
+    def block(self, nodes: Sequence[ast.stmt]) -> Block:
+        """Some statements, one after the other."""
+        parts = [(self._statement(node), node.lineno) for node in nodes]
+        filename = self.filename
+
+        def block(frame: Frame) -> Ended:
+            for part, line in parts:
+                try:
+                    ended = part(frame)
+                except Barrier as e:
+                    e.where = e.where or f"{filename}:{line}"
+                    raise
+                if ended is not None:
+                    return ended
+            return None
+
+        return block
+
+    def returning(self, node: ast.expr) -> Block:
+        """The body of a lambda."""
+        value, line, filename = self.expression(node), node.lineno, self.filename
+
+        def block(frame: Frame) -> Ended:
+            try:
+                frame[RETURNED] = value(frame)
+            except Barrier as e:
+                e.where = e.where or f"{filename}:{line}"
+                raise
+            return RETURN
+
+        return block
+
+    def _statement(self, node: ast.stmt) -> Block:
+        compile_ = getattr(self, f"_do_{type(node).__name__.lower()}", None)
+        return compile_(node) if compile_ else refusing(f"it uses {type(node).__name__}")
+
+    # --- simple ones -------------------------------------------------------------------------------------------------
+
+    def _do_expr(self, node: ast.Expr) -> Block:
+        value = self.expression(node.value)
+
+        def evaluate(frame: Frame) -> Ended:
+            value(frame)
+            return None
+
+        return evaluate
+
+    def _do_pass(self, node: ast.stmt) -> Block:
+        return lambda frame: None
+
+    _do_global = _do_nonlocal = _do_pass
+
+    def _do_break(self, node: ast.Break) -> Block:
+        return lambda frame: BREAK
+
+    def _do_continue(self, node: ast.Continue) -> Block:
+        return lambda frame: CONTINUE
+
+    def _do_return(self, node: ast.Return) -> Block:
+        value: Evaluate = self.expression(node.value) if node.value else lambda frame: None
+
+        def return_(frame: Frame) -> Ended:
+            frame[RETURNED] = value(frame)
+            return RETURN
+
+        return return_
+
+    def _do_assign(self, node: ast.Assign) -> Block:
+        value, targets = self.expression(node.value), [self.target(each) for each in node.targets]
+
+        def assign(frame: Frame) -> Ended:
+            found = value(frame)
+            for target in targets:
+                target(frame, found)
+            return None
+
+        return assign
+
+    def _do_annassign(self, node: ast.AnnAssign) -> Block:
+        if node.value is None:
+            return lambda frame: None
+        value, target = self.expression(node.value), self.target(node.target)
+
+        def assign(frame: Frame) -> Ended:
+            target(frame, value(frame))
+            return None
+
+        return assign
+
+    def _do_augassign(self, node: ast.AugAssign) -> Block:
+        value, name = self.expression(node.value), binary_name(node.op)
+        match node.target:
+            case ast.Subscript(value=owner, slice=index):
+                return self._augmented_item(self.expression(owner), self.expression(index), name, value)
+            case ast.Attribute(value=owner, attr=attribute):
+                return self._augmented_attribute(self.expression(owner), attribute, name, value)
+        load = self.expression(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
+        store = self.target(node.target)
+
+        def assign(frame: Frame) -> Ended:
+            held = load(frame)
+            store(frame, _in_place(frame[RUN], name, held, value(frame)))
+            return None
+
+        return assign
+
+    def _augmented_item(self, owner: Evaluate, index: Evaluate, name: str, value: Evaluate) -> Block:
+        def assign(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            held, at = owner(frame), index(frame)
+            try:
+                before = operators.subscript(run, held, at)
+            except Undecided:
+                before = run.unknown(held, at)
+            operators.set_item(run, held, at, _in_place(run, name, before, value(frame)))
+            return None
+
+        return assign
+
+    def _augmented_attribute(self, owner: Evaluate, attribute: str, name: str, value: Evaluate) -> Block:
+        def assign(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            held = owner(frame)
+            try:
+                before = classes.attribute(run, held, attribute)
+            except Undecided:
+                before = run.unknown(held)
+            classes.set_attribute(run, held, attribute, _in_place(run, name, before, value(frame)))
+            return None
+
+        return assign
+
+    def _do_delete(self, node: ast.Delete) -> Block:
+        parts: list[Callable[[Frame], None]] = [self._deletion(each) for each in node.targets]
+
+        def delete(frame: Frame) -> Ended:
+            for part in parts:
+                part(frame)
+            return None
+
+        return delete
+
+    def _deletion(self, node: ast.expr) -> Callable[[Frame], None]:
+        match node:
+            case ast.Name(id=name) if self.scope.distance(name) == 0:
+                load = self.scope.load(name)
+
+                def forget(frame: Frame) -> None:
+                    load(frame)
+                    frame[RUN].note(frame)
+                    del frame[name]
+
+                return forget
+            case ast.Subscript(value=value, slice=index):
+                owner, at = self.expression(value), self.expression(index)
+                return lambda frame: operators.del_item(frame[RUN], owner(frame), at(frame))
+            case _:
+                return refusing("it deletes something else than a variable or an item")
+
+    def _do_assert(self, node: ast.Assert) -> Block:
+        test = self.expression(node.test)
+        message = self.expression(node.msg) if node.msg else None
+
+        def check(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            found = test(frame)
+            try:
+                if not operators.truth(run, found):
+                    raise run.made_exception(AssertionError(*([message(frame)] if message else [])))
+            except Undecided:
+                run.raises()
+            return None
+
+        return check
+
+    def _do_raise(self, node: ast.Raise) -> Block:
+        value = self.expression(node.exc) if node.exc else None
+        cause = self.expression(node.cause) if node.cause else None
+
+        def raise_(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            if value is None:
+                error = sys.exc_info()[1]
+                raise error if isinstance(error, Exception) else RuntimeError("No active exception to reraise")
+            found = value(frame)
+            if type(found) is Opaque and classes.is_class(found.held):
+                found = classes.construct(run, found, (), {})
+            if cause is not None:
+                cause(frame)
+            if type(found) is Unknown:
+                raise Stalled("what is raised is not known yet")
+            if not classes.is_exception(found):
+                raise Barrier("it raises what is no exception that is read")
+            raise found
+
+        return raise_
+
+    def _do_import(self, node: ast.Import) -> Block:
+        parts = [(each.name, each.asname, self.scope.store(each.asname or _first(each.name))) for each in node.names]
+
+        def import_(frame: Frame) -> Ended:
+            for name, alias, store in parts:
+                _module(name)
+                store(frame, frame[RUN].load(_module(name if alias else _first(name))))
+            return None
+
+        return import_
+
+    def _do_importfrom(self, node: ast.ImportFrom) -> Block:
+        if node.level or node.module is None:
+            return refusing("it imports by a relative name")
+        path = node.module
+        parts = [(each.name, self.scope.store(each.asname or each.name)) for each in node.names if each.name != "*"]
+
+        def import_(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            module = run.load(_module(path))
+            for name, store in parts:
+                store(frame, classes.attribute(run, module, name))
+            return None
+
+        return import_
+
+    def _do_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Block:
+        define, store = self.function(node, node.name), self.scope.store(node.name)
+        decorators = [self.expression(each) for each in node.decorator_list]
+
+        def functiondef(frame: Frame) -> Ended:
+            made = [decorator(frame) for decorator in decorators]
+            value = define(frame)
+            for decorator in reversed(made):
+                value = calls.call_site(frame[RUN], decorator, lambda value=value: ((value,), {}))
+            store(frame, value)
+            return None
+
+        return functiondef
+
+    _do_asyncfunctiondef = _do_functiondef
+
+    # --- choices -----------------------------------------------------------------------------------------------------
+
+    def _do_if(self, node: ast.If) -> Block:
+        test, body = self.expression(node.test), self.block(node.body)
+        orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
+
+        def if_(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            found = test(frame)
+            try:
+                is_true = operators.truth(run, found)
+            except Undecided:
+                return run.fork(frame, body, orelse)
+            return body(frame) if is_true else orelse(frame)
+
+        return if_
+
+    def _do_match(self, node: ast.Match) -> Block:
+        subject = self.expression(node.subject)
+        cases: list[tuple[Pattern, Evaluate | None, Block]] = [
+            (
+                compiled_pattern(self, each.pattern),
+                self.expression(each.guard) if each.guard else None,
+                self.block(each.body),
+            )
+            for each in node.cases
+        ]
+
+        def match_(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            value = subject(frame)
+            try:
+                for pattern, guard, body in cases:
+                    if pattern(frame, value) and (guard is None or operators.truth(run, guard(frame))):
+                        break
+                else:
+                    return None
+            except Undecided as e:
+                raise Stalled from e
+            return body(frame)
+
+        return match_
+
+    # --- loops -------------------------------------------------------------------------------------------------------
+
+    def _do_for(self, node: ast.For) -> Block:
+        source, target = self.expression(node.iter), self.target(node.target)
+        body = self.block(node.body)
+        orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
+        is_temporary = isinstance(node.iter, ast.Call)
+
+        def loop(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            value = source(frame)
+            marked = run.leaves
+            try:
+                is_ours = is_temporary and type(value) is Lazy  # nobody else has it
+                for item in value.iterator if is_ours else operators.iterated(run, value):
+                    run.tick()
+                    target(frame, item)
+                    ended = _round(run, frame, body)
+                    if ended is not None:
+                        break
+                else:
+                    ended = orelse(frame)
+            except Undecided as e:
+                raise Stalled from e
+            return run.absorb(frame, BREAK, ended, marked)
+
+        return loop
+
+    def _do_while(self, node: ast.While) -> Block:
+        test, body = self.expression(node.test), self.block(node.body)
+        orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
+
+        def loop(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            marked = run.leaves
+            ended: Ended = None
+            while True:
+                found = test(frame)
+                try:
+                    is_true = operators.truth(run, found)
+                except Undecided as e:
+                    raise Stalled from e
+                if not is_true:
+                    ended = orelse(frame)
+                    break
+                run.tick()
+                ended = _round(run, frame, body)
+                if ended is not None:
+                    break
+            return run.absorb(frame, BREAK, ended, marked)
+
+        return loop
+
+    # --- exceptions --------------------------------------------------------------------------------------------------
+
+    def _do_try(self, node: ast.Try) -> Block:
+        body = self.block(node.body)
+        orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
+        final = self.block(node.finalbody) if node.finalbody else None
+        handlers = [self._handler(each) for each in node.handlers]
+
+        def guarded(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            beginning, raised, marked = run.begin(), run.raised, run.leaves
+            try:
+                ended = body(frame)
+            except Exception as error:
+                if run.leaves > marked or run.raised > raised:
+                    raise Stalled("it may raise before it raises") from error
+                return _handled(frame, handlers, error)
+            finally:
+                run.end(beginning)
+            if run.raised == raised or not handlers:
+                return orelse(frame) if ended is None else ended
+            if ended is not None:
+                raise Stalled("it may raise on the way out")
+            return _perhaps_handled(frame, beginning, handlers, orelse)
+
+        def finished(frame: Frame) -> Ended:
+            try:
+                ended = guarded(frame)
+            except Exception:
+                if final is not None and final(frame) is not None:
+                    raise Barrier("a finally block leaves") from None
+                raise
+            after = final(frame) if final is not None else None
+            return ended if after is None else after
+
+        return finished if final is not None else guarded
+
+    def _handler(self, node: ast.ExceptHandler) -> Handler:
+        kinds = self.expression(node.type) if node.type else None
+        store = self.scope.store(node.name) if node.name else None
+        body = self.block(node.body)
+        name = node.name
+
+        def handle(frame: Frame, error: Any) -> Ended:
+            if store:
+                store(frame, error)
+            ended = body(frame)
+            if name is not None and name in frame:
+                frame[RUN].note(frame)
+                del frame[name]
+            return ended
+
+        return kinds, handle
+
+    def _do_with(self, node: ast.With | ast.AsyncWith) -> Block:
+        parts = [(self.expression(each.context_expr), each.optional_vars) for each in node.items]
+        stores = [self.target(each) if each else None for _, each in parts]
+        body = self.block(node.body)
+
+        def with_(frame: Frame) -> Ended:
+            for (context, _), store in zip(parts, stores, strict=True):
+                value = classes.entered(frame[RUN], context(frame))
+                if store:
+                    store(frame, value)
+            return body(frame)
+
+        return with_
+
+    _do_asyncwith = _do_with
+
+    def _do_classdef(self, node: ast.ClassDef) -> Block:
+        if node.keywords or node.decorator_list:
+            return refusing("it defines a class with a decorator or arguments")
+        made = self._class_members(node)
+        bases, store = [self.expression(each) for each in node.bases], self.scope.store(node.name)
+        name, doc = node.name, ast.get_docstring(node, clean=False)
+
+        def classdef(frame: Frame) -> Ended:
+            annotations: dict[str, Any] = {}
+            namespace: dict[str, Any] = {} if doc is None else {"__doc__": doc}
+            found = tuple(base(frame) for base in bases)
+            for member, annotation, value in made:
+                if annotation is not None:
+                    annotations[member] = annotation(frame)
+                if value is not None:
+                    namespace[member] = value(frame)
+            store(frame, classes.make_class(frame[RUN], name, found, namespace, annotations))
+            return None
+
+        return classdef
+
+    def _class_members(self, node: ast.ClassDef) -> list[tuple[str, Evaluate | None, Evaluate | None]]:
+        made: list[tuple[str, Evaluate | None, Evaluate | None]] = []
+        for each in node.body:
+            match each:
+                case ast.AnnAssign(target=ast.Name(id=member), annotation=annotation, value=value):
+                    made.append((member, self.expression(annotation), self.expression(value) if value else None))
+                case ast.Assign(targets=[ast.Name(id=member)], value=value):
+                    made.append((member, None, self.expression(value)))
+                case ast.Pass() | ast.Expr(value=ast.Constant()):
+                    pass
+                case _:
+                    made.append(("", refusing("it defines a class with code in it"), None))
+        return made
+
+
+Handler = tuple[Evaluate | None, Callable[[Frame, Any], Ended]]
+"""The classes that a handler takes (None: all), and what it does with an exception."""
+
+
+def _round(run: Run, frame: Frame, body: Block) -> Ended:
+    """One round of a loop; None if the loop goes on."""
+    marked = run.leaves
+    ended = run.absorb(frame, CONTINUE, run.settle(body, frame), marked)
+    return None if ended is CONTINUE else ended
+
+
+def _in_place(run: Run, name: str, held: Any, value: Any) -> Any:
+    try:
+        return operators.in_place(run, name, held, value)
+    except Undecided:
+        return operate(run, name, held, value) if type(held) is Unknown else run.unknown(held, value)
+
+
+def _handled(frame: Frame, handlers: list[Handler], error: Exception) -> Ended:
+    for kinds, handle in handlers:
+        if kinds is None or classes.is_caught(frame[RUN], error, kinds(frame)):
+            return handle(frame, error)
+    raise error
+
+
+def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler], orelse: Block) -> Ended:
+    """The body came to its end, but something in it may raise, by what is not known yet."""
+    run: Run = frame[RUN]
+    if any(kinds is None or classes.is_every_error(kinds(frame)) for kinds, _ in handlers):
+        run.gates = beginning.marks.gates  # whatever it raises is caught
+    ways: Block = orelse
+    for _, handle in handlers:
+        ways = _either(beginning, ways, handle)
+    return ways(frame)
+
+
+def _either(beginning: Beginning, first: Block, handle: Callable[[Frame, Any], Ended]) -> Block:
+    def second(frame: Frame) -> Ended:
+        run: Run = frame[RUN]
+        run.blur(beginning)
+        return handle(frame, run.unknown(is_safe=True))
+
+    return lambda frame: frame[RUN].fork(frame, first, second)  # type: ignore[no-any-return]
+
+
+def _first(path: str) -> str:
+    return path.split(".")[0]
+
+
+def _module(name: str) -> types.ModuleType:
+    """A module that was imported already. Raises: Barrier."""
+    module = sys.modules.get(name)
+    if type(module) is not types.ModuleType:
+        raise Barrier(f"it imports {name}, which is not loaded")
+    return module
+

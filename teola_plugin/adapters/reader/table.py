@@ -1,0 +1,232 @@
+"""The table of functions that are known, found by the identity of the function, and how most of them are handled.
+
+    carries   it hands on elements and does not look into them: they may be unknown
+    reads     it looks into its arguments: all of them have to be known, as deep as they go
+    nothing   it only has an effect, such as printing: the framework's own run performs it
+    random    it gives what cannot be foreseen, and never raises
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from teola_plugin.adapters.reader.calling import callback
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Handler,
+    Lazy,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+ORDERED_VIEWS = (type(OrderedDict().keys()), type(OrderedDict().values()), type(OrderedDict().items()))
+
+_FUNCTIONS: dict[int, tuple[Any, Handler]] = {}
+_CLASS_METHODS: dict[tuple[int, str], tuple[Any, Handler]] = {}
+
+
+def register(handler: Handler, *functions: Any) -> None:
+    """Handle calls of these so. A class method of a class written in C is another object each time it is read."""
+    for function in functions:
+        if type(function) is types.BuiltinMethodType and type(function.__self__) is type:
+            _CLASS_METHODS[id(function.__self__), function.__name__] = function.__self__, handler
+        else:
+            _FUNCTIONS[id(function)] = function, handler
+
+
+def registered(function: Any) -> Handler | None:
+    """The handler of this very function."""
+    found = _FUNCTIONS.get(id(function))
+    if found is not None:
+        return found[1] if found[0] is function else None
+    if type(function) is types.BuiltinMethodType:
+        owner = function.__self__
+        method = _CLASS_METHODS.get((id(owner), function.__name__))
+        if method is not None and method[0] is owner:
+            return method[1]
+    return None
+
+
+# --- values --------------------------------------------------------------------------------------------------------------
+
+
+def is_unknown(run: Any, value: Any) -> bool:
+    """As `run.is_unknown`, and for views of a dict, whose content may not be known any more."""
+    kind = type(value)
+    if kind in VIEWS or kind in ORDERED_VIEWS:
+        value = gc.get_referents(value)[0]
+    return bool(run.is_unknown(value))
+
+
+def known(run: Any, *values: Any) -> None:
+    """Raises: Undecided if one of the values, not what is inside of them, is unknown."""
+    for value in values:
+        if is_unknown(run, value):
+            raise Undecided
+
+
+def unknowns(run: Any, *values: Any) -> list[Any]:
+    """What is unknown inside of these. Raises: Barrier if there is an object of somebody else's."""
+    found: list[Any] = []
+    todo, seen = list(values), set[int]()
+    while todo:
+        value = todo.pop()
+        kind = type(value)
+        if is_unknown(run, value):
+            found.append(value)
+        elif kind in (list, tuple, deque, set, frozenset):
+            if id(value) not in seen:
+                seen.add(id(value))
+                todo += value
+        elif isinstance_of(value, dict):
+            if id(value) not in seen:
+                seen.add(id(value))
+                todo += dict.values(value)
+                todo += dict.keys(value)
+        elif isinstance_of(value, Opaque):
+            raise Barrier("it hands on an object that is no plain data")
+    return found
+
+
+class Walk:
+    """An iterator over a container, or over another iterator, that stops being known when its source does."""
+
+    __slots__ = ("_is_lost", "_iterator", "_run", "_source")
+
+    def __init__(self, run: Any, source: Any, iterator: Iterator[Any]) -> None:
+        self._run = run
+        self._source = source
+        self._iterator = iterator
+        self._is_lost = False
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        if self._is_lost or is_unknown(self._run, self._source):
+            raise Undecided
+        try:
+            return next(self._iterator)
+        except Undecided:  # its place is not known
+            self._is_lost = True
+            raise
+
+
+_FINAL = (str, bytes, tuple, range, frozenset)
+
+
+def walked(run: Any, value: Any) -> Iterator[Any]:
+    """The elements of a value, one after the other. Raises: Undecided, TypeError if it has none."""
+    if type(value) is Lazy:
+        return value
+    if type(value) in _FINAL:
+        return iter(value)
+    known(run, value)
+    return Walk(run, value, iter(value))
+
+
+def lazy(run: Any, iterator: Iterator[Any]) -> Lazy:
+    """An iterator for the program."""
+    return Lazy(run, Walk(run, None, iterator))
+
+
+def whole(run: Any, value: Any) -> Any:
+    """A value to be read: what an iterator gives is collected."""
+    if type(value) is not Lazy:
+        return value
+    found = []
+    for each in value:
+        run.tick()
+        found.append(each)
+    return found
+
+
+def unknown_number(value: Any) -> bool:
+    """It is unknown, and a number."""
+    return type(value) is Unknown and value.holds in ("number", "bool")
+
+
+# --- handlers ------------------------------------------------------------------------------------------------------------
+
+
+def nothing(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Handles what only has an effect."""
+    run.elided += 1
+
+
+def random(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Handles what gives another value each time."""
+    return run.unknown(*args, is_safe=True)
+
+
+def carries(function: Callable[..., Any]) -> Handler:
+    """Handles a function that hands on what is inside of its arguments."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        known(run, *args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return handle
+
+
+def reads(function: Callable[..., Any], size: Callable[..., None] | None = None) -> Handler:
+    """Handles a function that looks into its arguments. `size(run, *args, **kwargs)` raises Barrier if that is too much."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        args = tuple([whole(run, each) for each in args])
+        run.require_known(*args, *kwargs.values())
+        known(run, *args)
+        if size is not None:
+            size(run, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return handle
+
+
+def makes_iterator(function: Callable[..., Any], at: int | None = None, keys: tuple[str, ...] = ()) -> Handler:
+    """Handles what makes an iterator of iterators; what is called stands at position `at` or under one of `keys`."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        known(run, *args, *kwargs.values())
+        given = [called(run, each) if i == at else iterated(run, each) for i, each in enumerate(args)]
+        named = {name: called(run, each) if name in keys else each for name, each in kwargs.items()}
+        return lazy(run, iter(function(*given, **named)))
+
+    return handle
+
+
+def iterated(run: Any, value: Any) -> Any:
+    """An argument of what walks iterables: numbers and the like are left as they are."""
+    return walked(run, value) if hasattr(type(value), "__iter__") else value
+
+
+def called(run: Any, value: Any) -> Any:
+    """What C may call for a value of the program; what cannot be called is left as it is, for C to say so."""
+    known(run, value)
+    return callback(run, value) if isinstance_of(value, Opaque) else value
+
+
+def gives(holds: str, function: Callable[..., Any]) -> Handler:
+    """Handles a function of one argument that cannot raise, whatever that is."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and not kwargs and (found := unknowns(run, args[0])):
+            return run.unknown(*found, holds=holds, is_safe=True)
+        run.require_known(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return handle
+
+
+def handled(handler: Handler, name: str) -> Callee:
+    """A function of the reader's, for the program."""
+    return Callee(handler, name)

@@ -1,0 +1,302 @@
+"""Texts made of values of which some may be unknown: formatting, `%`, f-strings, and the methods of str."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds
+from teola_plugin.adapters.reader.table import known, unknowns, whole
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
+
+WORDS = (str, int, float, bool, type(None))
+
+
+def readable(run: Any, *values: Any) -> list[Any]:
+    """What is unknown inside of the values when they are shown: errors that the program did not make, too."""
+    if all(type(value) in WORDS for value in values):
+        return []
+    found = unknowns(run, *values)
+    todo = list(values)
+    for value in todo:
+        if isinstance_of(value, BaseException) and not run.is_own_exception(value):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            todo += value
+        elif type(value) is dict:
+            todo += value.values()
+        elif type(value) not in WORDS and not found:
+            _only_shown(run, value)
+    return found
+
+
+def _only_shown(run: Any, value: Any) -> None:
+    run.require_known(value)
+    if type(value) is Lazy:
+        raise Barrier("it shows an iterator")
+
+
+def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
+    """What str, repr or ascii give for a value; they raise for none."""
+    if type(value) is str:
+        bounds.characters(run, len(value))
+        return convert(value)
+    if found := readable(run, value):
+        return run.unknown(*found, holds="text", is_safe=True)
+    return convert(value)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
+
+
+def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
+    """A part of an f-string: `{value!conversion:spec}`."""
+    if conversion:
+        value = text_of(run, _CONVERSIONS[conversion], value)
+    known(run, spec)
+    if type(value) is str and not spec:
+        return value
+    if not spec:
+        return text_of(run, format, value)
+    if readable(run, value):
+        raise Undecided
+    bounds.spec(spec)
+    return format(value, spec)
+
+
+def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The function `format`."""
+    if kwargs or not 1 <= len(args) <= 2:
+        raise TypeError("format() takes one or two arguments")
+    return formatted(run, args[0], args[1] if len(args) == 2 else "", "")
+
+
+# --- % -------------------------------------------------------------------------------------------------------------------
+
+_PERCENT = re.compile(r"%(\((?P<name>[^()]*)\))?[-+ #0]*(?P<width>\*|\d+)?(\.(?P<digits>\*|\d*))?[hlL]?(?P<kind>.)", re.DOTALL)
+
+
+def percent(run: Any, a: Any, b: Any) -> Any:
+    """`a % b` of a text or bytes."""
+    known(run, a, b)
+    if type(a) is bytes:
+        run.require_known(b)
+    wanted = [each for each in _PERCENT.finditer(a if type(a) is str else a.decode("latin-1")) if each["kind"] != "%"]
+    if any(each["width"] == "*" or each["digits"] == "*" for each in wanted):
+        raise Barrier("it formats with a width that is computed")
+    if any(len(each[part] or "") > 4 for each in wanted for part in ("width", "digits")):
+        raise Barrier("it formats with a great width")
+    found = readable(run, *(b if type(b) is tuple else (b,)))
+    if found:
+        return run.unknown(*found, holds="text", is_safe=_always_formats(wanted, b))
+    made = a % b
+    bounds.characters(run, len(made))
+    return made
+
+
+def _always_formats(wanted: list[re.Match[str]], b: Any) -> bool:
+    """Nothing that the unknown values may be makes it fail."""
+    if any(each["kind"] not in "sra" for each in wanted):
+        return False
+    if type(b) is dict:
+        return all(each["name"] is not None and each["name"] in b for each in wanted)
+    if any(each["name"] is not None for each in wanted):
+        return False
+    return len(wanted) == (len(b) if type(b) is tuple else 1)
+
+
+# --- str.format ----------------------------------------------------------------------------------------------------------
+
+_PLAIN_FIELDS = (list, tuple, dict, str, int, float, bool, type(None))
+
+
+def format_text(run: Any, template: str, args: Arguments, kwargs: Any) -> Any:
+    """`template.format(*args, **kwargs)`, `kwargs` being any mapping that is plain."""
+    known(run, kwargs)
+    fields = _fields(template)
+    if any("{" in spec or any(c in name for c in ".[") for name, spec, _ in fields):
+        run.require_known(*args, *kwargs.values())
+        if any(type(each) not in _PLAIN_FIELDS for each in (*args, *kwargs.values())):
+            raise Barrier("it formats a text with fields of objects")
+        for _, spec, _ in fields:
+            bounds.spec(spec)
+            if "{" in spec:
+                raise Barrier("it formats with a width that is computed")
+        return template.format(*args, **kwargs)
+    used = _used(fields, args, kwargs)
+    if used is None:
+        return template.format(*args, **kwargs)  # raises what it raises
+    parts = [formatted(run, value, spec, conversion) for value, (_, spec, conversion) in zip(used, fields, strict=True)]
+    if found := [part for part in parts if type(part) is Unknown]:
+        return run.unknown(*found, holds="text", is_safe=True)
+    bounds.characters(run, sum(map(len, parts)) + len(template))
+    shown = iter(parts)
+    return "".join(
+        literal + (next(shown) if name is not None else "")
+        for literal, name, _, _ in string.Formatter().parse(template)
+    )
+
+
+def _fields(template: str) -> list[tuple[str, str, str]]:
+    """Name, specification and conversion of each field. Raises: ValueError."""
+    found = string.Formatter().parse(template)
+    return [(name, spec or "", conversion or "") for _, name, spec, conversion in found if name is not None]
+
+
+def _used(fields: list[tuple[str, str, str]], args: Arguments, kwargs: Any) -> list[Any] | None:
+    """The values of the fields, in order; None if one is missing or the template is wrong."""
+    used, automatic = list[Any](), 0
+    for name, _, conversion in fields:
+        if conversion not in ("", "s", "r", "a"):
+            return None
+        if name == "":
+            name, automatic = str(automatic), automatic + 1
+        elif name.isdecimal() and automatic:
+            return None
+        if name.isdecimal():
+            if int(name) >= len(args):
+                return None
+            used.append(args[int(name)])
+        elif name in kwargs:
+            used.append(kwargs[name])
+        else:
+            return None
+    if automatic and any(name.isdecimal() for name, _, _ in fields):
+        return None
+    return used
+
+
+# --- methods -------------------------------------------------------------------------------------------------------------
+
+_GIVES = {
+    "text": "capitalize casefold center expandtabs join ljust lower lstrip removeprefix removesuffix replace rjust rstrip "
+            "strip swapcase title translate upper zfill format format_map",
+    "texts": "split rsplit splitlines",
+    "bool": "endswith isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace "
+            "istitle isupper startswith",
+    "number": "count find rfind index rindex",
+    "any": "encode partition rpartition maketrans",
+}  # fmt: skip
+GIVES: dict[str, str] = {name: holds for holds, names in _GIVES.items() for name in names.split()}
+"""By the name of a method of str: what kind of value it gives."""
+
+_SAFE_WITH_TEXTS = frozenset("count endswith find lstrip removeprefix removesuffix replace rfind rstrip startswith strip".split())
+_MAY_RAISE = frozenset("encode index rindex format format_map translate maketrans join".split())
+_PADS = frozenset("center ljust rjust zfill expandtabs".split())
+
+
+def text_method(run: Any, value: str, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A call of a method of str."""
+    if name == "join":
+        return _join(run, value, args, kwargs)
+    if name == "format":
+        return format_text(run, value, args, kwargs)
+    if name == "format_map" and len(args) == 1 and not kwargs:
+        return _format_map(run, value, args[0])
+    if name == "replace" and len(args) >= 2:
+        return _replace(run, value, args, kwargs)
+    try:
+        known(run, *args)
+        run.require_known(*args, *kwargs.values())
+    except Undecided:
+        return _unknown_arguments(run, value, name, args, kwargs)
+    _bound(run, value, name, args, kwargs)
+    return getattr(value, name)(*args, **kwargs)
+
+
+def _bound(run: Any, value: str, name: str, args: Arguments, kwargs: dict[str, Any]) -> None:
+    size = len(value)
+    if name in _PADS:
+        width = args[0] if args else kwargs.get("tabsize", 8)
+        if type(width) is int:
+            size = max(size, width * max(1, value.count("\t")) + size)
+    elif name == "translate" and args and type(args[0]) is dict:
+        size *= max((len(each) for each in args[0].values() if type(each) is str), default=1)
+    bounds.characters(run, size)
+
+
+def _unknown_arguments(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A call of a method of a text of which something is unknown."""
+    shown = [value, *args]
+    is_safe = name in _SAFE_WITH_TEXTS and not kwargs and all(is_text(each) for each in args[:2])
+    if len(args) > 2 and is_safe:
+        is_safe = all(type(each) is int or each is None for each in args[2:])
+    return run.unknown(*shown, *kwargs.values(), holds=GIVES[name], is_safe=is_safe)
+
+
+def is_text(value: Any) -> bool:
+    """It is a text, known or not."""
+    return type(value) is str or (type(value) is Unknown and value.holds == "text")
+
+
+def _replace(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    old, new = args[0], args[1]
+    if type(old) is str and is_text(new) and len(args) == 2 and not kwargs:
+        times = value.count(old)
+        if type(new) is Unknown:
+            return run.unknown(new, holds="text", is_safe=True) if times else value
+        bounds.characters(run, len(value) + times * max(0, len(new) - len(old)))
+        return value.replace(old, new)
+    try:
+        run.require_known(*args)
+        known(run, *args)
+    except Undecided:
+        return _unknown_arguments(run, value, "replace", args, kwargs)
+    if type(old) is str and type(new) is str:
+        bounds.characters(run, len(value) + value.count(old) * max(0, len(new) - len(old)))
+    return value.replace(*args, **kwargs)
+
+
+def _join(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return value.join(*args, **kwargs)
+    if type(args[0]) is Unknown and args[0].holds == "texts":
+        return run.unknown(args[0], holds="text", is_safe=True)
+    known(run, args[0])
+    if isinstance_of(args[0], Opaque):
+        raise Barrier("it joins an object that is no plain data")
+    elements = list(whole(run, args[0]))
+    missing = [each for each in elements if not is_text(each)]
+    unknown = [each for each in elements if type(each) is Unknown]
+    if any(isinstance_of(each, Opaque) for each in missing):
+        raise Barrier("it joins objects that are no plain data")
+    if any(type(each) is not Unknown for each in missing):
+        return value.join(each for each in elements if type(each) is not Unknown)  # raises a TypeError
+    if unknown:
+        return run.unknown(*unknown, holds="text", is_safe=not missing)
+    bounds.characters(run, sum(map(len, elements)) + len(value) * len(elements))
+    run.tick(1 + len(elements) // 50)
+    return value.join(elements)
+
+
+def _format_map(run: Any, value: str, mapping: Any) -> Any:
+    if isinstance_of(mapping, Opaque) or not isinstance_of(mapping, dict):
+        raise Barrier("it formats with a mapping that is no plain dict")
+    known(run, mapping)
+    if type(mapping) is not dict:
+        run.require_known(mapping)
+        run.touch(mapping)  # a missing key may be added to a defaultdict
+        if any(spec or any(c in name for c in ".[") for name, spec, _ in _fields(value)):
+            raise Barrier("it formats a text with fields of objects")
+        return value.format_map(mapping)
+    return format_text(run, value, (), mapping)
+
+
+def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A call of a method of a text that is unknown."""
+    args = tuple([whole(run, each) for each in args])
+    operands = [value, *args, *kwargs.values()]
+    if name not in GIVES:
+        raise Undecided
+    if name in _MAY_RAISE:
+        is_safe = name == "join" and len(args) == 1 and type(args[0]) is list and all(map(is_text, args[0]))
+        return run.unknown(*operands, holds=GIVES[name], is_safe=is_safe)
+    if unknowns(run, *args, *kwargs.values()):
+        found: Unknown = _unknown_arguments(run, value, name, args, kwargs)
+        return found
+    if name in _PADS:
+        return run.unknown(*operands, holds="text")
+    getattr("", name)(*args, **kwargs)  # raises where these arguments do with any text
+    return run.unknown(value, holds=GIVES[name], is_safe=True)
