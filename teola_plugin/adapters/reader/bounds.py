@@ -53,7 +53,7 @@ def spec(text: str) -> None:
         raise Barrier("it formats with a great width")
 
 
-# --- regular expressions -------------------------------------------------------------------------------------------------
+# --- regular expressions ---------------------------------------------------------------------------------------------
 
 _REPEATS = (regex.MAX_REPEAT, regex.MIN_REPEAT, regex.POSSESSIVE_REPEAT)
 

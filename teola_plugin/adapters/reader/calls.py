@@ -149,6 +149,9 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return classes.call_object(run, callee, args, kwargs)
 
 
+calling.install(call)
+
+
 def call_site(run: Run, callee: Any, arguments: Callable[[], Given]) -> Any:
     """The value of a call expression."""
     args, kwargs = arguments()

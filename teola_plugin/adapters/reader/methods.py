@@ -23,6 +23,7 @@ from teola_plugin.adapters.reader.table import (
     lazy,
     walked,
     whole,
+    words,
 )
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
 
@@ -32,79 +33,75 @@ unknown_field = unknowns.unknown_field
 HASHES = tuple({type(make()) for make in (hashlib.md5, hashlib.sha1, hashlib.sha256)})
 
 
-def _words(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
-_DICT_READ = _words("get items keys values copy")
-_SET_READ = _words("copy difference intersection issubset issuperset isdisjoint symmetric_difference union")
+_DICT_READ = words("get items keys values copy")
+_SET_READ = words("copy difference intersection issubset issuperset isdisjoint symmetric_difference union")
 _DATE_READ = "isoformat strftime weekday isoweekday isocalendar replace timetuple toordinal ctime"
 
 READ: dict[type, frozenset[str]] = {
     str: frozenset(texts.GIVES),
-    bytes: _words("decode hex split strip lstrip rstrip startswith endswith find join replace lower upper splitlines "
+    bytes: words("decode hex split strip lstrip rstrip startswith endswith find join replace lower upper splitlines "
                   "count index rfind partition rpartition isdigit isalpha removeprefix removesuffix"),
-    int: _words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
-    bool: _words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
-    float: _words("is_integer as_integer_ratio hex conjugate"),
-    complex: _words("conjugate"),
-    list: _words("count index copy"),
-    tuple: _words("count index"),
+    int: words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
+    bool: words("bit_length bit_count to_bytes as_integer_ratio conjugate"),
+    float: words("is_integer as_integer_ratio hex conjugate"),
+    complex: words("conjugate"),
+    list: words("count index copy"),
+    tuple: words("count index"),
     dict: _DICT_READ,
     OrderedDict: _DICT_READ,
     defaultdict: _DICT_READ,
-    Counter: _DICT_READ | _words("most_common elements total"),
+    Counter: _DICT_READ | words("most_common elements total"),
     set: _SET_READ,
     frozenset: _SET_READ,
-    deque: _words("count index copy"),
-    range: _words("index count"),
-    slice: _words("indices"),
-    re.Pattern: _words("match search findall finditer fullmatch split sub subn"),
-    re.Match: _words("group groups groupdict span start end expand"),
-    datetime.datetime: _words(_DATE_READ + " date time timetz timestamp utctimetuple utcoffset tzname dst"),
-    datetime.date: _words(_DATE_READ),
-    datetime.time: _words("isoformat strftime replace utcoffset tzname dst"),
-    datetime.timedelta: _words("total_seconds"),
-    datetime.timezone: _words("utcoffset tzname dst"),
-    decimal.Decimal: _words("quantize normalize to_integral_value is_nan is_zero is_finite is_infinite is_signed "
+    deque: words("count index copy"),
+    range: words("index count"),
+    slice: words("indices"),
+    re.Pattern: words("match search findall finditer fullmatch split sub subn"),
+    re.Match: words("group groups groupdict span start end expand"),
+    datetime.datetime: words(_DATE_READ + " date time timetz timestamp utctimetuple utcoffset tzname dst"),
+    datetime.date: words(_DATE_READ),
+    datetime.time: words("isoformat strftime replace utcoffset tzname dst"),
+    datetime.timedelta: words("total_seconds"),
+    datetime.timezone: words("utcoffset tzname dst"),
+    decimal.Decimal: words("quantize normalize to_integral_value is_nan is_zero is_finite is_infinite is_signed "
                             "as_tuple as_integer_ratio copy_abs sqrt"),
-    Fraction: _words("limit_denominator as_integer_ratio"),
-    **dict.fromkeys(HASHES, _words("hexdigest digest copy")),
-    **dict.fromkeys((*VIEWS, *ORDERED_VIEWS), _words("isdisjoint")),
+    Fraction: words("limit_denominator as_integer_ratio"),
+    **dict.fromkeys(HASHES, words("hexdigest digest copy")),
+    **dict.fromkeys((*VIEWS, *ORDERED_VIEWS), words("isdisjoint")),
 }  # fmt: skip
 
 _LIST_WRITE = "append extend insert pop remove clear reverse"
 _DICT_WRITE = "update pop popitem setdefault clear"
 WRITE: dict[type, frozenset[str]] = {
-    list: _words(_LIST_WRITE + " sort"),
-    dict: _words(_DICT_WRITE),
-    OrderedDict: _words(_DICT_WRITE + " move_to_end"),
-    defaultdict: _words(_DICT_WRITE),
-    Counter: _words(_DICT_WRITE + " subtract"),
-    set: _words("add discard remove pop clear update difference_update intersection_update "
+    list: words(_LIST_WRITE + " sort"),
+    dict: words(_DICT_WRITE),
+    OrderedDict: words(_DICT_WRITE + " move_to_end"),
+    defaultdict: words(_DICT_WRITE),
+    Counter: words(_DICT_WRITE + " subtract"),
+    set: words("add discard remove pop clear update difference_update intersection_update "
                 "symmetric_difference_update"),
-    deque: _words(_LIST_WRITE + " appendleft extendleft popleft rotate"),
-    **dict.fromkeys(HASHES, _words("update")),
+    deque: words(_LIST_WRITE + " appendleft extendleft popleft rotate"),
+    **dict.fromkeys(HASHES, words("update")),
 }  # fmt: skip
 
 FIELDS: dict[type, frozenset[str]] = {
-    int: _words("real imag numerator denominator"),
-    bool: _words("real imag numerator denominator"),
-    float: _words("real imag"),
-    complex: _words("real imag"),
-    range: _words("start stop step"),
-    slice: _words("start stop step"),
-    deque: _words("maxlen"),
-    re.Pattern: _words("pattern flags groups groupindex"),
-    re.Match: _words("string pos endpos lastindex lastgroup re"),
-    datetime.datetime: _words("year month day hour minute second microsecond tzinfo fold"),
-    datetime.date: _words("year month day"),
-    datetime.time: _words("hour minute second microsecond tzinfo fold"),
-    datetime.timedelta: _words("days seconds microseconds"),
-    decimal.Decimal: _words("real imag"),
-    Fraction: _words("numerator denominator real imag"),
-    uuid.UUID: _words("hex int bytes urn version variant fields time node"),
-    **dict.fromkeys(HASHES, _words("name digest_size block_size")),
+    int: words("real imag numerator denominator"),
+    bool: words("real imag numerator denominator"),
+    float: words("real imag"),
+    complex: words("real imag"),
+    range: words("start stop step"),
+    slice: words("start stop step"),
+    deque: words("maxlen"),
+    re.Pattern: words("pattern flags groups groupindex"),
+    re.Match: words("string pos endpos lastindex lastgroup re"),
+    datetime.datetime: words("year month day hour minute second microsecond tzinfo fold"),
+    datetime.date: words("year month day"),
+    datetime.time: words("hour minute second microsecond tzinfo fold"),
+    datetime.timedelta: words("days seconds microseconds"),
+    decimal.Decimal: words("real imag"),
+    Fraction: words("numerator denominator real imag"),
+    uuid.UUID: words("hex int bytes urn version variant fields time node"),
+    **dict.fromkeys(HASHES, words("name digest_size block_size")),
 }
 
 
@@ -132,7 +129,7 @@ def _field_value(value: Any, name: str) -> Any:
     return dict(found) if type(found) is types.MappingProxyType else found
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------------
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 
 def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -154,7 +151,8 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
 
 
 def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    args = tuple([whole(run, each) for each in args])
+    if type(value) in (set, frozenset, bytes, *VIEWS):
+        args = tuple([whole(run, each) for each in args])
     known(run, *args)
     run.require_known(*args, *kwargs.values())
     if type(value) in (list, tuple, deque) and name in ("count", "index"):
@@ -210,9 +208,9 @@ _SPECIAL: dict[tuple[type, str], _Method] = {
 }
 
 
-# --- changes -------------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
-_CANNOT_RAISE = _words("append appendleft clear reverse")
+_CANNOT_RAISE = words("append appendleft clear reverse")
 
 
 def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -235,8 +233,9 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
         return None
     if name in ("clear", "reverse") and not args and not kwargs:
         return None
-    if name in ("extend", "update") and len(args) == 1 and not kwargs and type(args[0]) in (list, tuple, dict):
-        if name == "extend" or (type(args[0]) is kind is dict):
+    if name in ("extend", "update") and len(args) == 1 and not kwargs:
+        given = type(args[0])
+        if given is kind or (name == "extend" and given is tuple):
             return None
     if name in ("add", "discard") and len(args) == 1 and type(args[0]) in (str, int, bool, float, type(None)):
         return None
@@ -269,7 +268,7 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
         _comparable(run, value)
     if kind is Counter and name in ("update", "subtract"):
         run.require_known(value)
-    given = tuple([whole(run, each) for each in args])
+    given = tuple([whole(run, each) for each in args]) if kind in (set, Counter) else args
     known(run, *given)
     run.require_known(*given, *kwargs.values())
     return getattr(value, name)(*given, **kwargs)

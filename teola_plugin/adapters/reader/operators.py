@@ -1,4 +1,7 @@
-"""Operators over values of which some may be unknown: what CPython gives, `Unknown`, or `Undecided` / `Barrier` raised."""
+"""Operators over values of which some may be unknown.
+
+They give what CPython gives, or `Unknown`, or raise `Undecided` or `Barrier`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ REUSED = (int, float, complex, str, bytes, tuple, frozenset, range, bool, type(N
 ATOMS = (int, float, bool, complex, str, bytes, type(None))
 
 
-# --- arithmetic ----------------------------------------------------------------------------------------------------------
+# --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
 def binary(run: Any, name: str, a: Any, b: Any) -> Any:
@@ -79,9 +82,8 @@ def _bound_numbers(name: str, a: Any, b: Any) -> None:
 def _bound(run: Any, name: str, a: Any, b: Any) -> None:
     if name == "*":
         for one, two in ((a, b), (b, a)):
-            if type(one) in SEQUENCES or type(one) is deque:
-                if type(two) in (int, bool):
-                    bounds.items(run, len(one) * max(0, two))
+            if (type(one) in SEQUENCES or type(one) is deque) and type(two) in (int, bool):
+                bounds.items(run, len(one) * max(0, two))
     elif name == "+":
         if type(a) in SEQUENCES and type(a) is type(b):
             size = len(a) + len(b)
@@ -160,7 +162,7 @@ def _in_place_operand(run: Any, name: str, a: Any, b: Any) -> Any:
     return b
 
 
-# --- comparisons ---------------------------------------------------------------------------------------------------------
+# --- comparisons -----------------------------------------------------------------------------------------------------
 
 
 def compare(run: Any, name: str, a: Any, b: Any) -> Any:
@@ -320,7 +322,7 @@ def _opaque_truth(value: Opaque) -> bool:
     return bool(value)
 
 
-# --- items ---------------------------------------------------------------------------------------------------------------
+# --- items -----------------------------------------------------------------------------------------------------------
 
 
 def subscript(run: Any, held: Any, at: Any) -> Any:
@@ -368,7 +370,7 @@ def _all_texts(held: Any) -> bool:
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """`held[at] = value`."""
     _before_change(run, held)
-    if is_unknown(run, held) or is_unknown(run, at) or is_unknown(run, value) and type(at) is slice:
+    if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
         _lose(run, held, at)
         return
     try:

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.table import known, unknown_number, walked, whole
+from teola_plugin.adapters.reader.table import collected, known, unknown_number
 from teola_plugin.adapters.reader.values import Arguments, Handler, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
@@ -31,7 +31,7 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """The function `sorted`."""
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
-    return ordered(run, list(walked(run, args[0])), kwargs)
+    return ordered(run, collected(run, args[0]), kwargs)
 
 
 def extreme(function: Any) -> Handler:
@@ -42,7 +42,7 @@ def extreme(function: Any) -> Handler:
         known(run, *(args if len(args) == 1 else ()))
         if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise TypeError("wrong arguments")
-        elements = list(walked(run, args[0])) if len(args) == 1 else list(args)
+        elements = collected(run, args[0]) if len(args) == 1 else list(args)
         run.tick(1 + len(elements) // 10)
         by = kwargs.get("key")
         known(run, by)
@@ -73,9 +73,7 @@ def _best(run: Any, elements: list[Any], by: Any, is_better: Any) -> Any:
     if unsure and len(elements) > 1:
         numbers = [*unsure, best] if type(best) is not Unknown else unsure
         is_safe = all(unknown_number(each) or type(each) in (int, float, bool) for each in numbers)
-        all_numbers = by is None and all(
-            unknown_number(each) or type(each) in (int, float, bool) for each in elements
-        )
+        all_numbers = by is None and all(unknown_number(each) or type(each) in (int, float, bool) for each in elements)
         is_safe = is_safe and (all_numbers or by is not None) and all(unknown_number(each) for each in unsure)
         return run.unknown(*unsure, holds="number" if all_numbers else "any", is_safe=is_safe)
     return found
@@ -85,7 +83,7 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """The function `sum`."""
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
-    elements = list(whole(run, args[0]) if not isinstance(args[0], list) else walked(run, args[0]))
+    elements = collected(run, args[0])
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
     known(run, args[0], start)
     run.tick(1 + len(elements) // 10)

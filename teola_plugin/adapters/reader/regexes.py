@@ -107,4 +107,3 @@ def escaped(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         return run.unknown(args[0], holds="text", is_safe=True)
     run.require_known(*args)
     return re.escape(*args, **kwargs)
-

@@ -1,19 +1,21 @@
 """The table of functions that are known, found by the identity of the function, and how most of them are handled.
 
-    carries   it hands on elements and does not look into them: they may be unknown
-    reads     it looks into its arguments: all of them have to be known, as deep as they go
-    nothing   it only has an effect, such as printing: the framework's own run performs it
-    random    it gives what cannot be foreseen, and never raises
+carries   it hands on elements and does not look into them: they may be unknown
+reads     it looks into its arguments: all of them have to be known, as deep as they go
+nothing   it only has an effect, such as printing: the framework's own run performs it
+random    it gives what cannot be foreseen, and never raises
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from teola_plugin.adapters.reader import bounds
 from teola_plugin.adapters.reader.calling import callback
 from teola_plugin.adapters.reader.values import (
     Arguments,
@@ -30,24 +32,37 @@ from teola_plugin.adapters.reader.values import (
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 ORDERED_VIEWS = (type(OrderedDict().keys()), type(OrderedDict().values()), type(OrderedDict().items()))
 
-_FUNCTIONS: dict[int, tuple[Any, Handler]] = {}
+
+def words(names: str) -> frozenset[str]:
+    """A set of names."""
+    return frozenset(names.split())
+
+
+_FUNCTIONS: dict[int, tuple[Any, Handler, types.CodeType | None]] = {}
 _CLASS_METHODS: dict[tuple[int, str], tuple[Any, Handler]] = {}
 
 
 def register(handler: Handler, *functions: Any) -> None:
-    """Handle calls of these so. A class method of a class written in C is another object each time it is read."""
+    """Handle calls of these so. What somebody has put in the place of a function of the standard library is left out.
+
+    A class method of a class written in C is another object each time it is read.
+    """
     for function in functions:
+        code = function.__code__ if type(function) is types.FunctionType else None
+        if code is not None and function.__globals__.get("__name__", "").split(".")[0] not in sys.stdlib_module_names:
+            continue
         if type(function) is types.BuiltinMethodType and type(function.__self__) is type:
             _CLASS_METHODS[id(function.__self__), function.__name__] = function.__self__, handler
         else:
-            _FUNCTIONS[id(function)] = function, handler
+            _FUNCTIONS[id(function)] = function, handler, code
 
 
 def registered(function: Any) -> Handler | None:
-    """The handler of this very function."""
+    """The handler of this very function, if nobody has changed its code."""
     found = _FUNCTIONS.get(id(function))
     if found is not None:
-        return found[1] if found[0] is function else None
+        is_same = found[0] is function and (found[2] is None or function.__code__ is found[2])
+        return found[1] if is_same else None
     if type(function) is types.BuiltinMethodType:
         owner = function.__self__
         method = _CLASS_METHODS.get((id(owner), function.__name__))
@@ -56,7 +71,7 @@ def registered(function: Any) -> Handler | None:
     return None
 
 
-# --- values --------------------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 def is_unknown(run: Any, value: Any) -> bool:
@@ -114,6 +129,7 @@ class Walk:
     def __next__(self) -> Any:
         if self._is_lost or is_unknown(self._run, self._source):
             raise Undecided
+        self._run.tick()
         try:
             return next(self._iterator)
         except Undecided:  # its place is not known
@@ -121,6 +137,7 @@ class Walk:
             raise
 
 
+_MANY = 10_000
 _FINAL = (str, bytes, tuple, range, frozenset)
 
 
@@ -128,7 +145,7 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
     """The elements of a value, one after the other. Raises: Undecided, TypeError if it has none."""
     if type(value) is Lazy:
         return value
-    if type(value) in _FINAL:
+    if type(value) in _FINAL and len(value) < _MANY:
         return iter(value)
     known(run, value)
     return Walk(run, value, iter(value))
@@ -137,6 +154,13 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
 def lazy(run: Any, iterator: Iterator[Any]) -> Lazy:
     """An iterator for the program."""
     return Lazy(run, Walk(run, None, iterator))
+
+
+def collected(run: Any, value: Any) -> list[Any]:
+    """All elements of a value. Raises: Undecided, Barrier, TypeError."""
+    if hasattr(type(value), "__len__") and not isinstance_of(value, Opaque) and type(value) is not Unknown:
+        bounds.items(run, len(value))
+    return list(walked(run, value))
 
 
 def whole(run: Any, value: Any) -> Any:
@@ -155,7 +179,7 @@ def unknown_number(value: Any) -> bool:
     return type(value) is Unknown and value.holds in ("number", "bool")
 
 
-# --- handlers ------------------------------------------------------------------------------------------------------------
+# --- handlers --------------------------------------------------------------------------------------------------------
 
 
 def nothing(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -178,13 +202,17 @@ def carries(function: Callable[..., Any]) -> Handler:
     return handle
 
 
-def reads(function: Callable[..., Any], size: Callable[..., None] | None = None) -> Handler:
-    """Handles a function that looks into its arguments. `size(run, *args, **kwargs)` raises Barrier if that is too much."""
+def reads(function: Callable[..., Any], *, collects: bool = False, size: Callable[..., None] | None = None) -> Handler:
+    """Handles a function that looks into its arguments.
+
+    `collects`: it takes iterators. `size(run, *args, **kwargs)` raises Barrier if it would compute too much.
+    """
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        args = tuple([whole(run, each) for each in args])
+        if collects:
+            args = tuple([whole(run, each) for each in args])
+        known(run, *args, *kwargs.values())
         run.require_known(*args, *kwargs.values())
-        known(run, *args)
         if size is not None:
             size(run, *args, **kwargs)
         return function(*args, **kwargs)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds
-from teola_plugin.adapters.reader.table import known, unknowns, whole
+from teola_plugin.adapters.reader.table import known, unknowns, whole, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
 
-WORDS = (str, int, float, bool, type(None))
+_SHOWN = (str, int, float, bool, type(None))
 
 
 def readable(run: Any, *values: Any) -> list[Any]:
     """What is unknown inside of the values when they are shown: errors that the program did not make, too."""
-    if all(type(value) in WORDS for value in values):
+    if all(type(value) in _SHOWN for value in values):
         return []
     found = unknowns(run, *values)
     todo = list(values)
@@ -27,7 +27,7 @@ def readable(run: Any, *values: Any) -> list[Any]:
             todo += value
         elif type(value) is dict:
             todo += value.values()
-        elif type(value) not in WORDS and not found:
+        elif type(value) not in _SHOWN and not found:
             _only_shown(run, value)
     return found
 
@@ -73,9 +73,11 @@ def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return formatted(run, args[0], args[1] if len(args) == 2 else "", "")
 
 
-# --- % -------------------------------------------------------------------------------------------------------------------
+# --- % ---------------------------------------------------------------------------------------------------------------
 
-_PERCENT = re.compile(r"%(\((?P<name>[^()]*)\))?[-+ #0]*(?P<width>\*|\d+)?(\.(?P<digits>\*|\d*))?[hlL]?(?P<kind>.)", re.DOTALL)
+_PERCENT = re.compile(
+    r"%(\((?P<name>[^()]*)\))?[-+ #0]*(?P<width>\*|\d+)?(\.(?P<digits>\*|\d*))?[hlL]?(?P<kind>.)", re.DOTALL
+)
 
 
 def percent(run: Any, a: Any, b: Any) -> Any:
@@ -107,7 +109,7 @@ def _always_formats(wanted: list[re.Match[str]], b: Any) -> bool:
     return len(wanted) == (len(b) if type(b) is tuple else 1)
 
 
-# --- str.format ----------------------------------------------------------------------------------------------------------
+# --- str.format ------------------------------------------------------------------------------------------------------
 
 _PLAIN_FIELDS = (list, tuple, dict, str, int, float, bool, type(None))
 
@@ -168,11 +170,11 @@ def _used(fields: list[tuple[str, str, str]], args: Arguments, kwargs: Any) -> l
     return used
 
 
-# --- methods -------------------------------------------------------------------------------------------------------------
+# --- methods ---------------------------------------------------------------------------------------------------------
 
 _GIVES = {
-    "text": "capitalize casefold center expandtabs join ljust lower lstrip removeprefix removesuffix replace rjust rstrip "
-            "strip swapcase title translate upper zfill format format_map",
+    "text": "capitalize casefold center expandtabs join ljust lower lstrip removeprefix removesuffix replace rjust "
+            "rstrip strip swapcase title translate upper zfill format format_map",
     "texts": "split rsplit splitlines",
     "bool": "endswith isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace "
             "istitle isupper startswith",
@@ -182,9 +184,9 @@ _GIVES = {
 GIVES: dict[str, str] = {name: holds for holds, names in _GIVES.items() for name in names.split()}
 """By the name of a method of str: what kind of value it gives."""
 
-_SAFE_WITH_TEXTS = frozenset("count endswith find lstrip removeprefix removesuffix replace rfind rstrip startswith strip".split())
-_MAY_RAISE = frozenset("encode index rindex format format_map translate maketrans join".split())
-_PADS = frozenset("center ljust rjust zfill expandtabs".split())
+_SAFE_WITH_TEXTS = words("count endswith find lstrip removeprefix removesuffix replace rfind rstrip startswith strip")
+_MAY_RAISE = words("encode index rindex format format_map translate maketrans join")
+_PADS = words("center ljust rjust zfill expandtabs")
 
 
 def text_method(run: Any, value: str, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import typing
 from typing import Any
 
 from teola_plugin.adapters.reader import texts
+from teola_plugin.adapters.reader.table import words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Undecided, Unknown
 
 _MESSAGE_FIELDS: dict[str, str] = {
@@ -16,9 +17,10 @@ _MESSAGE_FIELDS: dict[str, str] = {
     "additional_kwargs": "any", "usage_metadata": "any", "id": "any", "name": "any", "type": "text",
 }  # fmt: skip
 
-_CHANGING = frozenset(
-    "append extend insert pop remove clear reverse sort update popitem setdefault add discard appendleft extendleft popleft "
-    "rotate move_to_end subtract difference_update intersection_update symmetric_difference_update".split()
+_CHANGING = words(
+    "append extend insert pop remove clear reverse sort update popitem setdefault add discard "
+    "appendleft extendleft popleft "
+    "rotate move_to_end subtract difference_update intersection_update symmetric_difference_update"
 )
 
 
@@ -68,11 +70,11 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     return run.unknown(value, holds=declared, is_safe=True)
 
 
-# --- annotations ---------------------------------------------------------------------------------------------------------
+# --- annotations -----------------------------------------------------------------------------------------------------
 
 
 def field_of(cls: type, name: str) -> str | type | None:
-    """What a declared field of a pydantic model or a dataclass holds; None if there is none, or code stands before it."""
+    """What a declared field of a pydantic model or a dataclass holds; None if there is none, or code may run."""
     mro = type.__dict__["__mro__"].__get__(cls)
     for each in mro:
         own = type.__dict__["__dict__"].__get__(each)

@@ -1,0 +1,55 @@
+"""The functions that are known, found by identity: `native_of`."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import methods, natives_async, natives_builtins, natives_frameworks, natives_library
+from teola_plugin.adapters.reader.table import known, registered
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Unknown
+
+__all__ = ["native_of", "natives_async", "natives_builtins", "natives_library"]
+
+
+def native_of(obj: Any) -> Handler | None:
+    """How a call of this very object is handled; None if it is not known."""
+    handler = registered(obj)
+    if handler is not None:
+        return handler
+    kind = type(obj)
+    if kind is types.BuiltinMethodType:
+        return _bound(obj)
+    if kind is types.MethodDescriptorType:
+        return _unbound(obj)
+    if kind is types.FunctionType and "langchain_core" in sys.modules:
+        return natives_frameworks.native_of(obj)
+    return None
+
+
+def _bound(obj: types.BuiltinMethodType) -> Handler | None:
+    """A method of a plain value, such as `"a b".split`, that is kept somewhere."""
+    owner, name = obj.__self__, obj.__name__
+    if not methods.has_method(type(owner), name):
+        return None
+    return lambda run, args, kwargs: methods.method(run, run.load(owner), name, args, kwargs)
+
+
+def _unbound(obj: types.MethodDescriptorType) -> Handler | None:
+    """A method of a plain type, such as `str.strip`."""
+    owner, name = obj.__objclass__, obj.__name__
+    if not methods.has_method(owner, name):
+        return None
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if not args:
+            raise TypeError("it needs an argument")
+        if type(args[0]) is Unknown and args[0].holds in ("text", "texts"):
+            return methods.unknown_method(run, args[0], name, args[1:], kwargs)
+        known(run, args[0])
+        if type(args[0]) is owner:
+            return methods.method(run, args[0], name, args[1:], kwargs)
+        raise Barrier(f"it calls {name} of another class")
+
+    return handle

@@ -1,0 +1,107 @@
+"""Handlers of `asyncio`: what is awaited is evaluated where it is awaited, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.table import known, register
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Pending, Undecided, Unknown
+
+
+def once(pending: Pending) -> Pending:
+    """A task: however often it is awaited, it is evaluated once."""
+    done: list[Any] = []
+
+    def force() -> Any:
+        if not done:
+            try:
+                done.append((pending.force(), None))
+            except Exception as e:  # of the program that is read
+                done.append((None, e))
+        value, error = done[0]
+        if error is not None:
+            raise error
+        return value
+
+    return Pending(force)
+
+
+def _coroutine(value: Any) -> Pending:
+    if type(value) is Unknown:
+        raise Undecided
+    if type(value) is not Pending:
+        raise Barrier("it hands asyncio something else than a coroutine")
+    return value
+
+
+def _gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if kwargs.keys() - {"return_exceptions"}:
+        raise TypeError("gather takes no such argument")
+    back = kwargs.get("return_exceptions", False)
+    known(run, *args, back)
+    parts = [_coroutine(each) for each in args]
+    back = bool(back)
+
+    def force() -> Any:
+        found, errors = list[Any](), list[Exception]()
+        for part in parts:
+            try:
+                found.append(part.force())
+            except Exception as e:  # of the program that is read: the others go on
+                found.append(e)
+                errors.append(e)
+        if errors and not back:
+            if len({type(e) for e in errors}) > 1:
+                raise Barrier("it gathers coroutines of which several raise")
+            raise errors[0]
+        return found
+
+    return once(Pending(force))
+
+
+def _task(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1:
+        raise Barrier("it makes a task in an unusual way")
+    return once(_coroutine(args[0]))
+
+
+def _wait_for(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    timeout = args[1] if len(args) > 1 else kwargs.get("timeout")
+    part = _coroutine(args[0] if args else kwargs.get("fut"))
+
+    def force() -> Any:
+        found = part.force()
+        if timeout is not None:
+            run.raises()  # it may take too long
+        return found
+
+    return Pending(force)
+
+
+def _to_thread(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not args:
+        raise TypeError("to_thread takes a function")
+    return Pending(lambda: call(run, args[0], args[1:], kwargs))
+
+
+def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    result = args[1] if len(args) > 1 else kwargs.get("result")
+    return Pending(lambda: result)
+
+
+def _run(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    return _coroutine(args[0] if args else None).force()
+
+
+def _register() -> None:
+    register(_gather, asyncio.gather)
+    register(_task, asyncio.create_task, asyncio.ensure_future, asyncio.shield)
+    register(_wait_for, asyncio.wait_for)
+    register(_to_thread, asyncio.to_thread)
+    register(_sleep, asyncio.sleep)
+    register(_run, asyncio.run)
+
+
+_register()

@@ -1,0 +1,482 @@
+"""Handlers of the builtin functions and types."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import itertools
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds, classes, operators, ordering, texts
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.table import (
+    Walk,
+    called,
+    carries,
+    collected,
+    handled,
+    is_unknown,
+    iterated,
+    known,
+    lazy,
+    makes_iterator,
+    nothing,
+    reads,
+    register,
+    unknown_number,
+    walked,
+)
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Handler,
+    Lazy,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if not args:
+            return make(**kwargs)
+        if type(args[0]) is Unknown and args[0].holds == "texts" and make is list and len(args) == 1:
+            return run.unknown(args[0], holds="texts", is_safe=True)
+        elements = collected(run, args[0])
+        if hashes:
+            run.require_known(elements)
+        return make(elements, *args[1:], **kwargs)
+
+    return handle
+
+
+def _mapping(make: Callable[..., Any]) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if not args:
+            return make(**kwargs)
+        known(run, args[0])
+        if isinstance_of(args[0], Opaque):
+            raise Barrier("it makes a dict of an object that is no plain data")
+        if isinstance_of(args[0], dict):
+            bounds.items(run, len(args[0]))
+            return make(*args, **kwargs)
+        if type(args[0]) not in (list, tuple, Lazy, type({}.items()), set, deque):
+            run.require_known(args[0])
+            return make(*args, **kwargs)
+        pairs = collected(run, args[0])
+        known(run, *pairs)
+        return make(pairs, *args[1:], **kwargs)
+
+    return handle
+
+
+def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    factory = args[0] if args else None
+    if isinstance_of(factory, Opaque):
+        simple = (list, dict, set, int, str, float)
+        if not any(factory.held is each for each in simple):
+            raise Barrier("it makes a defaultdict with a function of its own")
+        factory = factory.held
+    return _mapping(functools.partial(defaultdict, factory))(run, args[1:], kwargs)
+
+
+def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and is_unknown(run, args[0]):
+        is_safe = type(args[0]) is not Unknown or args[0].holds in ("text", "texts")
+        return run.unknown(args[0], holds="number", is_safe=is_safe)
+    if len(args) == 1 and type(args[0]) is Lazy:
+        raise TypeError("the iterator has no len()")
+    return len(*args, **kwargs)
+
+
+def _reversed(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    if len(args) != 1 or kwargs:
+        raise TypeError("reversed takes one argument")
+    return Lazy(run, Walk(run, args[0], reversed(args[0])))
+
+
+def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    if len(args) == 2 and not kwargs:
+        run.require_known(args[1])
+        return lazy(run, iter(called(run, args[0]), args[1]))
+    if len(args) == 1 and type(args[0]) is Lazy:
+        return args[0]
+    if len(args) == 1 and not kwargs and not isinstance_of(args[0], Opaque):
+        return Lazy(run, Walk(run, args[0], iter(args[0])))
+    return iter(*args, **kwargs)
+
+
+def _next(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args[:1])
+    if not args or len(args) > 2 or kwargs or type(args[0]) is not Lazy:
+        return next(*args, **kwargs)
+    run.tick()
+    return next(*args)
+
+
+# --- truth -----------------------------------------------------------------------------------------------------------
+
+
+def _quantifier(stops_at: bool) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) != 1 or kwargs:
+            raise TypeError("it takes exactly one argument")
+        for each in walked(run, args[0]):
+            run.tick()
+            if operators.truth(run, each) is stops_at:
+                return stops_at
+        return not stops_at
+
+    return handle
+
+
+def _bool(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return bool(*args, **kwargs)
+    try:
+        return operators.truth(run, args[0])
+    except Undecided:
+        return run.unknown(args[0], holds="bool", is_safe=True)
+
+
+def _chooses(function: Callable[..., Any], *, none_is_truth: bool = False) -> Handler:
+    """Handles `filter` and the like: what is called says yes or no."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) != 2 or kwargs:
+            raise TypeError("it takes two arguments")
+        known(run, *args)
+        test, source = args
+        if isinstance_of(test, Opaque):
+            return lazy(
+                run, function(lambda each: operators.truth(run, call(run, test, (each,), {})), walked(run, source))
+            )
+        if test is None and none_is_truth:
+            return lazy(run, function(lambda each: operators.truth(run, each), walked(run, source)))
+        return lazy(run, function(test, walked(run, source)))
+
+    return handle
+
+
+# --- numbers and texts -----------------------------------------------------------------------------------------------
+
+
+def _number(function: Callable[..., Any]) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if args and type(args[0]) is Unknown and args[0].holds != "any":
+            run.require_known(*args[1:], *kwargs.values())
+            is_safe = args[0].holds == "bool" or args[0].holds is float or (function is abs and unknown_number(args[0]))
+            return run.unknown(args[0], holds="number", is_safe=is_safe)
+        known(run, *args)
+        run.require_known(*args, *kwargs.values())
+        if args and type(args[0]) is Decimal and args[0].is_finite() and abs(args[0].adjusted()) > 5_000:
+            raise Barrier("it computes a very large number")
+        return function(*args, **kwargs)
+
+    return handle
+
+
+def _str(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs:
+        return texts.text_of(run, str, args[0])
+    run.require_known(*args, *kwargs.values())
+    return str(*args, **kwargs)
+
+
+def _shows(function: Callable[[Any], str]) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        return texts.text_of(run, function, args[0]) if len(args) == 1 and not kwargs else function(*args, **kwargs)
+
+    return handle
+
+
+def _bytes(make: Callable[..., Any]) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if args and type(args[0]) is int:
+            bounds.characters(run, args[0])
+        run.require_known(*args, *kwargs.values())
+        if args and type(args[0]) in (list, tuple, range, Lazy):
+            args = (collected(run, args[0]), *args[1:])
+        return make(*args, **kwargs)
+
+    return handle
+
+
+def _pow(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2 and not kwargs:
+        return operators.binary(run, "**", *args)
+    known(run, *args, *kwargs.values())
+    run.require_known(*args, *kwargs.values())
+    if len(args) != 3:
+        raise Barrier("it calls pow() in an unusual way")
+    return pow(*args)
+
+
+def _hash(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    run.require_known(*args)
+    found = hash(*args, **kwargs)
+    return found if type(args[0]) in (int, bool) else run.unknown(holds="number", is_safe=True)
+
+
+def _id(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    return run.unknown(*args, holds="number", is_safe=len(args) == 1 and not kwargs)
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("file") is not None:
+        raise Barrier("it prints to a file")
+    for name in ("sep", "end"):
+        if type(kwargs.get(name)) not in (str, type(None), Unknown):
+            raise TypeError(f"{name} must be None or a string")
+    shows(run, *args)
+    nothing(run, args, kwargs)
+
+
+def shows(run: Any, *values: Any) -> None:
+    """The text of an object of somebody else's may raise."""
+    if any(isinstance_of(each, Opaque) and not isinstance_of(each, Callee) for each in values):
+        run.raises()
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def _takes(count: int, handler: Callable[..., Any]) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) != count or kwargs:
+            raise TypeError(f"it takes {count} arguments")
+        return handler(run, *args)
+
+    return handle
+
+
+def _type(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        raise Barrier("it makes a class")
+    return classes.type_of(run, args[0])
+
+
+def _callable(run: Any, value: Any) -> Any:
+    known(run, value)
+    if isinstance_of(value, Callee):
+        return True
+    if not isinstance_of(value, Opaque):
+        return callable(value)
+    held = value.held
+    if isinstance_of(held, Opaque):
+        return False
+    return any("__call__" in type.__dict__["__dict__"].__get__(c) for c in type.__dict__["__mro__"].__get__(type(held)))
+
+
+def _getattr(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not 2 <= len(args) <= 3 or kwargs:
+        raise TypeError("getattr takes two or three arguments")
+    known(run, args[1])
+    if type(args[1]) is not str:
+        raise TypeError("attribute name must be string")
+    try:
+        return classes.attribute(run, args[0], args[1])
+    except AttributeError:
+        if len(args) == 3:
+            return args[2]
+        raise
+
+
+def _hasattr(run: Any, value: Any, name: Any) -> Any:
+    known(run, name)
+    if type(name) is not str:
+        raise TypeError("attribute name must be string")
+    try:
+        found = classes.attribute(run, value, name)
+    except AttributeError:
+        return False
+    except Undecided:
+        found = value
+    return run.unknown(found, holds="bool", is_safe=True) if type(value) is Unknown else True
+
+
+# --- iterators of itertools and functools ----------------------------------------------------------------------------
+
+
+def _reduce(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not 2 <= len(args) <= 3 or kwargs:
+        raise TypeError("reduce takes two or three arguments")
+    elements = walked(run, args[1])
+    found = args[2] if len(args) == 3 else next(elements, elements)
+    if found is elements:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    for each in elements:
+        run.tick()
+        found = call(run, args[0], (found, each), {})
+    return found
+
+
+def _partial(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args[:1])
+    if not args or not isinstance_of(args[0], Opaque):
+        raise TypeError("the first argument must be callable")
+    function, first = args[0], args[1:]
+    return handled(lambda r, more, named: call(r, function, (*first, *more), {**kwargs, **named}), "a partial function")
+
+
+def _cmp_to_key(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    key = functools.cmp_to_key(called(run, args[0] if args else kwargs["mycmp"]))
+    return handled(lambda r, given, named: key(*given, **named), "a key of functools.cmp_to_key")  # type: ignore[call-arg]
+
+
+def _group_by(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    by = args[1] if len(args) > 1 else kwargs.get("key")
+
+    def key(each: Any) -> Any:
+        found = each if by is None else call(run, by, (each,), {})
+        run.require_known(found)
+        return found
+
+    def groups(source: Iterator[Any]) -> Iterator[Any]:
+        for found, group in itertools.groupby(source, key):
+            yield found, lazy(run, group)
+
+    known(run, by)
+    return lazy(run, groups(walked(run, args[0])))
+
+
+def _accumulate(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    by = args[1] if len(args) > 1 else kwargs.get("func")
+
+    def combine(one: Any, two: Any) -> Any:
+        return operators.binary(run, "+", one, two) if by is None else call(run, by, (one, two), {})
+
+    known(run, by)
+    initial = kwargs.get("initial")
+    return lazy(run, itertools.accumulate(walked(run, args[0]), combine, initial=initial))
+
+
+def _slices(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    run.require_known(*args[1:])
+    return lazy(run, itertools.islice(iterated(run, args[0]), *args[1:], **kwargs))
+
+
+def _pools(function: Callable[..., Any], pools: int | None) -> Handler:
+    """Handles what takes all elements of its first arguments before it gives any."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        given = [collected(run, each) if pools is None or at < pools else each for at, each in enumerate(args)]
+        known(run, *given[len(given) if pools is None else pools :], *kwargs.values())
+        if type(repeat := kwargs.get("repeat")) is int and repeat > 100:
+            raise Barrier("it makes a very large product")
+        return lazy(run, function(*given, **kwargs))
+
+    return handle
+
+
+def _flattened(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        raise TypeError("from_iterable takes one argument")
+    return lazy(run, (each for inner in walked(run, args[0]) for each in walked(run, inner)))
+
+
+def _register() -> None:
+    for make in (list, tuple):
+        register(_container(make, hashes=False), make)
+    for make in (set, frozenset, Counter):
+        register(_container(make, hashes=True), make)
+    register(_counter, Counter)
+    register(_container(deque, hashes=False), deque)
+    register(_mapping(dict), dict)
+    register(_mapping(OrderedDict), OrderedDict)
+    register(_default_dict, defaultdict)
+    register(reads(dict.fromkeys, collects=True), dict.fromkeys)
+    register(_length, len)
+    for walker in (enumerate, zip, itertools.chain, itertools.zip_longest, itertools.pairwise):
+        register(makes_iterator(walker), walker)
+    register(makes_iterator(map, 0), map)
+    register(makes_iterator(itertools.starmap, 0), itertools.starmap)
+    register(makes_iterator(itertools.cycle), itertools.cycle)
+    register(lambda run, args, kwargs: lazy(run, carries(itertools.count)(run, args, kwargs)), itertools.count)
+    register(lambda run, args, kwargs: lazy(run, _repeat(run, args, kwargs)), itertools.repeat)
+    register(_chooses(filter, none_is_truth=True), filter)
+    register(_chooses(itertools.filterfalse, none_is_truth=True), itertools.filterfalse)
+    register(_chooses(itertools.takewhile), itertools.takewhile)
+    register(_chooses(itertools.dropwhile), itertools.dropwhile)
+    register(_group_by, itertools.groupby)
+    register(_accumulate, itertools.accumulate)
+    register(_slices, itertools.islice)
+    register(_pools(itertools.product, None), itertools.product)
+    for pool in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
+        register(_pools(pool, 1), pool)
+    register(_flattened, itertools.chain.from_iterable)
+    register(_reduce, functools.reduce)
+    register(_partial, functools.partial)
+    register(_cmp_to_key, functools.cmp_to_key)
+    register(_reversed, reversed)
+    register(_iter, iter)
+    register(_next, next)
+    register(_quantifier(True), any)
+    register(_quantifier(False), all)
+    register(_bool, bool)
+    register(ordering.total, sum)
+    register(ordering.sort, sorted)
+    register(ordering.extreme(min), min)
+    register(ordering.extreme(max), max)
+    for number in (int, float, round, abs, complex):
+        register(_number(number), number)
+    for plain in (
+        divmod,
+        chr,
+        ord,
+        hex,
+        bin,
+        oct,
+        slice,
+        range,
+        int.from_bytes,
+        bytes.fromhex,
+        str.maketrans,
+        float.fromhex,
+    ):
+        register(reads(plain), plain)
+    register(_str, str)
+    register(_shows(repr), repr)
+    register(_shows(ascii), ascii)
+    register(texts.template, format)
+    register(_bytes(bytes), bytes)
+    register(_pow, pow)
+    register(_hash, hash)
+    register(_id, id)
+    register(_print, builtins.print)
+    register(_takes(2, classes.is_instance), isinstance)
+    register(_takes(2, classes.is_subclass), issubclass)
+    register(_takes(1, _callable), callable)
+    register(_type, type)
+    register(_getattr, getattr)
+    register(_takes(2, _hasattr), hasattr)
+
+
+def _counter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    if args and isinstance_of(args[0], dict):
+        return Counter(*args, **kwargs)
+    return _container(Counter, hashes=True)(run, args, kwargs)
+
+
+def _repeat(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    run.require_known(*args[1:], *kwargs.values())
+    return itertools.repeat(*args, **kwargs)
+
+
+_register()

@@ -1,0 +1,405 @@
+"""Handlers of functions of the standard library."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import copy
+import datetime
+import decimal
+import fractions
+import hashlib
+import html
+import json
+import logging
+import math
+import operator
+import os
+import random
+import re
+import secrets
+import statistics
+import string
+import textwrap
+import time
+import typing
+import urllib.parse
+import uuid
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from teola_plugin.adapters.reader import bounds, classes, methods, operators, regexes, texts
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.natives_builtins import shows
+from teola_plugin.adapters.reader.table import called, gives, handled, known, nothing, reads, register, unknowns
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Handler,
+    Lazy,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+
+# --- what reads plain values -----------------------------------------------------------------------------------------
+
+_COLLECTING: tuple[Callable[..., Any], ...] = (
+    math.fsum, math.prod, statistics.mean, statistics.median, statistics.median_low, statistics.median_high,
+    statistics.mode, statistics.multimode, statistics.stdev, statistics.pstdev, statistics.variance,
+    statistics.pvariance, statistics.fmean, statistics.harmonic_mean,
+)  # fmt: skip
+_READING: tuple[Callable[..., Any], ...] = (
+    math.acos, math.asin, math.atan, math.atan2, math.ceil, math.copysign, math.cos, math.degrees, math.dist, math.exp,
+    math.fabs, math.floor, math.fmod, math.gcd, math.hypot, math.isclose, math.isfinite, math.isinf, math.isnan,
+    math.isqrt, math.lcm, math.log, math.log10, math.log1p, math.log2, math.modf, math.pow, math.radians, math.sin,
+    math.sqrt, math.tan, math.tanh, math.trunc,
+    textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap,
+    string.capwords, ast.literal_eval, binascii.hexlify, binascii.unhexlify,
+    base64.b64encode, base64.b64decode, base64.urlsafe_b64encode, base64.urlsafe_b64decode,
+    os.getenv, os.path.basename, os.path.dirname, os.path.join, os.path.normpath, os.path.split, os.path.splitext,
+    os.path.isabs, os.path.commonprefix,
+    urllib.parse.quote, urllib.parse.quote_plus, urllib.parse.unquote, urllib.parse.unquote_plus,
+    urllib.parse.urlencode, urllib.parse.urljoin, urllib.parse.parse_qs, urllib.parse.parse_qsl,
+    datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, datetime.date.fromisoformat,
+    datetime.datetime.fromisoformat, datetime.datetime.strptime, datetime.datetime.combine, datetime.time.fromisoformat,
+    datetime.datetime.fromtimestamp, datetime.date.fromtimestamp,
+    uuid.UUID, hashlib.md5, hashlib.sha1, hashlib.sha256,
+)  # fmt: skip
+
+
+def _exponent(run: Any, *args: Any, **kwargs: Any) -> None:
+    """A number of few characters may be very large, or have very many digits."""
+    for each in (*args, *kwargs.values()):
+        if type(each) is str and re.search(r"[eE][+-]?\d{4,}", each.replace("_", "")):
+            raise Barrier("it computes a very large number")
+
+
+def _texts_given(run: Any, *args: Any, **kwargs: Any) -> None:
+    for each in (*args, *kwargs.values()):
+        if type(each) is str:
+            bounds.characters(run, len(each))
+            run.tick(len(each) // 100)
+        if type(each) is int and abs(each) > 1_000_000:
+            raise Barrier("it formats with a great width")
+
+
+# --- effects, and what changes ---------------------------------------------------------------------------------------
+
+_LEVELS = "debug info warning error critical exception log"
+
+
+def _logs(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    run.elided += 1  # errors in formatting are printed by logging, not raised
+
+
+def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    shows(run, *args)
+    run.elided += 1
+
+
+def _get_logger(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A logger that exists already: making one would be an effect."""
+    run.require_known(*args, *kwargs.values())
+    name = args[0] if args else kwargs.get("name")
+    if name is None:
+        return run.load(logging.root)
+    found = logging.root.manager.loggerDict.get(name) if type(name) is str else None
+    if type(found) is not logging.Logger:
+        raise Barrier("it makes a logger", hint="make it at the top of the module")
+    return run.load(found)
+
+
+def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if args and type(args[0]) in (int, float) and args[0] < 0:
+        raise ValueError("sleep length must be non-negative")
+    nothing(run, args, kwargs)
+
+
+def _random(holds: str | type) -> Handler:
+    """Handles what gives another value each time, and raises for no arguments that are read."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        return run.unknown(*args, holds=holds, is_safe=True)
+
+    return handle
+
+
+def _chosen(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    known(run, *args)
+    sequence = args[0] if args else ()
+    if type(sequence) not in (list, tuple, str, range):
+        raise Undecided
+    holds = "text" if sequence and all(map(texts.is_text, sequence)) else "any"
+    return run.unknown(holds=holds, is_safe=bool(sequence))
+
+
+def _between(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    is_safe = len(args) == 2 and all(type(each) is int for each in args) and args[0] <= args[1]
+    return run.unknown(*args, holds="number", is_safe=is_safe)
+
+
+def _shuffled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs or type(args[0]) is not list:
+        raise Barrier("it shuffles what is no list")
+    run.touch(args[0])
+    if len(args[0]) > 1:
+        run.taint(args[0])
+
+
+# --- json ------------------------------------------------------------------------------------------------------------
+
+
+def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not args or kwargs.get("cls") is not None:
+        raise Barrier("it calls json.dumps() in an unusual way")
+    named = dict(kwargs)
+    if named.get("default") is not None:
+        named["default"] = called(run, named["default"])
+    run.require_known(*[value for name, value in named.items() if name != "default"])
+    if type(named.get("indent")) is int and named["indent"] > 100:
+        raise Barrier("it writes a very large text")
+    if found := unknowns(run, args[0]):
+        is_safe = all(type(each) is Unknown and each.holds in ("text", "texts", "bool") for each in found)
+        return run.unknown(*found, holds="text", is_safe=is_safe and _has_plain_shape(args[0]))
+    run.require_known(*args)
+    return json.dumps(*args, **named)
+
+
+def _has_plain_shape(value: Any, depth: int = 0) -> bool:
+    """json.dumps does not raise for what it is made of."""
+    if depth > 20:
+        return False
+    if type(value) in (list, tuple):
+        return all(_has_plain_shape(each, depth + 1) for each in value)
+    if type(value) is dict:
+        return all(type(key) is str and _has_plain_shape(each, depth + 1) for key, each in value.items())
+    return type(value) in (str, int, bool, float, type(None), Unknown)
+
+
+_HOOKS = ("object_hook", "object_pairs_hook", "parse_float", "parse_int", "parse_constant")
+
+
+def _loads(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("cls") is not None:
+        raise Barrier("it gives json.loads() a class")
+    known(run, *args)
+    run.require_known(*args, *[value for name, value in kwargs.items() if name not in _HOOKS])
+    named = {name: called(run, value) if name in _HOOKS else value for name, value in kwargs.items()}
+    if args and type(args[0]) in (str, bytes):
+        run.tick(1 + len(args[0]) // 200)
+        bounds.items(run, len(args[0]))
+    return json.loads(*args, **named)
+
+
+# --- operator, copy --------------------------------------------------------------------------------------------------
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and_": "&",
+    "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "matmul": "@", "concat": "+",
+}  # fmt: skip
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "is_": "is", "is_not": "is not"}
+
+
+def _two(operation: Callable[..., Any], symbol: str) -> Handler:
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) != 2 or kwargs:
+            raise TypeError("it takes two arguments")
+        return operation(run, symbol, *args)
+
+    return handle
+
+
+def _contains(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    return operators.compare(run, "in", args[1], args[0])
+
+
+def _operand(symbol: str) -> Handler:
+    return lambda run, args, kwargs: operators.unary(run, symbol, *args)
+
+
+def _item_getter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not args or kwargs:
+        raise TypeError("itemgetter takes items")
+
+    def get(r: Any, given: Arguments, named: dict[str, Any]) -> Any:
+        if len(given) != 1 or named:
+            raise TypeError("it takes one argument")
+        found = tuple(operators.subscript(r, given[0], each) for each in args)
+        return found[0] if len(args) == 1 else found
+
+    return handled(get, "an itemgetter")
+
+
+def _attribute_getter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not args or kwargs or not all(type(each) is str for each in args):
+        raise TypeError("attrgetter takes names")
+
+    def read(r: Any, value: Any, path: str) -> Any:
+        for name in path.split("."):
+            value = classes.attribute(r, value, name)
+        return value
+
+    def get(r: Any, given: Arguments, named: dict[str, Any]) -> Any:
+        if len(given) != 1 or named:
+            raise TypeError("it takes one argument")
+        found = tuple(read(r, given[0], each) for each in args)
+        return found[0] if len(args) == 1 else found
+
+    return handled(get, "an attrgetter")
+
+
+def _method_caller(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not args or type(args[0]) is not str:
+        raise TypeError("methodcaller takes a name")
+    name, rest = args[0], args[1:]
+
+    def get(r: Any, given: Arguments, named: dict[str, Any]) -> Any:
+        if len(given) != 1 or named:
+            raise TypeError("it takes one argument")
+        if methods.has_method(type(given[0]), name):
+            return methods.method(r, given[0], name, rest, kwargs)
+        if type(given[0]) is Unknown:
+            return methods.unknown_method(r, given[0], name, rest, kwargs)
+        return call(r, classes.attribute(r, given[0], name), rest, kwargs)
+
+    return handled(get, "a methodcaller")
+
+
+_IMMUTABLE = ("text", "bool", "number")
+
+
+def _copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        raise TypeError("copy takes one argument")
+    value = args[0]
+    if type(value) is Unknown:
+        return (
+            value if value.holds in _IMMUTABLE else run.unknown(value, holds=value.holds, is_safe=value.holds != "any")
+        )
+    known(run, value)
+    if isinstance_of(value, Opaque) or type(value) is Lazy:
+        raise Barrier("it copies an object that is no plain data")
+    return copy.copy(value)
+
+
+def _deep_copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        raise Barrier("it calls deepcopy() in an unusual way")
+    try:
+        run.require_known(args[0])
+    except Undecided:
+        return _deep_copy(run, args[0], {})
+    return copy.deepcopy(args[0])
+
+
+def _deep_copy(run: Any, value: Any, made: dict[int, Any]) -> Any:
+    """A deep copy of what holds unknown values."""
+    kind = type(value)
+    if id(value) in made:
+        return made[id(value)]
+    if kind is Unknown:
+        return _copied(run, (value,), {})
+    known(run, value)
+    run.tick()
+    if kind is list:
+        new: Any = made.setdefault(id(value), [])
+        new.extend(_deep_copy(run, each, made) for each in value)
+        return new
+    if kind is dict:
+        new = made.setdefault(id(value), {})
+        for key, each in value.items():
+            new[_deep_copy(run, key, made)] = _deep_copy(run, each, made)
+        return new
+    if kind is tuple:
+        parts = [_deep_copy(run, each, made) for each in value]
+        return value if all(one is two for one, two in zip(value, parts, strict=True)) else tuple(parts)
+    run.require_known(value)
+    return copy.deepcopy(value)
+
+
+def _cast(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    given = [*args, *kwargs.values()]
+    if len(given) != 2:
+        raise TypeError("cast takes two arguments")
+    return kwargs.get("val", given[-1])
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def _register_effects() -> None:
+    for name in (*_LEVELS.split(), "warn"):
+        register(_logs, getattr(logging.Logger, name), getattr(logging.LoggerAdapter, name, None))
+        register(_logs, getattr(logging, name))
+    register(_get_logger, logging.getLogger)
+    register(_warn, warnings.warn)
+    register(_sleep, time.sleep)
+    register(_random(datetime.datetime), datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today)
+    register(_random(datetime.date), datetime.date.today)
+    register(_random(float), time.time, time.monotonic, time.perf_counter, time.process_time, random.random)
+    register(_random("number"), time.time_ns, time.monotonic_ns, time.perf_counter_ns)
+    register(_random("any"), time.localtime, time.gmtime, os.urandom, secrets.token_bytes)
+    register(_random("text"), time.ctime, time.asctime, secrets.token_hex, secrets.token_urlsafe)
+    register(_random(uuid.UUID), uuid.uuid4, uuid.uuid1)
+    register(_random("any"), random.sample, random.choices, random.gauss, random.uniform, time.strftime)
+    register(_chosen, random.choice, secrets.choice)
+    register(_between, random.randint)
+    register(_shuffled, random.shuffle)
+    register(nothing, random.seed)
+
+
+def _register_readers() -> None:
+    for function in _COLLECTING:
+        register(reads(function, collects=True), function)
+    for function in _READING:
+        register(reads(function, size=_texts_given), function)
+    for make in (decimal.Decimal, fractions.Fraction):
+        register(reads(make, size=_exponent), make)
+    for function in (html.escape, html.unescape):
+        register(_text_to_text(function), function)
+    for name in ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"):
+        register(regexes.function(name), getattr(re, name))
+    register(regexes.compiled, re.compile)
+    register(regexes.escaped, re.escape)
+    register(_dumps, json.dumps)
+    register(_loads, json.loads)
+
+
+def _text_to_text(function: Callable[..., Any]) -> Handler:
+    read = reads(function, size=_texts_given)
+    safe = gives("text", function)
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        is_text = len(args) == 1 and type(args[0]) is Unknown and args[0].holds == "text"
+        return (safe if is_text else read)(run, args, kwargs)
+
+    return handle
+
+
+def _register_operators() -> None:
+    for name, symbol in _SYMBOLS.items():
+        register(_two(operators.binary, symbol), getattr(operator, name))
+    for name, symbol in (("iadd", "+"), ("isub", "-"), ("imul", "*"), ("ior", "|"), ("iand", "&")):
+        register(_two(operators.in_place, symbol), getattr(operator, name))
+    for name, symbol in _COMPARISONS.items():
+        register(_two(operators.compare, symbol), getattr(operator, name))
+    for name, symbol in (("neg", "-"), ("pos", "+"), ("invert", "~"), ("not_", "not")):
+        register(_operand(symbol), getattr(operator, name))
+    register(_contains, operator.contains)
+    register(lambda run, args, kwargs: operators.subscript(run, *args), operator.getitem)
+    register(lambda run, args, kwargs: operators.truth(run, *args), operator.truth)
+    register(_item_getter, operator.itemgetter)
+    register(_attribute_getter, operator.attrgetter)
+    register(_method_caller, operator.methodcaller)
+    register(_copied, copy.copy)
+    register(_deep_copied, copy.deepcopy)
+    register(_cast, typing.cast)
+
+
+_register_effects()
+_register_readers()
+_register_operators()
