@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader.table import (
     VIEWS,
     handled,
     is_unknown,
+    kind_of,
     known,
     lazy,
     walked,
@@ -175,7 +176,7 @@ def _comparable(run: Any, elements: Any) -> None:
 
 def _get(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if args and is_unknown(run, args[0]):
-        is_safe = type(args[0]) is Unknown and args[0].holds in ("text", "number", "bool") and len(args) <= 2
+        is_safe = kind_of(args[0]) in ("text", "number", "bool") and len(args) <= 2
         return run.unknown(args[0], is_safe=is_safe)
     run.require_known(*args[:1])
     return value.get(*args, **kwargs)

@@ -7,8 +7,8 @@ import types
 from typing import Any
 
 from teola_plugin.adapters.reader import methods, natives_async, natives_builtins, natives_frameworks, natives_library
-from teola_plugin.adapters.reader.table import known, registered
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Unknown
+from teola_plugin.adapters.reader.table import kind_of, known, registered
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
 
 __all__ = ["native_of", "natives_async", "natives_builtins", "natives_library"]
 
@@ -45,7 +45,7 @@ def _unbound(obj: types.MethodDescriptorType) -> Handler | None:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if not args:
             raise TypeError("it needs an argument")
-        if type(args[0]) is Unknown and args[0].holds in ("text", "texts"):
+        if kind_of(args[0]) in ("text", "texts"):
             return methods.unknown_method(run, args[0], name, args[1:], kwargs)
         known(run, args[0])
         if type(args[0]) is owner:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, classes, operators, ordering, texts
+from teola_plugin.adapters.reader import bounds, classes, foreign, operators, ordering, texts
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.table import (
     Walk,
@@ -20,6 +20,7 @@ from teola_plugin.adapters.reader.table import (
     handled,
     is_unknown,
     iterated,
+    kind_of,
     known,
     lazy,
     makes_iterator,
@@ -48,8 +49,11 @@ def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if not args:
             return make(**kwargs)
-        if type(args[0]) is Unknown and args[0].holds == "texts" and make is list and len(args) == 1:
+        if kind_of(args[0]) == "texts" and make is list and len(args) == 1:
             return run.unknown(args[0], holds="texts", is_safe=True)
+        if make is deque:
+            known(run, *args, *kwargs.values())
+            deque([], *args[1:], **kwargs)  # looks at the length before the elements
         elements = collected(run, args[0])
         if hashes:
             run.require_known(elements)
@@ -79,7 +83,8 @@ def _mapping(make: Callable[..., Any]) -> Handler:
 
 
 def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    factory = args[0] if args else None
+    factory: Any = args[0] if args else None
+    known(run, factory)
     if isinstance_of(factory, Opaque):
         simple = (list, dict, set, int, str, float)
         if not any(factory.held is each for each in simple):
@@ -90,7 +95,7 @@ def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and is_unknown(run, args[0]):
-        is_safe = type(args[0]) is not Unknown or args[0].holds in ("text", "texts")
+        is_safe = type(args[0]) is not Unknown or kind_of(args[0]) in ("text", "texts")
         return run.unknown(args[0], holds="number", is_safe=is_safe)
     if len(args) == 1 and type(args[0]) is Lazy:
         raise TypeError("the iterator has no len()")
@@ -173,9 +178,10 @@ def _chooses(function: Callable[..., Any], *, none_is_truth: bool = False) -> Ha
 
 def _number(function: Callable[..., Any]) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        if args and type(args[0]) is Unknown and args[0].holds != "any":
+        if args and kind_of(args[0]) not in ("", "any"):
             run.require_known(*args[1:], *kwargs.values())
-            is_safe = args[0].holds == "bool" or args[0].holds is float or (function is abs and unknown_number(args[0]))
+            is_safe = kind_of(args[0]) in ("bool", "float") or (function is abs and unknown_number(args[0]))
+            is_safe = is_safe and len(args) == 1 and not kwargs
             return run.unknown(args[0], holds="number", is_safe=is_safe)
         known(run, *args)
         run.require_known(*args, *kwargs.values())
@@ -225,7 +231,9 @@ def _pow(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _hash(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, *args)
     run.require_known(*args)
-    found = hash(*args, **kwargs)
+    if len(args) != 1 or kwargs:
+        raise TypeError("hash takes one argument")
+    found = hash(args[0])
     return found if type(args[0]) in (int, bool) else run.unknown(holds="number", is_safe=True)
 
 
@@ -279,7 +287,7 @@ def _callable(run: Any, value: Any) -> Any:
     held = value.held
     if isinstance_of(held, Opaque):
         return False
-    return any("__call__" in type.__dict__["__dict__"].__get__(c) for c in type.__dict__["__mro__"].__get__(type(held)))
+    return foreign.in_mro(type(held), "__call__") is not foreign.MISSING
 
 
 def _getattr(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -335,10 +343,12 @@ def _partial(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 def _cmp_to_key(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     key = functools.cmp_to_key(called(run, args[0] if args else kwargs["mycmp"]))
-    return handled(lambda r, given, named: key(*given, **named), "a key of functools.cmp_to_key")  # type: ignore[call-arg]
+    return handled(lambda r, given, named: key(*given, **named), "a key of functools.cmp_to_key")
 
 
 def _group_by(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not 1 <= len(args) <= 2:
+        raise TypeError("groupby takes one or two arguments")
     by = args[1] if len(args) > 1 else kwargs.get("key")
 
     def key(each: Any) -> Any:
@@ -355,6 +365,8 @@ def _group_by(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _accumulate(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if not 1 <= len(args) <= 2:
+        raise TypeError("accumulate takes one or two arguments")
     by = args[1] if len(args) > 1 else kwargs.get("func")
 
     def combine(one: Any, two: Any) -> Any:
@@ -368,6 +380,8 @@ def _accumulate(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _slices(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, *args)
     run.require_known(*args[1:])
+    if not args:
+        raise TypeError("islice takes arguments")
     return lazy(run, itertools.islice(iterated(run, args[0]), *args[1:], **kwargs))
 
 
@@ -375,8 +389,8 @@ def _pools(function: Callable[..., Any], pools: int | None) -> Handler:
     """Handles what takes all elements of its first arguments before it gives any."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        known(run, *args, *kwargs.values())
         given = [collected(run, each) if pools is None or at < pools else each for at, each in enumerate(args)]
-        known(run, *given[len(given) if pools is None else pools :], *kwargs.values())
         if type(repeat := kwargs.get("repeat")) is int and repeat > 100:
             raise Barrier("it makes a very large product")
         return lazy(run, function(*given, **kwargs))
@@ -391,10 +405,10 @@ def _flattened(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _register() -> None:
-    for make in (list, tuple):
-        register(_container(make, hashes=False), make)
-    for make in (set, frozenset, Counter):
-        register(_container(make, hashes=True), make)
+    register(_container(list, hashes=False), list)
+    register(_container(tuple, hashes=False), tuple)
+    register(_container(set, hashes=True), set)
+    register(_container(frozenset, hashes=True), frozenset)
     register(_counter, Counter)
     register(_container(deque, hashes=False), deque)
     register(_mapping(dict), dict)
@@ -433,7 +447,7 @@ def _register() -> None:
     register(ordering.sort, sorted)
     register(ordering.extreme(min), min)
     register(ordering.extreme(max), max)
-    for number in (int, float, round, abs, complex):
+    for number in (int, float, round, abs):
         register(_number(number), number)
     for plain in (
         divmod,
@@ -470,6 +484,8 @@ def _register() -> None:
 def _counter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, *args)
     if args and isinstance_of(args[0], dict):
+        return Counter(*args, **kwargs)
+    if len(args) != 1 or args[0] is None:
         return Counter(*args, **kwargs)
     return _container(Counter, hashes=True)(run, args, kwargs)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calling import call, callback
-from teola_plugin.adapters.reader.table import known, unknowns
+from teola_plugin.adapters.reader.table import kind_of, known, unknowns
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
 
 _GOOD = (str, int, bool, float, type(None))
@@ -20,9 +20,10 @@ def native_of(function: types.FunctionType) -> Handler | None:
         module = sys.modules.get(module_name)
         if module is None or type(module) is not types.ModuleType:
             continue
-        own = types.ModuleType.__dict__["__dict__"].__get__(module)
+        own = vars(module)
         if own.get(name) is function and function.__globals__ is own:
-            return make(function)
+            handler: Handler = make(function)
+            return handler
     return None
 
 
@@ -40,7 +41,7 @@ def _buffer_string(function: Any) -> Handler:
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         found = unknowns(run, *args, *kwargs.values())
-        if found and all(type(each) is Unknown and each.holds == "message" for each in found):
+        if found and all(kind_of(each) == "message" for each in found):
             return run.unknown(*found, holds="text", is_safe=True)
         return read(run, args, kwargs)
 
@@ -104,7 +105,7 @@ def _messages(run: Any, value: Any) -> list[Any]:
     made = []
     for each in given:
         if type(each) is Unknown:
-            if each.holds != "message":
+            if kind_of(each) != "message":
                 raise Undecided
             made.append(each)
             continue

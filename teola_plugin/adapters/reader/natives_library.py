@@ -33,7 +33,17 @@ from typing import Any
 from teola_plugin.adapters.reader import bounds, classes, methods, operators, regexes, texts
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_builtins import shows
-from teola_plugin.adapters.reader.table import called, gives, handled, known, nothing, reads, register, unknowns
+from teola_plugin.adapters.reader.table import (
+    called,
+    gives,
+    handled,
+    kind_of,
+    known,
+    nothing,
+    reads,
+    register,
+    unknowns,
+)
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
@@ -154,7 +164,7 @@ def _shuffled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    if not args or kwargs.get("cls") is not None:
+    if len(args) != 1 or kwargs.get("cls") is not None:
         raise Barrier("it calls json.dumps() in an unusual way")
     named = dict(kwargs)
     if named.get("default") is not None:
@@ -163,7 +173,7 @@ def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if type(named.get("indent")) is int and named["indent"] > 100:
         raise Barrier("it writes a very large text")
     if found := unknowns(run, args[0]):
-        is_safe = all(type(each) is Unknown and each.holds in ("text", "texts", "bool") for each in found)
+        is_safe = all(kind_of(each) in ("text", "texts", "bool") for each in found)
         return run.unknown(*found, holds="text", is_safe=is_safe and _has_plain_shape(args[0]))
     run.require_known(*args)
     return json.dumps(*args, **named)
@@ -199,7 +209,7 @@ def _loads(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and_": "&",
-    "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "matmul": "@", "concat": "+",
+    "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "matmul": "@",
 }  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "is_": "is", "is_not": "is not"}
 
@@ -214,6 +224,8 @@ def _two(operation: Callable[..., Any], symbol: str) -> Handler:
 
 
 def _contains(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or kwargs:
+        raise TypeError("contains takes two arguments")
     return operators.compare(run, "in", args[1], args[0])
 
 
@@ -272,13 +284,19 @@ def _method_caller(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 _IMMUTABLE = ("text", "bool", "number")
 
 
+def _is_copied(value: Unknown) -> bool:
+    return kind_of(value) != "any"
+
+
 def _copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         raise TypeError("copy takes one argument")
     value = args[0]
     if type(value) is Unknown:
         return (
-            value if value.holds in _IMMUTABLE else run.unknown(value, holds=value.holds, is_safe=value.holds != "any")
+            value
+            if kind_of(value) in _IMMUTABLE
+            else run.unknown(value, holds=value.holds, is_safe=kind_of(value) != "any")
         )
     known(run, value)
     if isinstance_of(value, Opaque) or type(value) is Lazy:
@@ -374,7 +392,7 @@ def _text_to_text(function: Callable[..., Any]) -> Handler:
     safe = gives("text", function)
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        is_text = len(args) == 1 and type(args[0]) is Unknown and args[0].holds == "text"
+        is_text = len(args) == 1 and kind_of(args[0]) == "text"
         return (safe if is_text else read)(run, args, kwargs)
 
     return handle

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, texts
+from teola_plugin.adapters.reader import bounds, foreign, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.table import VIEWS, is_unknown, known, unknown_number, walked
+from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, unknown_number, walked
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
 
 formatted = texts.formatted
@@ -98,6 +98,8 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
     """What cannot raise: text + text, text * number, and numbers that stay small enough for a float."""
     if name == "+" and texts.is_text(a) and texts.is_text(b):
         return run.unknown(a, b, holds="text", is_safe=True)
+    if (found := unknowns.arithmetic(run, name, a, b)) is not None:
+        return found
     if name in ("+", "-", "*") and any(
         unknown_number(one) and type(two) in (int, bool) and abs(two) < 2**53 for one, two in ((a, b), (b, a))
     ):
@@ -111,7 +113,7 @@ def holds_texts(run: Any, value: Any) -> bool:
     """It is a list of texts, known or not."""
     if type(value) is list and not run.is_unknown(value):
         return all(map(texts.is_text, value))
-    return type(value) is Unknown and value.holds == "texts"
+    return kind_of(value) == "texts"
 
 
 def unary(run: Any, name: str, value: Any) -> Any:
@@ -128,7 +130,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     """What `a` is after `a <name>= b`."""
-    if type(a) is Unknown and a.holds == "any" and name in _IN_PLACE and type(b) not in ATOMS:
+    if kind_of(a) == "any" and name in _IN_PLACE and type(b) not in ATOMS:
         raise Barrier("it changes a value that is not known yet")
     if type(a) not in MUTABLE or name not in _IN_PLACE or isinstance_of(b, Opaque):
         return binary(run, name, a, b)
@@ -210,20 +212,13 @@ def _has_default_equality(held: Any) -> bool:
 
 def _defines(kind: type, *names: str) -> bool:
     """Some class but `object` defines one of the special methods."""
-    for each in type.__dict__["__mro__"].__get__(kind):
-        own = type.__dict__["__dict__"].__get__(each)
-        if each is not object and any(name in own for name in names):
-            return True
-    return False
+    return any(foreign.owner_in_mro(kind, name) not in (None, object) for name in names)
 
 
 def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
-    if a is b and name in ("==", "!=") and a.holds in ("text", "texts", "bool"):
+    if a is b and name in ("==", "!=") and kind_of(a) in ("text", "texts", "bool"):
         return name == "=="
     if name in ("==", "!="):
-        for one, two in ((a, b), (b, a)):
-            if type(one) is Unknown and one.holds in ("text", "texts", "bool", "number", "message") and two is None:
-                return name == "!="
         return run.unknown(a, b, holds="bool", is_safe=True)
     is_text = texts.is_text(a) and texts.is_text(b)
     is_number = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
@@ -251,7 +246,7 @@ def _own_identity(is_same: bool, a: Opaque, b: Opaque) -> bool:
 def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     kind = type(b)
     if kind is Unknown:
-        safe = (b.holds == "text" and texts.is_text(a)) or b.holds == "texts"
+        safe = (kind_of(b) == "text" and texts.is_text(a)) or kind_of(b) == "texts"
         return run.unknown(a, b, holds="bool", is_safe=safe)
     if isinstance_of(b, Opaque):
         return a in b
@@ -294,9 +289,9 @@ def _unknown_membership(run: Any, is_in: bool, a: Unknown, b: Any) -> Any:
         if any(each is a for each in b):
             return is_in
         return (not is_in) if not b else run.unknown(a, holds="bool", is_safe=True)
-    is_text = a.holds in ("text", "number", "bool")
+    is_text = kind_of(a) in ("text", "number", "bool")
     if kind is str:
-        return run.unknown(a, holds="bool", is_safe=a.holds == "text")
+        return run.unknown(a, holds="bool", is_safe=kind_of(a) == "text")
     if kind in (dict, set, frozenset, OrderedDict, defaultdict, Counter) and is_text:
         return run.unknown(a, holds="bool", is_safe=True) if b else not is_in
     raise Undecided
@@ -329,11 +324,11 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     """`held[at]`."""
     kind = type(held)
     if kind is Unknown:
-        if held.holds == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
+        if kind_of(held) == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="text", is_safe=True)
-        if held.holds == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
+        if kind_of(held) == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="texts", is_safe=True)
-        inner = {"text": "text", "texts": "texts" if type(at) is slice else "text"}.get(str(held.holds), "any")
+        inner = {"text": "text", "texts": "texts" if type(at) is slice else "text"}.get(kind_of(held), "any")
         return run.unknown(held, at, holds=inner)
     if isinstance_of(held, Opaque):
         return _opaque_subscript(run, held, at)
@@ -396,7 +391,7 @@ def del_item(run: Any, held: Any, at: Any) -> None:
 
 
 def _before_change(run: Any, held: Any) -> None:
-    if type(held) is Unknown and held.holds == "any":
+    if kind_of(held) == "any":
         raise Barrier("it changes a value that is not known yet")
     if type(held) is not Unknown:
         run.touch(held)
@@ -408,7 +403,7 @@ def _lose(run: Any, held: Any, at: Any) -> None:
         run.raises(held.sources)
         return
     run.taint(held)
-    hashable = type(at) in (str, int, bool) or (type(at) is Unknown and at.holds in ("text", "number", "bool"))
+    hashable = type(at) in (str, int, bool) or (kind_of(at) in ("text", "number", "bool"))
     if not (hashable and type(held) in (dict, OrderedDict, defaultdict, Counter)):
         run.raises(at.sources if type(at) is Unknown else None)
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds
-from teola_plugin.adapters.reader.table import called, known, lazy
+from teola_plugin.adapters.reader.table import called, kind_of, known, lazy
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
 
 _FLAGS_AT = {"match": 2, "search": 2, "fullmatch": 2, "findall": 2, "finditer": 2, "split": 3, "sub": 4, "subn": 4}
@@ -24,11 +24,9 @@ def pattern_method(run: Any, pattern: re.Pattern[Any], name: str, args: Argument
     known(run, *rest)
     run.require_known(*rest)
     if type(text) is Unknown:
-        return _unknown_text(run, pattern, name, args[:text_at], text)
+        return _unknown_text(run, pattern, name, args[:text_at], text, rest)
     known(run, *args)
-    if type(text) not in (str, bytes):
-        raise TypeError("expected string or bytes-like object")
-    if type(text) is type(pattern.pattern):
+    if type(text) in (str, bytes) and type(text) is type(pattern.pattern):
         bounds.matching(run, pattern, text, is_anchored=name in _ANCHORED)
     if text_at:
         return _substituted(run, pattern, name, args, kwargs)
@@ -38,6 +36,8 @@ def pattern_method(run: Any, pattern: re.Pattern[Any], name: str, args: Argument
 
 def _substituted(run: Any, pattern: re.Pattern[Any], name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     new, text = args[0], args[1]
+    if type(text) not in (str, bytes):
+        return getattr(pattern, name)(*args, **kwargs)  # raises a TypeError
     if type(new) in (str, bytes):
         bounds.characters(run, (len(text) + 1) * (1 + len(new) + len(text) * ("\\" in str(new))) if len(new) else 0)
         return getattr(pattern, name)(*args, **kwargs)
@@ -58,8 +58,9 @@ def _substituted(run: Any, pattern: re.Pattern[Any], name: str, args: Arguments,
     return getattr(pattern, name)(replaced if callable(replace) else replace, *args[1:], **kwargs)
 
 
-def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments, text: Unknown) -> Any:
-    is_text = text.holds == "text" and type(pattern.pattern) is str
+def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments, text: Unknown, rest: Arguments) -> Any:
+    is_text = kind_of(text) == "text" and type(pattern.pattern) is str
+    is_text = is_text and all(type(each) is int for each in rest)
     if name in ("sub", "subn"):
         is_safe = is_text and type(new[0]) is str and "\\" not in new[0]
         return run.unknown(text, holds="text" if name == "sub" else "any", is_safe=is_safe)
@@ -103,7 +104,7 @@ def compiled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 def escaped(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """Handles `re.escape`."""
-    if len(args) == 1 and type(args[0]) is Unknown and args[0].holds == "text":
+    if len(args) == 1 and kind_of(args[0]) == "text":
         return run.unknown(args[0], holds="text", is_safe=True)
     run.require_known(*args)
     return re.escape(*args, **kwargs)

@@ -8,9 +8,11 @@ random    it gives what cannot be foreseen, and never raises
 
 from __future__ import annotations
 
+import datetime
 import gc
 import sys
 import types
+import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,10 +29,15 @@ from teola_plugin.adapters.reader.values import (
     Undecided,
     Unknown,
     isinstance_of,
+    type_name,
 )
 
-VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-ORDERED_VIEWS = (type(OrderedDict().keys()), type(OrderedDict().values()), type(OrderedDict().items()))
+VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+ORDERED_VIEWS: tuple[type, ...] = (
+    type(OrderedDict().keys()),
+    type(OrderedDict().values()),
+    type(OrderedDict().items()),
+)
 
 
 def words(names: str) -> frozenset[str]:
@@ -80,6 +87,20 @@ def is_unknown(run: Any, value: Any) -> bool:
     if kind in VIEWS or kind in ORDERED_VIEWS:
         value = gc.get_referents(value)[0]
     return bool(run.is_unknown(value))
+
+
+_CLASSES: dict[int, str] = {
+    id(each): type_name(each)
+    for each in (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, float)
+}
+
+
+def kind_of(value: Any) -> str:
+    """What an unknown value holds: a word of `Unknown.holds`, the name of a simple class, or "object"; "" if known."""
+    if type(value) is not Unknown:
+        return ""
+    holds = value.holds
+    return holds if type(holds) is str else _CLASSES.get(id(holds), "object")
 
 
 def known(run: Any, *values: Any) -> None:
@@ -176,7 +197,7 @@ def whole(run: Any, value: Any) -> Any:
 
 def unknown_number(value: Any) -> bool:
     """It is unknown, and a number."""
-    return type(value) is Unknown and value.holds in ("number", "bool")
+    return kind_of(value) in ("number", "bool", "float")
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

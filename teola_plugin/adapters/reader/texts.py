@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import string
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds
-from teola_plugin.adapters.reader.table import known, unknowns, whole, words
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.table import kind_of, known, unknowns, whole, words
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Lazy,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    type_name,
+)
 
 _SHOWN = (str, int, float, bool, type(None))
 
@@ -56,14 +67,46 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
     if conversion:
         value = text_of(run, _CONVERSIONS[conversion], value)
     known(run, spec)
+    if type(spec) is not str:
+        raise TypeError("format() argument 2 must be str")
     if type(value) is str and not spec:
         return value
     if not spec:
         return text_of(run, format, value)
+    bounds.spec(spec)
+    if type(value) is Unknown:
+        return _formatted_unknown(run, value, spec)
     if readable(run, value):
         raise Undecided
-    bounds.spec(spec)
     return format(value, spec)
+
+
+def _formatted_unknown(run: Any, value: Unknown, spec: str) -> Unknown:
+    """It does not raise if it does not for a sample of each type that the value may have."""
+    try:
+        for sample in samples(kind_of(value)):
+            format(sample, spec)
+        is_safe = bool(samples(kind_of(value)))
+    except (TypeError, ValueError):
+        is_safe = False
+    return run.unknown(value, holds="text", is_safe=is_safe)  # type: ignore[no-any-return]
+
+
+SAMPLES: dict[str, Any] = {
+    type_name(type(each)): each
+    for each in (
+        datetime.datetime(2024, 5, 17, 10, 30, 15, 123456), datetime.date(2024, 5, 17), datetime.time(10, 30, 15),
+        datetime.timedelta(days=3, seconds=5), uuid.UUID(int=5), 1.5,
+    )
+}  # fmt: skip
+"""Of each class whose objects are like one another."""
+
+
+def samples(kind: str) -> tuple[Any, ...]:
+    """Values that raise where any such value does; none if that cannot be told."""
+    if kind in SAMPLES:
+        return (SAMPLES[kind],)
+    return {"text": ("", "a"), "number": (1, 1.5, True), "bool": (True,)}.get(kind, ())
 
 
 def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -230,7 +273,7 @@ def _unknown_arguments(run: Any, value: Any, name: str, args: Arguments, kwargs:
 
 def is_text(value: Any) -> bool:
     """It is a text, known or not."""
-    return type(value) is str or (type(value) is Unknown and value.holds == "text")
+    return type(value) is str or (kind_of(value) == "text")
 
 
 def _replace(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -254,7 +297,7 @@ def _replace(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> A
 def _join(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return value.join(*args, **kwargs)
-    if type(args[0]) is Unknown and args[0].holds == "texts":
+    if kind_of(args[0]) == "texts":
         return run.unknown(args[0], holds="text", is_safe=True)
     known(run, args[0])
     if isinstance_of(args[0], Opaque):
