@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import itertools
 import operator
 import re
 import sys
@@ -36,17 +37,24 @@ ATOMS: frozenset[type] = frozenset([
 _MRO = type.__dict__["__mro__"]
 _NAMESPACE = type.__dict__["__dict__"]
 _FLAGS = type.__dict__["__flags__"]
-_GET_ATTRIBUTE = object.__dict__["__getattribute__"]
+_PLAIN_LOOKUP = frozenset(map(id, (object, str, int, float, bytes, tuple, list, dict, set, frozenset, BaseException)))
 _CLASS = object.__dict__["__class__"]
 _IS_ABSTRACT = 1 << 20
-
-DEFAULT_META = type
 TYPED_DICT_METAS = frozenset([typing._TypedDictMeta, typing_extensions._TypedDictMeta])  # type: ignore[attr-defined]
 PROTOCOL_METAS = frozenset([
     type(typing.Protocol),
     type(typing_extensions.Protocol),
 ])  # fmt: skip
-_METAS: set[type] = {type, abc.ABCMeta, enum.EnumMeta, *TYPED_DICT_METAS, *PROTOCOL_METAS}
+ENUM_META = enum.EnumMeta
+_METAS = (type, abc.ABCMeta, enum.EnumMeta, *TYPED_DICT_METAS, *PROTOCOL_METAS)
+_KNOWN_METAS = frozenset(map(id, _METAS))
+BUILTINS = frozenset(id(each) for each in vars(sys.modules["builtins"]).values() if isinstance(each, type))
+"""Classes are compared by `is` and kept by their ids: a metaclass may define `__eq__` and `__hash__`."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
 
 
 def model_meta() -> type | None:
@@ -69,19 +77,39 @@ def mro_of(cls: type) -> tuple[type, ...]:
 def namespace_of(cls: type) -> types.MappingProxyType[str, Any]:
     """What the class itself defines. Raises: Barrier if a lookup could run code: names of a subclass of `str`."""
     namespace: types.MappingProxyType[str, Any] = _NAMESPACE.__get__(cls)
-    for name in namespace:
-        if type(name) is not str:
+    known = _checked.get(id(cls))
+    if known is None or known[0] is not cls or known[1] != _epoch[0]:
+        if not all(type(name) is str for name in namespace):
             raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
+        if len(_checked) >= MOST_CLASSES:
+            _checked.clear()
+        _checked[id(cls)] = cls, _epoch[0]
     return namespace
+
+
+MOST_CLASSES = 5_000
+"""So many classes are kept in a table."""
+
+_checked: dict[int, tuple[type, int]] = {}
+_epoch = [0]
+_epochs = itertools.count(1)
+
+
+def begin() -> None:
+    """What is known about classes is to be checked again: they may have been changed. Called where a run begins."""
+    _epoch[0] = next(_epochs)
+
+
+def epoch() -> int:
+    """A number that `begin` changes."""
+    return _epoch[0]
 
 
 def in_mro(cls: type, name: str) -> Any:
     """What a class or the first of its bases defines under a name, or MISSING."""
     for each in mro_of(cls):
-        namespace = _NAMESPACE.__get__(each)
-        if name in namespace and (type(each) in _METAS or each in BUILTINS):
-            return namespace[name]
-        if name in namespace_of(each):
+        namespace = namespace_of(each)
+        if name in namespace:
             return namespace[name]
     return MISSING
 
@@ -120,10 +148,16 @@ def is_subtype(cls: type, of: type) -> bool:
     return any(each is of for each in mro_of(cls))
 
 
+def is_atom(value: Any) -> bool:
+    """Whether the value never changes and holds nothing else. Safe for any object: metaclasses are not asked."""
+    cls = type(value)
+    return type(cls) is type and cls in ATOMS
+
+
 def has_known_metaclass(cls: type) -> bool:
     """Whether using the class runs no metaclass of the user's."""
     meta = type(cls)
-    return meta in _METAS or (meta is model_meta() and meta is not None)
+    return id(meta) in _KNOWN_METAS or meta is model_meta()
 
 
 def has_known_classes(cls: type) -> bool:
@@ -144,7 +178,7 @@ def describe(value: Any) -> str:
     if type(held) is types.ModuleType:
         return "a module"
     if type(held) is types.FunctionType:
-        return f"the function {held.__name__}"
+        return f"the function {held.__code__.co_name}"
     return shown(value)
 
 
@@ -152,8 +186,8 @@ def describe(value: Any) -> str:
 
 
 def has_plain_lookup(cls: type) -> bool:
-    """Whether attributes of its objects are found by `object`'s rules: no `__getattribute__`, `__class__`, `__dict__`."""
-    if not has_known_classes(cls) or in_mro(cls, "__getattribute__") is not _GET_ATTRIBUTE:
+    """Whether attributes of its objects are found by the rules of `object`, and their classes too."""
+    if not has_known_classes(cls) or id(owner_in_mro(cls, "__getattribute__")) not in _PLAIN_LOOKUP:
         return False
     own = in_mro(cls, "__dict__")
     return in_mro(cls, "__class__") is _CLASS and (own is MISSING or type(own) is types.GetSetDescriptorType)
@@ -164,7 +198,7 @@ def own_attributes(value: Any) -> dict[str, Any] | None:
     if type(in_mro(type(value), "__dict__")) is not types.GetSetDescriptorType:
         return None
     own = object.__getattribute__(value, "__dict__")
-    return own if type(own) is dict and all([type(name) is str for name in own]) else None
+    return own if type(own) is dict and all(type(name) is str for name in own) else None
 
 
 def is_descriptor(value: Any) -> bool:
@@ -179,11 +213,10 @@ def is_data_descriptor(value: Any) -> bool:
 
 # --- whose code it is ------------------------------------------------------------------------------------------------
 
-LIBRARIES = frozenset(
-    "abc enum dataclasses typing typing_extensions collections functools contextlib warnings builtins pydantic "
-    "pydantic_core langchain_core langchain langchain_classic langchain_text_splitters langgraph llama_index "
-    "llama_index_instrumentation dataclasses_json "
-    "annotated_types".split()
+LIBRARIES = words(
+    "abc enum dataclasses typing typing_extensions collections functools contextlib warnings builtins "
+    "pydantic pydantic_core langchain_core langchain langchain_classic langchain_text_splitters langgraph "
+    "llama_index llama_index_instrumentation dataclasses_json annotated_types"
 )  # fmt: skip
 """Packages whose classes run no code of the user's, unless they are given some."""
 
@@ -210,14 +243,7 @@ def is_library_class(cls: type) -> bool:
     return found is cls
 
 
-BUILTINS = frozenset(
-    each for each in vars(sys.modules["builtins"]).values() if isinstance(each, type)
-)
-
-
 # --- facts that are checked again ------------------------------------------------------------------------------------
-
-Print = tuple[tuple[tuple[Any, ...], ...], ...]
 
 
 def print_of(cls: type) -> list[Any]:
@@ -225,7 +251,7 @@ def print_of(cls: type) -> list[Any]:
     found: list[Any] = []
     for each in mro_of(cls):
         found.append(each)
-        if each not in BUILTINS:
+        if id(each) not in BUILTINS:
             namespace = _NAMESPACE.__get__(each)
             found += namespace
             found += namespace.values()

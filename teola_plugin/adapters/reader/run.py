@@ -61,6 +61,7 @@ class Run(Heap):
         operations: int = OPERATIONS,
     ) -> None:  # fmt: skip
         super().__init__()
+        classes.begin()
         self.asker = asker
         self.asks: dict[Hashable, Ask] = {}
         self.depth = 0
@@ -91,7 +92,7 @@ class Run(Heap):
     def load(self, value: Any, *, is_given: bool = False) -> Any:
         """The reader's own copy of plain data, which may not be changed unless it is given; anything else is Opaque."""
         kind = type(value)
-        if kind in classes.ATOMS:
+        if classes.is_atom(value):
             return value
         known = self._copies.get(id(value)) or self._own_copies.get(id(value))
         if known is not None:
@@ -110,8 +111,11 @@ class Run(Heap):
             return copy
 
         def load(part: Any) -> Any:
-            return part if type(part) in classes.ATOMS else self.load(part, is_given=is_given)
+            return part if classes.is_atom(part) else self.load(part, is_given=is_given)
 
+        if type(kind) is not type:  # its metaclass may define `__eq__` and `__hash__`
+            copied = classes.copy_of(value, load, keep)
+            return keep(Opaque(value)) if copied is classes.MISSING else copied
         if kind is list:
             copy = keep(value[:])
             copy[:] = [load(part) for part in copy]
@@ -125,7 +129,7 @@ class Run(Heap):
             return copy
         if kind is defaultdict:
             raise_factory = value.default_factory
-            if raise_factory not in (None, list, dict, set, int, str, float):
+            if not any(raise_factory is each for each in (None, list, dict, set, int, str, float)):
                 return keep(Opaque(value))
             copy = keep(defaultdict(raise_factory))
             copy.update({self._key(key): load(part) for key, part in list(value.items())})

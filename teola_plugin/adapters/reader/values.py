@@ -132,21 +132,20 @@ class Lazy:
     def __init__(self, run: Any, iterator: Any) -> None:
         self.iterator = iterator
         self._run = run
-        self._arms = run.arms_entered
+        self._arms = run.path
 
     def __iter__(self) -> Lazy:
         return self
 
     def __next__(self) -> Any:
-        if self._run.arms_entered != self._arms:
+        if self._run.path != self._arms:
             raise Barrier("an iterator is used on a path that may not be taken")
         return next(self.iterator)
 
 
 def type_name(cls: type) -> str:
     """The name of a class, without asking its metaclass."""
-    name: str = type.__dict__["__name__"].__get__(cls)
-    return name
+    return str.__str__(type.__dict__["__name__"].__get__(cls))  # it may be of a subclass of `str`
 
 
 def shown(value: Any) -> str:

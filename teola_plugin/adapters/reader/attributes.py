@@ -1,0 +1,380 @@
+"""Attributes of anything, read and stored: what would run code of the user's is interpreted or not read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, methods, record_methods, records
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
+from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_kind_of, namespace_of
+from teola_plugin.adapters.reader.instances import type_of
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Callee,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+
+_MODULE = types.ModuleType.__dict__["__dict__"]
+_ARGS = BaseException.__dict__["args"]
+_MODULE_TEXTS = frozenset(["__name__", "__doc__", "__file__", "__version__"])
+_RECORDS = ("record", "slots", "tuple")
+
+
+def attribute(run: Any, value: Any, name: str) -> Any:
+    """What `value.name` gives. Raises: AttributeError, Undecided, Barrier, and what a property raises."""
+    if type(value) is Unknown:
+        return methods.unknown_field(run, value, name)
+    if isinstance_of(value, Opaque):
+        return _opaque_attribute(run, value, name)
+    if run.is_unknown(value):
+        raise Undecided
+    if name == "__class__":
+        return type_of(run, value)
+    if is_dunder(name) and name != "__doc__":
+        raise Barrier(f"it uses {name}")
+    cls = type(value)
+    if id(cls) in foreign.BUILTINS and not is_kind_of(value, BaseException):
+        return methods.field(run, value, name)
+    facts = facts_of(cls)
+    if facts.kind in _RECORDS:
+        return _record_attribute(run, value, name, facts)
+    if facts.kind == "enum":
+        return _member_attribute(run, value, name)
+    if is_kind_of(value, BaseException):
+        return _exception_attribute(run, value, name)
+    return methods.field(run, value, name)
+
+
+def bound(run: Any, function: Any, value: Any, name: str) -> Callee:
+    """A method, as it is read from an object: it is called with the object first."""
+    loaded = run.load(function)
+    return Callee(lambda inner, args, kwargs: call(inner, loaded, (value, *args), kwargs), name)
+
+
+# --- plain objects ---------------------------------------------------------------------------------------------------
+
+
+def _record_attribute(run: Any, value: Any, name: str, facts: Facts) -> Any:
+    cls = type(value)
+    if facts.kind == "record":
+        own = object.__getattribute__(value, "__dict__")
+        if name in own and name in facts.fields:
+            return own[name]
+    else:
+        own = records.fields_of(value) or {}
+        if name in facts.fields:
+            if name not in own:
+                raise AttributeError(name)
+            return own[name]
+    found = in_mro(cls, name)
+    if type(found) is property:
+        return _property_of_record(run, value, name, found)
+    if name in own and (found is MISSING or not foreign.is_data_descriptor(found)):
+        return own[name]
+    if found is MISSING:
+        extra = records.model_slot(value, "__pydantic_extra__") if facts.is_model else None
+        if type(extra) is dict and name in extra:
+            if run.is_unknown(extra):
+                raise Undecided
+            return extra[name]
+        if facts.is_model and name.startswith("_"):
+            raise Barrier(f"it uses the private attribute {name}")
+        raise AttributeError(f"{foreign.name_of_class(cls)!r} object has no attribute {name!r}")
+    if type(found) is types.FunctionType and not is_user_code(name, found):
+        return record_methods.record_method(run, value, name)
+    return _from_class(run, value, cls, name, found)
+
+
+def _property_of_record(run: Any, value: Any, name: str, found: property) -> Any:
+    if is_user_code(name, found):
+        return _property(run, value, name, found)
+    return record_methods.stock_property(run, value, name)
+
+
+def _member_attribute(run: Any, value: Any, name: str) -> Any:
+    """Of a member of an enum without special methods."""
+    if name in ("value", "name"):
+        own = foreign.own_attributes(value)
+        if own is None or f"_{name}_" not in own:
+            raise Barrier(f"it uses {name} of {describe(value)}")
+        return run.load(own[f"_{name}_"])
+    cls = type(value)
+    for plain, convert in ((str, str.__str__), (int, int.__int__)):
+        if is_kind_of(value, plain) and methods.has_method(plain, name) and in_mro(cls, name) is in_mro(plain, name):
+            return methods.field(run, convert(value), name)
+    found = in_mro(cls, name)
+    own = foreign.own_attributes(value)
+    if type(found) is property:
+        return _property(run, value, name, found)
+    if found is MISSING or not foreign.is_data_descriptor(found):
+        if own is not None and name in own:
+            return run.load(own[name])
+        if found is MISSING:
+            raise AttributeError(name)
+        return _from_class(run, value, cls, name, found)
+    raise Barrier(f"it uses {name} of {describe(value)}")
+
+
+def _exception_attribute(run: Any, value: BaseException, name: str) -> Any:
+    if name == "args":
+        if run.is_own_exception(value):
+            return _ARGS.__get__(value)
+        return run.unknown(is_safe=True)
+    found = in_mro(type(value), name)
+    if found is MISSING or type(found) is types.FunctionType or not foreign.is_descriptor(found):
+        own = foreign.own_attributes(value)
+        if own is not None and found is not MISSING and name not in own:
+            return _from_class(run, value, type(value), name, found)
+    raise Barrier(f"it uses {name} of an exception")
+
+
+def _property(run: Any, value: Any, name: str, found: property) -> Any:
+    if found.fget is None:
+        raise AttributeError(name)
+    return call(run, run.load(found.fget), (value,), {})
+
+
+def _from_class(run: Any, value: Any, cls: type, name: str, found: Any) -> Any:
+    """What an object has by its class: a method, or data."""
+    kind = type(found)
+    if kind is types.FunctionType:
+        return bound(run, found, value, name)
+    if kind is staticmethod:
+        return run.load(found.__func__)
+    if kind is classmethod:
+        return _class_method(run, cls, name, found)
+    if foreign.is_descriptor(found):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    return run.load(found)
+
+
+def _class_method(run: Any, cls: type, name: str, found: Any) -> Any:
+    if not is_user_code(name, found):
+        return record_methods.class_method(run, cls, name)
+    return bound(run, found.__func__, run.load(cls), name)
+
+
+# --- objects of others -----------------------------------------------------------------------------------------------
+
+
+def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
+    held = value.held
+    if isinstance_of(held, Opaque):
+        if name == "__name__" and type(held) is not Opaque and isinstance_of(held, Callee):
+            return held.name
+        raise Barrier(f"it uses {name} of a function or coroutine")
+    kind = type(held)
+    if kind is types.ModuleType:
+        return _module_attribute(run, held, name)
+    found = run.asker.attribute(run, value, name)
+    if found is not NOT_MINE:
+        return found
+    if is_class(held):
+        return _class_attribute(run, value, held, name)
+    if kind is types.FunctionType:
+        return _function_attribute(run, held, name)
+    if held is os.environ and name == "get":
+        return Callee(_environment, name)
+    facts = facts_of(kind)
+    if name == "__class__" and foreign.has_plain_lookup(kind):
+        return type_of(run, value)
+    if is_dunder(name):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    if is_kind_of(held, BaseException):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    if name in ("value", "name") and type(kind) is foreign.ENUM_META and foreign.has_plain_lookup(kind):
+        return _opaque_member_attribute(run, held, name)
+    if facts.kind not in ("object", "component", "record"):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    return _object_attribute(run, value, name, facts)
+
+
+def _environment(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    run.require_known(*args, *kwargs.values())
+    return os.environ.get(*args, **kwargs)
+
+
+def _module_attribute(run: Any, module: types.ModuleType, name: str) -> Any:
+    own = _MODULE.__get__(module)
+    if is_dunder(name) and name not in _MODULE_TEXTS:
+        raise Barrier(f"it uses {name} of a module")
+    if name in own:
+        return run.load(own[name])
+    if "__getattr__" in own:
+        raise Barrier(f"it uses {name} of a module that makes its attributes", hint="import it where it is defined")
+    raise AttributeError(f"module has no attribute {name!r}")
+
+
+def _function_attribute(run: Any, function: types.FunctionType, name: str) -> Any:
+    if name == "__name__" or name == "__qualname__":
+        return str.__str__(function.__name__ if name == "__name__" else function.__qualname__)
+    if name == "__doc__":
+        return run.load(function.__doc__)
+    own = function.__dict__
+    if type(own) is dict and all(type(each) is str for each in own) and not is_dunder(name):
+        if name in own:
+            return run.load(own[name])
+        raise AttributeError(name)
+    raise Barrier(f"it uses {name} of a function")
+
+
+def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
+    held, cls = value.held, type(value.held)
+    if run.is_unknown(held):
+        raise Undecided
+    own = foreign.own_attributes(held)
+    if own is None:
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    found = in_mro(cls, name)
+    is_code = found is not MISSING and is_user_code(name, found)
+    if type(found) is property and (is_code or facts.kind == "object"):
+        return _property(run, value, name, found)
+    if found is not MISSING and foreign.is_data_descriptor(found):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    if name in own:
+        return own[name] if value.is_own and facts.kind == "object" else run.load(own[name])
+    if found is MISSING:
+        if in_mro(cls, "__getattr__") is not MISSING:
+            raise Barrier(f"it uses {name} of {describe(value)}")
+        raise AttributeError(f"{foreign.name_of_class(cls)!r} object has no attribute {name!r}")
+    if facts.kind != "object" and foreign.is_descriptor(found) and not is_code:
+        raise Barrier(f"it calls {name} of {describe(value)}")
+    return _from_class(run, value, cls, name, found)
+
+
+def _opaque_member_attribute(run: Any, held: Any, name: str) -> Any:
+    """`value` or `name` of a member of an enum with special methods of its own, which these do not use."""
+    own = foreign.own_attributes(held)
+    if own is None or is_user_code(name, in_mro(type(held), name)) or f"_{name}_" not in own:
+        raise Barrier(f"it uses {name} of {describe(held)}")
+    return run.load(own[f"_{name}_"])
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
+    if not foreign.has_known_classes(cls):
+        raise Barrier(f"it uses {describe(value)}, which has a metaclass")
+    if name in ("__name__", "__qualname__"):
+        return str.__str__(type.__dict__[name].__get__(cls))
+    if name == "__class__":
+        return run.load(type(cls))
+    if name == "__doc__":
+        doc = namespace_of(cls).get("__doc__")
+        if doc is None or type(doc) is str:
+            return doc
+    if is_dunder(name):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    if type(cls) is foreign.ENUM_META:
+        members = namespace_of(cls).get("_member_map_")
+        if type(members) is dict and name in members:
+            return run.load(members[name])
+    if name == "model_fields" and facts_of(cls).is_model:
+        return run.load(in_mro(cls, "__pydantic_fields__"))
+    found = in_mro(cls, name)
+    if found is MISSING:
+        if in_mro(type(cls), name) is not MISSING or in_mro(type(cls), "__getattr__") is not MISSING:
+            raise Barrier(f"it uses {name} of {describe(value)}")
+        raise AttributeError(f"the class has no attribute {name!r}")
+    kind = type(found)
+    if kind is staticmethod:
+        return run.load(found.__func__)
+    if kind is classmethod:
+        return _class_method(run, cls, name, found)
+    if kind is types.ClassMethodDescriptorType:
+        return run.load(found.__get__(None, cls))
+    if kind is types.FunctionType or kind is types.MethodDescriptorType or not foreign.is_descriptor(found):
+        return run.load(found)
+    raise Barrier(f"it uses {name} of {describe(value)}")
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+def set_attribute(run: Any, value: Any, name: str, new: Any) -> None:
+    """`value.name = new`, for objects of the reader's own. Raises: AttributeError, Barrier."""
+    if type(value) is Unknown:
+        _set_unknown(run, value, name, new)
+        return
+    if is_dunder(name):
+        raise Barrier(f"it stores the attribute {name}")
+    if isinstance_of(value, Opaque):
+        _set_of_object(run, value, name, new)
+        return
+    facts = facts_of(type(value))
+    if facts.kind == "record":
+        _set_of_record(run, value, name, new, facts)
+    elif facts.kind in ("slots", "enum") or is_kind_of(value, BaseException):
+        raise Barrier(f"it stores the attribute {name} of {describe(value)}")
+    else:
+        raise AttributeError(f"it stores the attribute {name} of {describe(value)}")
+
+
+def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
+    """A reply stays unknown; what is read of it later has to be of the kind that was foretold."""
+    is_text = type(new) is str or (type(new) is Unknown and new.holds == "text")
+    if value.holds == "message" and ((name == "content" and is_text) or (name in ("name", "id") and is_text)):
+        return
+    raise Barrier(f"it stores the attribute {name} of a value that is not known yet")
+
+
+def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
+    held = value.held
+    refused = Barrier(f"it stores the attribute {name} of {describe(value)}")
+    if isinstance_of(held, Opaque) or not value.is_own or facts_of(type(held)).kind != "object":
+        raise refused
+    if in_mro(type(held), "__setattr__") is not object.__dict__["__setattr__"]:
+        raise refused
+    found = in_mro(type(held), name)
+    if type(found) is property and found.fset is not None:
+        call(run, run.load(found.fset), (value, new), {})
+        return
+    own = foreign.own_attributes(held)
+    if own is None or (found is not MISSING and foreign.is_data_descriptor(found)):
+        raise refused
+    run.touch(held)
+    own[name] = new
+
+
+def _set_of_record(run: Any, value: Any, name: str, new: Any, facts: Facts) -> None:
+    cls = type(value)
+    run.touch(value)
+    found = in_mro(cls, name)
+    if found is not MISSING and foreign.is_descriptor(found):
+        raise Barrier(f"it stores the attribute {name} of {describe(value)}")
+    if facts.is_model:
+        _set_of_model(run, value, name, new, facts)
+        return
+    if in_mro(cls, "__setattr__") is not object.__dict__["__setattr__"]:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__getattribute__(value, "__dict__")[name] = new
+
+
+def _set_of_model(run: Any, value: Any, name: str, new: Any, facts: Facts) -> None:
+    config = in_mro(type(value), "model_config")
+    if type(config) is not dict or config.get("frozen") or config.get("validate_assignment") or name.startswith("_"):
+        raise Barrier(f"it stores the attribute {name} of a model that checks it")
+    if name in facts.fields:
+        info = in_mro(type(value), "__pydantic_fields__")[name]
+        if not foreign.is_library_class(type(info)) or info.frozen:
+            raise Barrier(f"it stores the attribute {name} of a model that checks it")
+        names = records.model_slot(value, "__pydantic_fields_set__")
+        if name not in names:
+            run.touch(names)
+            names.add(name)
+        object.__getattribute__(value, "__dict__")[name] = new
+        return
+    extra = records.model_slot(value, "__pydantic_extra__")
+    if config.get("extra") != "allow" or type(extra) is not dict:
+        raise ValueError(f"object has no field {name!r}")
+    run.touch(extra)
+    extra[name] = new

@@ -1,0 +1,315 @@
+"""Objects made by the program: by interpreting what the user wrote, or as the stock constructor would, never by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, records, stock_records
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
+from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_subtype, namespace_of
+from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.record_methods import require_clean
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
+
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
+
+
+def construct(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
+    """What calling a class gives. Raises: what its constructor raises, Undecided, Barrier."""
+    cls = callee.held
+    if not foreign.has_known_classes(cls):
+        raise Barrier(f"it makes an object of {describe(callee)}, which has a metaclass")
+    found = run.asker.construct(run, cls, args, kwargs)
+    if found is not NOT_MINE:
+        return found
+    if type(cls) in foreign.TYPED_DICT_METAS:
+        return call(run, run.load(dict), args, kwargs)
+    facts = facts_of(cls)
+    maker = _MAKERS.get(facts.kind)
+    if maker is None or foreign.is_abstract(cls):
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    return maker(run, callee, facts, args, kwargs)
+
+
+# --- what has no fields ----------------------------------------------------------------------------------------------
+
+
+def _exception(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    cls = callee.held
+    if is_subtype(cls, BaseExceptionGroup) or any(name in facts.user_names for name in ("__new__", "__init__")):
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    for each in foreign.mro_of(cls):
+        if id(each) not in foreign.BUILTINS and any(n in namespace_of(each) for n in ("__init__", "__new__")):
+            raise Barrier(f"it makes an object of {describe(callee)}")
+    if is_subtype(cls, OSError) or is_subtype(cls, SyntaxError) or is_subtype(cls, UnicodeError) or kwargs:
+        run.require_known(*args, *kwargs.values())
+    return run.made_exception(cls(*args, **kwargs))
+
+
+def _member(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    """A member of an enum, by its value."""
+    cls = callee.held
+    members = in_mro(cls, "_value2member_map_")
+    if len(args) != 1 or kwargs or is_subtype(cls, enum.Flag) or type(members) is not dict:
+        raise Barrier(f"it calls {describe(callee)} in an unusual way")
+    value = args[0]
+    if run.is_unknown(value):
+        return run.unknown(value, holds=cls)
+    if facts_of(type(value)).kind == "enum" and type(value) is cls:
+        return value
+    if not foreign.is_atom(value) or not all(foreign.is_atom(each) for each in members):
+        raise Barrier(f"it calls {describe(callee)} in an unusual way")
+    if value not in members:
+        raise ValueError(f"not a valid {foreign.name_of_class(cls)}")
+    return members[value]
+
+
+def _tuple(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    defaults = in_mro(callee.held, "_field_defaults")
+    if type(defaults) is not dict:
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    given = bound_fields(facts.fields, (), args, kwargs)
+    values = []
+    for name in facts.fields:
+        if name not in given and name not in defaults:
+            raise TypeError(f"missing argument {name!r}")
+        values.append(given[name] if name in given else run.load(defaults[name]))
+    return tuple.__new__(callee.held, values)
+
+
+def bound_fields(names: tuple[str, ...], by_name: tuple[str, ...], args: Arguments, kwargs: Keywords) -> Keywords:
+    """Arguments by the names of the fields. `by_name`: those that are given by name only. Raises: TypeError."""
+    if len(args) > len(names):
+        raise TypeError("too many positional arguments")
+    found = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in found or (name not in names and name not in by_name):
+            raise TypeError(f"unexpected argument {name!r}")
+        found[name] = value
+    return found
+
+
+# --- dataclasses -----------------------------------------------------------------------------------------------------
+
+
+def _record(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    cls = callee.held
+    if is_stock_record_class(cls):
+        return stock_records.stock_record(run, cls, args, kwargs)
+    if facts.is_model:
+        return _model(run, callee, args, kwargs)
+    if "__init__" in facts.user_names:
+        made = records.new_object(cls)
+        call(run, run.load(in_mro(cls, "__init__")), (made, *args), kwargs)
+        return made
+    return _dataclass(run, callee, facts, args, kwargs)
+
+
+def _dataclass(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    """As the `__init__` that `dataclass` writes: fields in order, then `__post_init__`."""
+    cls = callee.held
+    owner = foreign.owner_in_mro(cls, "__init__")
+    fields = None if owner is None else dataclass_fields(owner)
+    has_post_init = in_mro(cls, "__post_init__") is not MISSING
+    if owner is None or fields is None or not made_by_dataclass(owner, {"__init__"}, _had_post_init(owner)):
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    if any(kind_of_field(field) == "init" for field in fields.values()) or in_mro(cls, "__new__") is not _NEW:
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    own = [field for field in fields.values() if kind_of_field(field) == "field"]
+    made = records.new_object(cls)
+    values = _values(run, own, args, kwargs)
+    if facts.kind == "slots":
+        made = records.new_record(cls, values)
+    else:
+        object.__getattribute__(made, "__dict__").update(values)
+    held = made if facts.kind in ("record", "slots") else Opaque(made, is_own=True)
+    if has_post_init and _had_post_init(owner):
+        call(run, run.load(in_mro(cls, "__post_init__")), (held,), {})
+    return held
+
+
+_NEW = object.__dict__["__new__"]
+
+
+def _had_post_init(cls: type) -> bool:
+    return in_mro(cls, "__post_init__") is not MISSING
+
+
+def _values(run: Any, fields: list[dataclasses.Field[Any]], args: Arguments, kwargs: Keywords) -> Keywords:
+    given = bound_fields(
+        tuple(field.name for field in fields if field.init and not field.kw_only),
+        tuple(field.name for field in fields if field.init and field.kw_only),
+        args,
+        kwargs,
+    )
+    for field in fields:
+        has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        if field.init and field.name not in given and not has_default:
+            raise TypeError(f"missing argument {field.name!r}")
+    values: Keywords = {}
+    for field in fields:
+        if field.name in given:
+            values[field.name] = given[field.name]
+        elif field.default_factory is not dataclasses.MISSING:
+            values[field.name] = call(run, run.load(field.default_factory), (), {})
+        elif field.default is not dataclasses.MISSING:
+            values[field.name] = run.load(field.default)
+    return values
+
+
+# --- pydantic --------------------------------------------------------------------------------------------------------
+
+
+def _model(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
+    cls = callee.held
+    if not is_clean_model(cls) or in_mro(cls, "__new__") is not _NEW:
+        raise Barrier(
+            f"it makes an object of {describe(callee)}, which has code for that",
+            hint="a model without validators, factories and __init__ is read",
+        )
+    try:
+        run.require_known(*args, *kwargs.values())
+    except Undecided:
+        return run.unknown(*_unknowns(args, kwargs), holds=cls)
+    require_clean((args, tuple(kwargs.values())))
+    run.tick(10)
+    return cls(*args, **kwargs)
+
+
+def _unknowns(args: Arguments, kwargs: Keywords) -> list[Any]:
+    """The unknown values in arguments, three levels deep."""
+    found: list[Any] = []
+    todo = [(each, 0) for each in (*args, *kwargs.values())]
+    while todo:
+        value, depth = todo.pop()
+        if type(value) is Unknown:
+            found.append(value)
+        elif depth < 3 and (type(value) is list or type(value) is tuple):
+            todo += [(each, depth + 1) for each in value]
+        elif depth < 3 and type(value) is dict:
+            todo += [(each, depth + 1) for each in value.values()]
+    return found if found and len(todo) == 0 else [Unknown()]
+
+
+# --- classes with code -----------------------------------------------------------------------------------------------
+
+
+def _object(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
+    cls = callee.held
+    if in_mro(cls, "__new__") is not _NEW or in_mro(cls, "__dict__") is MISSING:
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    init = in_mro(cls, "__init__")
+    if type(init) is types.FunctionType and "__init__" in facts.user_names:
+        held = Opaque(records.new_object(cls), is_own=True)
+        if call(run, run.load(init), (held, *args), kwargs) is not None:
+            raise TypeError("__init__() should return None")
+        return held
+    if facts.is_dataclass:
+        return _dataclass(run, callee, facts, args, kwargs)
+    if init is not object.__dict__["__init__"]:
+        raise Barrier(f"it makes an object of {describe(callee)}")
+    if args or kwargs:
+        raise TypeError(f"{foreign.name_of_class(cls)}() takes no arguments")
+    return Opaque(records.new_object(cls), is_own=True)
+
+
+_MAKERS: dict[str, Callable[[Any, Opaque, Facts, Arguments, Keywords], Any]] = {
+    "exception": _exception,
+    "enum": _member,
+    "tuple": _tuple,
+    "record": _record,
+    "slots": _record,
+    "object": _object,
+}
+
+
+def call_object(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
+    """What calling an object gives that is neither a function nor a class: its `__call__` is interpreted."""
+    cls = type(callee.held)
+    facts = facts_of(cls)
+    found = in_mro(cls, "__call__")
+    if facts.kind not in ("object", "component") or "__call__" not in facts.user_names:
+        raise Barrier(f"it calls {describe(callee)}")
+    if type(found) is not types.FunctionType:
+        raise Barrier(f"it calls {describe(callee)}")
+    return call(run, run.load(found), (callee, *args), kwargs)
+
+
+# --- classes made in a body ------------------------------------------------------------------------------------------
+
+
+def make_class(run: Any, name: str, bases: Arguments, namespace: Keywords, annotations: Keywords) -> Any:
+    """The class of a `class` statement that holds data only. Raises: Barrier."""
+    if len(bases) != 1 or type(bases[0]) is not Opaque or not _is_data_base(bases[0].held):
+        raise Barrier("it defines a class", hint="define it outside of the function")
+    base = bases[0].held
+    own: Keywords = {"__module__": "reader", "__qualname__": name}
+    for each, value in namespace.items():
+        if foreign.is_kind_of(value, Opaque):
+            value = _field_info(value)
+        else:
+            run.require_known(value)
+        own[each] = value
+    own["__annotations__"] = {each: _annotation(value) for each, value in annotations.items()}
+    run.tick(1000)
+    meta = type(base) if type(base) is not types.FunctionType else None
+    if meta is None:
+        made = types.new_class(name, (base,), {}, lambda target: target.update(own))
+    else:
+        made = types.new_class(name, (base,), {}, lambda target: target.update(own))
+    return Opaque(made, is_own=True)
+
+
+def _is_data_base(base: Any) -> bool:
+    typed = [module.__dict__.get("TypedDict") for module in _modules("typing", "typing_extensions")]
+    return base is foreign.base_model() or any(base is each for each in typed)
+
+
+def _modules(*names: str) -> list[types.ModuleType]:
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def _field_info(value: Opaque) -> Any:
+    held = value.held
+    if value.is_own and foreign.is_library_class(type(held)) and foreign.name_of_class(type(held)) == "FieldInfo":
+        return held
+    raise Barrier("it defines a class with code in it", hint="define it outside of the function")
+
+
+def _annotation(value: Any) -> Any:
+    if type(value) is str or value is None:
+        if value is None:
+            return None
+        raise Barrier("it defines a class with annotations in quotes")
+    held = value.held if type(value) is Opaque else None
+    if _is_plain_hint(held):
+        return held
+    raise Barrier("it defines a class with an annotation that is not read", hint="define it outside of the function")
+
+
+def _is_plain_hint(held: Any, depth: int = 0) -> bool:
+    kind = type(held)
+    if held is None or held is type(None) or held is Ellipsis or any(held is each for each in _HINTS):
+        return True
+    if foreign.is_class(held):
+        return is_clean_model(held) or facts_of(held).kind == "enum"
+    if kind is types.GenericAlias or foreign.module_of(kind) == "typing":
+        args = held.__args__ if hasattr(held, "__args__") else ()
+        if getattr(held, "__origin__", None) is __import__("typing").Literal:
+            return all(foreign.is_atom(each) for each in args)
+        if getattr(held, "__metadata__", None):
+            return False
+        return depth < 5 and all(_is_plain_hint(each, depth + 1) for each in args)
+    return kind is types.UnionType and all(_is_plain_hint(each, depth + 1) for each in held.__args__)
+
+
+_HINTS = (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)

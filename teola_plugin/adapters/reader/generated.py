@@ -1,0 +1,111 @@
+"""Whether the methods of a class are those that `dataclass` and `NamedTuple` write for it.
+
+Their names, files and modules can be forged, so the class is made once more, from its fields alone, and the code of the
+methods is compared.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader.foreign import MISSING, namespace_of
+
+_PARAMETERS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+_FLAGS = ("init", "repr", "compare", "kw_only")
+
+
+def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]] | None:
+    """The fields that `dataclass` noted on a class, in order; None if it is none or they were tampered with."""
+    namespace = namespace_of(cls)
+    fields = namespace.get("__dataclass_fields__", MISSING)
+    if type(fields) is not dict or type(namespace.get("__dataclass_params__")) is not dataclasses._DataclassParams:  # type: ignore[attr-defined]
+        return None
+    for name, field in fields.items():
+        if type(name) is not str or type(field) is not dataclasses.Field or field.name is not name:
+            return None
+        if any(type(getattr(field, flag)) is not bool for flag in _FLAGS) or not (
+            field.hash is None or type(field.hash) is bool
+        ):
+            return None
+    return fields
+
+
+def kind_of_field(field: dataclasses.Field[Any]) -> str:
+    """ "field", "class" (a ClassVar) or "init" (an InitVar, which is given and not kept)."""
+    kind = field._field_type  # type: ignore[attr-defined]
+    if kind is dataclasses._FIELD:  # type: ignore[attr-defined]
+        return "field"
+    return "class" if kind is dataclasses._FIELD_CLASSVAR else "init"  # type: ignore[attr-defined]
+
+
+def parameters(cls: type) -> dict[str, bool] | None:
+    """How `dataclass` was called for a class, None if that was tampered with."""
+    given = namespace_of(cls)["__dataclass_params__"]
+    found = {name: getattr(given, name) for name in _PARAMETERS}
+    return found if all(type(value) is bool for value in found.values()) else None
+
+
+def made_by_dataclass(cls: type, names: set[str], post_init: bool) -> bool:
+    """Whether the functions under these names are what `dataclass` writes for the fields of the class."""
+    fields, given = dataclass_fields(cls), None
+    if fields is not None:
+        given = parameters(cls)
+    if fields is None or given is None:
+        return False
+    kept = [_again(field) for field in fields.values() if kind_of_field(field) != "class"]
+    namespace = {"__post_init__": lambda self: None} if post_init else {}
+    try:
+        fresh = dataclasses.make_dataclass("Fresh", kept, namespace=namespace, **given)
+    except (TypeError, ValueError):
+        return False
+    own, again = namespace_of(cls), vars(fresh)
+    return all(_is_same(own[name], again.get(name)) for name in names)
+
+
+def _again(field: dataclasses.Field[Any]) -> tuple[str, Any, dataclasses.Field[Any]]:
+    has_factory = field.default_factory is not dataclasses.MISSING
+    default: dict[str, Any] = {}
+    if has_factory:
+        default = {"default_factory": list}
+    elif field.default is not dataclasses.MISSING:
+        default = {"default": None}
+    kind = kind_of_field(field)
+    hint: Any = int if kind == "field" else dataclasses.InitVar[int]
+    made = dataclasses.field(
+        init=field.init, repr=field.repr, hash=field.hash, compare=field.compare, kw_only=field.kw_only, **default
+    )
+    return field.name, hint, made
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    """Whether two functions have the same code, and the module has no names of its own for what the code uses."""
+    if type(one) is not types.FunctionType or type(two) is not types.FunctionType:
+        return False
+    if one.__code__ != two.__code__ or any(name in one.__globals__ for name in ("hash", "NotImplemented")):
+        return False
+    cells = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True))
+    if "user_function" not in cells:
+        return True
+    again = dict(zip(two.__code__.co_freevars, two.__closure__ or (), strict=True))
+    if one.__globals__ is not two.__globals__ or type(cells["repr_running"].cell_contents) is not set:
+        return False  # the wrapper of a dataclass' `__repr__`
+    return _is_same(cells["user_function"].cell_contents, again["user_function"].cell_contents)
+
+
+def made_by_namedtuple(cls: type) -> bool:
+    """Whether objects of a class are made by the function that `namedtuple` writes for its fields."""
+    namespace = namespace_of(cls)
+    fields, new = namespace.get("_fields", MISSING), namespace.get("__new__", MISSING)
+    if type(fields) is not tuple or not all(type(name) is str for name in fields):
+        return False
+    if type(new) is staticmethod:
+        new = new.__func__
+    if type(new) is not types.FunctionType:
+        return False
+    again = vars(collections.namedtuple("Fresh", fields, rename=True))["__new__"]  # type: ignore[misc]
+    again = again.__func__ if type(again) is staticmethod else again
+    inner = new.__globals__.get("_tuple_new")
+    return bool(new.__code__ == again.__code__) and type(inner) is types.BuiltinMethodType and inner == tuple.__new__

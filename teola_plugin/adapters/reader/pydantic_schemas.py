@@ -1,0 +1,167 @@
+"""Whether pydantic makes and writes out the objects of a model without code of the user's, told by its core schema."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import ATOMS, MISSING, in_mro, namespace_of
+from teola_plugin.adapters.reader.records import fields_of
+
+MOST = 5_000
+"""Parts of one schema."""
+
+_TYPES = foreign.words(
+    "any none bool int float decimal str bytes date time datetime timedelta literal list tuple set frozenset "
+    "dict nullable union tagged-union default model model-fields model-field typed-dict typed-dict-field "
+    "definitions definition-ref uuid lax-or-strict json-or-python missing-sentinel enum"
+)  # fmt: skip
+"""Schemas that call nothing but pydantic's core."""
+
+_KEYS = foreign.words(
+    "type schema fields items_schema keys_schema values_schema choices definitions extras_schema lax_schema "
+    "strict_schema json_schema python_schema extras_keys_schema"
+)  # fmt: skip
+"""Where a schema has schemas in it."""
+
+_DATA = foreign.words(
+    "ref metadata config custom_init root_model post_init frozen model_name computed_fields default "
+    "default_factory default_factory_takes_data copy_default validate_default on_error expected cls members "
+    "sub_type missing strict min_length max_length pattern strip_whitespace to_lower to_upper regex_engine ge "
+    "le gt lt multiple_of allow_inf_nan variadic_item_index fail_fast discriminator from_attributes required "
+    "total extra_behavior validation_alias serialization_alias serialization_exclude mode auto_collapse "
+    "microseconds_precision val_json_bytes coerce_numbers_to_str cls_name schema_ref version generic_origin "
+    "cls_repr decimal_places max_digits now_op tz_constraint now_utc_offset custom_error_type "
+    "custom_error_message custom_error_context revalidate_instances serialize_by_alias"
+)  # fmt: skip
+
+_FACTORIES = (list, dict, set, str, int, float, tuple)
+
+
+def is_clean_model(cls: type) -> bool:
+    """Whether making an object of a pydantic model, and writing it out, runs nothing that a user wrote."""
+    facts = facts_of(cls)
+    if facts.kind != "record" or not facts.is_model or facts.user_names & {"__init__", "model_post_init"}:
+        return False
+    known = _known.get(id(cls))
+    if known is not None and known[0] is cls and known[1] == foreign.epoch():
+        return known[2]
+    if len(_known) >= foreign.MOST_CLASSES:
+        _known.clear()
+    now, found = foreign.epoch(), _is_clean(cls)
+    _known[id(cls)] = cls, now, found
+    return found
+
+
+_known: dict[int, tuple[type, int, bool]] = {}
+
+
+def is_clean_schema(cls: type) -> bool:
+    """Whether pydantic checks data for a class without code of the user's: a clean model, or what LangChain makes of
+    the signature of a function."""
+    return is_clean_model(cls) or (_is_without_code(cls) and _is_clean(cls))
+
+
+def _is_without_code(cls: type) -> bool:
+    """Whether it is a model in which nothing is defined that could run, though it says that it is a framework's."""
+    facts, model = facts_of(cls), foreign.base_model()
+    return facts.kind == "component" and not facts.user_names and model is not None and foreign.is_subtype(cls, model)
+
+
+def _is_clean(cls: type) -> bool:
+    core = sys.modules.get("pydantic_core._pydantic_core")
+    if core is None:
+        return False
+    namespace = namespace_of(cls)
+    if type(namespace.get("__pydantic_validator__")) is not core.__dict__["SchemaValidator"]:
+        return False
+    if type(namespace.get("__pydantic_serializer__")) is not core.__dict__["SchemaSerializer"]:
+        return False
+    if in_mro(cls, "__pydantic_post_init__") is not None:
+        return False
+    return _has_no_code(namespace.get("__pydantic_core_schema__", MISSING))
+
+
+def _has_no_code(schema: Any) -> bool:
+    todo = [schema]
+    for _ in range(MOST):
+        if not todo:
+            return True
+        part = todo.pop()
+        if type(part) is list or type(part) is tuple:
+            todo += part
+        elif type(part) is dict:
+            inner = _inner(part)
+            if inner is None:
+                return False
+            todo += inner
+        elif type(part) is not str:
+            return False
+    return False
+
+
+def _inner(schema: dict[Any, Any]) -> list[Any] | None:
+    """The schemas in a schema, None if it may call something."""
+    if not all(type(key) is str for key in schema):
+        return None
+    kind = schema.get("type")
+    if kind is None or type(kind) is not str:  # fields or choices, by name
+        return list(schema.values())
+    if kind not in _TYPES or not schema.keys() <= _KEYS | _DATA or not _is_clean_data(kind, schema):
+        return None
+    found: list[Any] = []
+    for key in _KEYS - {"type"}:
+        part = schema.get(key)
+        if type(part) is dict and key in ("fields", "choices"):
+            found += part.values()
+        elif part is not None:
+            found.append(part)
+    return found
+
+
+def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
+    if schema.get("custom_init") or schema.get("post_init") or schema.get("computed_fields"):
+        return False
+    if "serialization_exclude_if" in schema or "missing" in schema or type(schema.get("pattern", "")) is not str:
+        return False
+    if schema.get("regex_engine", "rust-regex") != "rust-regex" or type(schema.get("discriminator", "")) is not str:
+        return False
+    config = schema.get("config")
+    if type(config) is dict and (config.get("regex_engine", "rust-regex") != "rust-regex" or "json_encoders" in config):
+        return False
+    factory = schema.get("default_factory", list)
+    if schema.get("default_factory_takes_data") or not any(factory is each for each in _FACTORIES):
+        return False
+    if not is_plain_default(schema.get("default")) or not is_plain_default(schema.get("expected")):
+        return False
+    cls = schema.get("cls")
+    if kind == "enum":
+        return foreign.is_class(cls) and facts_of(cls).kind == "enum"
+    if kind == "model":
+        if not foreign.is_class(cls):
+            return False
+        facts = facts_of(cls)
+        is_record = facts.kind == "record" and not facts.user_names & {"__init__", "model_post_init"}
+        return is_record or _is_without_code(cls)
+    return cls is None or (foreign.is_class(cls) and type(cls) in foreign.TYPED_DICT_METAS)
+
+
+def is_plain_default(value: Any, depth: int = 4) -> bool:
+    """Whether a value is exact builtin data, or members of enums without code."""
+    cls = type(value)
+    if type(cls) is type and cls in ATOMS:
+        return True
+    if depth and (cls is list or cls is tuple or cls is set or cls is frozenset):
+        return all(is_plain_default(part, depth - 1) for part in value)
+    if depth and cls is dict:
+        return all(is_plain_default(part, depth - 1) for pair in value.items() for part in pair)
+    if facts_of(cls).kind == "enum":
+        return True
+    return (
+        facts_of(cls).kind == "record"
+        and all(is_plain_default(part, depth - 1) for part in (fields_of(value) or {}).values())
+        if depth
+        else False
+    )

@@ -1,0 +1,165 @@
+"""Methods and properties of the frameworks' own data classes, and of pydantic's models: closed lists of pure ones."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.facts import facts_of, is_stock_record_class, is_user_code
+from teola_plugin.adapters.reader.foreign import ATOMS, describe, in_mro, mro_of
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Undecided, Unknown, isinstance_of
+
+_DUMPS = frozenset(["model_dump", "model_dump_json", "dict", "json", "to_dict", "to_json"])
+_READS = foreign.words(
+    "pretty_repr get_content get_text get_embedding get_metadata_str get_node_id get_score get_type "
+    "as_related_node_info get_doc_id to_string to_messages text is_lc_serializable lc_id get_lc_namespace"
+)
+_SILENT = frozenset(["pretty_print"])
+"""They print: nothing is done, and None is the value."""
+
+_PROPERTIES = foreign.words(
+    "text content_blocks node_id ref_doc_id extra_info hash source_node prev_node next_node parent_node "
+    "child_nodes embedding metadata id_ content nested_blocks doc_id embedding_strs messages model_extra "
+    "model_fields_set"
+)
+_OF_NODE = frozenset(["metadata", "embedding", "node_id", "id_"])
+"""Properties of a NodeWithScore that hand on what its node has."""
+
+_MAKERS = frozenset(["model_validate", "model_validate_json", "parse_obj", "parse_raw"])
+_SCHEMAS = frozenset(["model_json_schema", "schema"])
+
+
+def require_clean(value: Any) -> None:
+    """Raises: Barrier if writing out the value may run code of the user's, such as a serializer."""
+    todo, seen = [value], set[int]()
+    while todo:
+        part = todo.pop()
+        cls = type(part)
+        if cls in ATOMS or isinstance_of(part, Opaque) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if cls is list or cls is tuple or cls is set or cls is frozenset:
+            todo += part
+        elif foreign.is_kind_of(part, dict):
+            todo += dict.values(part)
+        else:
+            facts = facts_of(cls)
+            if facts.is_model and not is_stock_record_class(cls) and not is_clean_model(cls):
+                raise Barrier(f"it writes out {describe(part)}, which has code for that")
+            todo += (records.fields_of(part) or {}).values()
+
+
+def record_method(run: Any, value: Any, name: str) -> Any:
+    """A method of a record that a library has written, not called yet. Raises: Barrier if it is in no list."""
+    cls = type(value)
+    if name in _SILENT:
+        return Callee(lambda run, args, kwargs: None, name)
+    if name in ("model_copy", "copy") and facts_of(cls).is_model:
+        return Callee(lambda run, args, kwargs: _model_copy(run, value, args, kwargs), name)
+    if name in ("_asdict", "_replace") and facts_of(cls).kind == "tuple":
+        return Callee(lambda run, args, kwargs: _of_tuple(run, value, name, args, kwargs), name)
+    if name in _DUMPS or (name in _READS and is_stock_record_class(cls)):
+        return Callee(lambda run, args, kwargs: _called(run, value, name, args, kwargs), name)
+    raise Barrier(f"it calls {name} of {describe(value)}")
+
+
+def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if name == "get_content" and type(in_mro(type(value), name)) is types.FunctionType:
+        node = (records.fields_of(value) or {}).get("node", value)
+        value = node
+    run.require_known(value, *args, *kwargs.values())
+    if name in _DUMPS:
+        require_clean(value)
+        if any(option in kwargs for option in ("context", "fallback", "encoder", "polymorphic_serialization")):
+            raise Barrier(f"it calls {name} with options that are not read")
+    found = in_mro(type(value), name)
+    if type(found) is not types.FunctionType or is_user_code(name, found):
+        raise Barrier(f"it calls {name} of {describe(value)}")
+    run.tick(20)
+    return _plain(found(value, *args, **kwargs))
+
+
+def _plain(value: Any) -> Any:
+    """`message.text` gives a subclass of `str`."""
+    return str.__str__(value) if foreign.is_kind_of(value, str) and type(value) is not str else value
+
+
+def _model_copy(run: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Shares what the fields hold, so these may be unknown."""
+    update = kwargs.get("update")
+    if args or not kwargs.keys() <= {"update", "deep"} or (update is not None and type(update) is not dict):
+        raise Barrier("it calls model_copy() in an unusual way")
+    run.require_known(kwargs.get("deep"))
+    if kwargs.get("deep"):
+        run.require_known(value)
+    names = records.model_slot(value, "__pydantic_fields_set__")
+    extra = records.model_slot(value, "__pydantic_extra__")
+    if run.is_unknown(value) or run.is_unknown(names) or run.is_unknown(extra) or run.is_unknown(update):
+        raise Undecided
+    found = in_mro(type(value), "model_copy")
+    return found(value, update=update, deep=bool(kwargs.get("deep")))
+
+
+def _of_tuple(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    fields = records.fields_of(value) or {}
+    if name == "_asdict":
+        return fields
+    if args or not kwargs.keys() <= fields.keys():
+        raise ValueError("got unexpected field names")
+    return tuple.__new__(type(value), [kwargs.get(field, held) for field, held in fields.items()])
+
+
+# --- properties ------------------------------------------------------------------------------------------------------
+
+
+def stock_property(run: Any, value: Any, name: str) -> Any:
+    """A property that a library has written. Raises: Barrier if it is not in the list."""
+    cls = type(value)
+    if name not in _PROPERTIES or not any(is_stock_record_class(each) for each in mro_of(cls)):
+        raise Barrier(f"it uses {name} of {describe(value)}")
+    own = object.__getattribute__(value, "__dict__")
+    if name in _OF_NODE and "node" in own and foreign.name_of_class(cls) == "NodeWithScore":
+        from teola_plugin.adapters.reader.attributes import attribute
+
+        return attribute(run, own["node"], name)
+    if name == "text" and "content" in own and len(own) > 1:
+        held = own["content"]
+        if type(held) is Unknown and held.holds == "text":
+            return held
+        run.require_known(held)
+    elif name not in ("model_fields_set", "model_extra"):
+        run.require_known(value)
+    else:
+        slot = records.model_slot(value, "__pydantic_extra__" if name == "model_extra" else "__pydantic_fields_set__")
+        if run.is_unknown(slot):
+            raise Undecided
+    found = in_mro(cls, name)
+    run.tick(5)
+    return _plain(found.fget(value))
+
+
+# --- class methods ---------------------------------------------------------------------------------------------------
+
+
+def class_method(run: Any, cls: type, name: str) -> Any:
+    """A class method that a library has written, not called yet. Raises: Barrier if it is in none of the lists."""
+    if name in _MAKERS | _SCHEMAS and is_clean_model(cls):
+        found = in_mro(cls, name)
+        return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
+    if name == "_make" and facts_of(cls).kind == "tuple":
+        raise Barrier("it calls _make of a NamedTuple")
+    raise Barrier(f"it calls {name} of the class {foreign.name_of_class(cls)}")
+
+
+def _made(run: Any, cls: type, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        run.require_known(*args, *kwargs.values())
+    except Undecided:
+        return run.unknown(*args, *kwargs.values(), holds=cls if found.__func__.__name__ in _MAKERS else "any")
+    if "schema_generator" in kwargs or "context" in kwargs:
+        raise Barrier("it validates with options that are not read")
+    require_clean(args)
+    run.tick(20)
+    return found.__func__(cls, *args, **kwargs)
