@@ -116,13 +116,22 @@ def value_key(value: Any, *, without: tuple[type, str] | None = None) -> Hashabl
     return _key(value, _Teller(without))
 
 
-def configuration_key(model: Any) -> Hashable:
+Other = Callable[[Any, Callable[[Any], Any]], Any]
+"""What stands for an object of a configuration that cannot be compared, given a way to tell what is in it."""
+
+
+def configuration_key(model: Any, other: Other | None = None) -> Hashable:
     """The key of all that a user can set on a model: its fields, without those that only hear of calls. Never raises.
 
-    What cannot be compared (a client, a lock) counts as the object that it is. Private attributes do not count: models
-    keep clients and counters there. So a field that a call changes makes each call unlike the one before.
+    What cannot be compared (a client, a lock) counts as the object that it is, or as what `other` makes of it. Private
+    attributes do not count: models keep clients and counters there. So a field that a call changes makes each call
+    unlike the one before.
     """
-    return _key(model, _Teller(is_configuration=True))
+    return _key(model, _Teller(other=other or _as_itself))
+
+
+def _as_itself(value: Any, tell: Callable[[Any], Any]) -> Any:
+    return Same(value)
 
 
 def is_comparable(key: Hashable) -> bool:
@@ -140,13 +149,13 @@ def _key(value: Any, teller: _Teller) -> Hashable:
 class _Teller:
     """Makes one key: see `value_key` and `configuration_key`."""
 
-    __slots__ = ("_depth", "_left", "is_configuration", "without")
+    __slots__ = ("_depth", "_left", "other", "without")
 
-    def __init__(self, without: tuple[type, str] | None = None, *, is_configuration: bool = False) -> None:
+    def __init__(self, without: tuple[type, str] | None = None, *, other: Other | None = None) -> None:
         self.without = without
         self._depth = MAX_DEPTH
         self._left = MAX_PARTS
-        self.is_configuration = is_configuration
+        self.other = other
 
     def tell(self, value: Any) -> Any:
         """What stands for a value. Raises: _Untold, and what its own code raises."""
@@ -156,8 +165,8 @@ class _Teller:
         tell = _TELLINGS.get(kind) or _telling_of(kind)
         if tell is not None:
             return tell(value, self)
-        if self.is_configuration:
-            return Same(value)
+        if self.other is not None:
+            return self.other(value, self.tell)
         raise _Untold
 
     def all(self, values: Iterable[Any], count: int) -> list[Any]:
@@ -336,7 +345,7 @@ def _has(member: types.MemberDescriptorType, value: Any) -> bool:
 def _model(value: Any, teller: _Teller) -> Any:
     """An object of pydantic; of a configuration, only what a user sets on it."""
     held, extra = _fields(value), value.__pydantic_extra__ or {}
-    if teller.is_configuration:
+    if teller.other is not None:
         fields = {name: held[name] for name in type(value).model_fields if name in held and name not in UNSENT_FIELDS}
         return type(value), teller.items(fields), teller.items(extra)
     given = frozenset(value.__pydantic_fields_set__)

@@ -36,7 +36,7 @@ from openai.resources.completions import Completions
 from pydantic import SecretStr
 
 from teola_plugin import optimize, optimized, pure
-from teola_plugin.adapters.langchain.models import _foreign, instrument_model, spec_of
+from teola_plugin.adapters.langchain.models import foreign_call, instrument_model, spec_of
 from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Foreign
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings, EngineLLM, EngineReranker
 from teola_plugin.request_identity import request_key
@@ -114,7 +114,7 @@ def met(model: Any, content: Any, /, stop: Any = None, is_async: bool = False, *
 
 def foreseen(model: Any, content: Any, /, stop: Any = None, is_async: bool = False, **kwargs: Any) -> Hashable:
     """The key under which the same call runs ahead."""
-    call = _foreign(model, content, is_async, {"stop": stop, **kwargs}, copy_context())
+    call = foreign_call(model, content, is_async, {"stop": stop, **kwargs}, copy_context())
     return request_key(spec_of(model), "decoding", call, {})
 
 
@@ -467,7 +467,7 @@ def test_a_hosted_model_that_is_changed_is_asked_as_it_is(fields: dict[str, Any]
 def test_a_call_that_runs_ahead_is_of_the_model_as_it_was_foreseen(cls: Any, at: str) -> None:
     """Changed while the call waits for its thread, or while it is made: what comes back is nobody's answer."""
     model = cls(metadata={"a": 1})
-    call: Foreign = _foreign(model, [HumanMessage("why")], cls is HostedNatively, {}, copy_context())
+    call: Foreign = foreign_call(model, [HumanMessage("why")], cls is HostedNatively, {}, copy_context())
 
     def change(*args: Any, **kwargs: Any) -> Any:
         model.metadata = {"a": 2}
@@ -493,7 +493,7 @@ def test_a_foreseen_call_is_made_with_what_it_was_foreseen_with() -> None:
     message, kwargs, stop = HumanMessage("why", additional_kwargs={"a": [1]}), {"tools": [{"a": [1]}]}, ["a"]
     before = model._generate([message.model_copy(deep=True)], stop=["a"], tools=[{"a": [1]}]).generations[0].text
     key = foreseen(model, [message], stop, **kwargs)
-    call = _foreign(model, [message], False, {"stop": stop, **kwargs}, copy_context())
+    call = foreign_call(model, [message], False, {"stop": stop, **kwargs}, copy_context())
     message.additional_kwargs["a"].append(2)
     kwargs["tools"][0]["a"].append(2)
     stop.append("b")

@@ -3,6 +3,8 @@
 A model belongs to the user, who may set another temperature between the run-ahead and the framework's own call. So the
 key of a call holds all that is set on the model (`configuration_key`), and a call that runs ahead counts only if that
 was the same when it began and when it ended.
+
+A model may also be built anew for each call. Of stock clients of hosted services, two that are set alike are the same.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from teola_plugin.adapters.clients import client_key
 from teola_plugin.errors import Cancelled
 from teola_plugin.value_keys import Same, configuration_key, is_comparable
 
@@ -19,22 +22,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AsSetNow:
-    """A model as it is set now, for calls that run ahead as long as it stays so."""
+    """A model as it is set now, for calls that run ahead as long as it stays so.
+
+    `is_known_by_settings`: another model of this class that is set likewise asks for the same.
+    """
 
     model: Any
     configured: Hashable
+    is_known_by_settings: bool = False
 
     @classmethod
-    def of(cls, model: Any) -> AsSetNow:
+    def of(cls, model: Any, *, is_known_by_settings: bool = False) -> AsSetNow:
         """The model as it is set now."""
-        return cls(model, configuration_key(model))
+        return cls(model, _settings_key(model, is_known_by_settings), is_known_by_settings)
 
     def key(self, asked: Hashable) -> Hashable:
         """The key of a call of the model; `asked`: that of the call's arguments."""
         for each in (asked, self.configured):
             if not is_comparable(each):
                 return each
-        return Same(self.model), self.configured, asked
+        return None if self.is_known_by_settings else Same(self.model), self.configured, asked
 
     def call(self, function: Callable[[], T]) -> T:
         """What the function returns. Raises: Cancelled if the model was changed, and what the function raises."""
@@ -51,5 +58,22 @@ class AsSetNow:
         return value
 
     def _check(self) -> None:
-        if configuration_key(self.model) != self.configured:
+        if _settings_key(self.model, self.is_known_by_settings) != self.configured:
             raise Cancelled("the model was changed after this call of it was foreseen")
+
+
+def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:
+    """All that is set on the model; where that alone tells models apart, also what is in it besides its fields."""
+    if not is_known_by_settings:
+        return configuration_key(model)
+    configured = configuration_key(model, client_key)
+    if not is_comparable(configured):
+        return configured
+    fields = type(model).model_fields
+    besides = {**vars(model), **(model.__pydantic_private__ or {})}
+    more = [(name, Same(held)) for name, held in besides.items() if name not in fields and name not in _TRACED]
+    return configured, frozenset(model.model_fields_set), *more
+
+
+_TRACED = frozenset({"_serialized"})
+"""What LangChain's models keep for tracers once it was read."""

@@ -70,7 +70,7 @@ def _reply(value: Any) -> Reply:
     reply = Reply()
     if isinstance(value, str):
         reply.put(Delta(str(value)))
-        value = Completion(value, pieces=(value,))
+        value = value if isinstance(value, Completion) else Completion(value, pieces=(value,))
     reply.put(Done(value))
     return reply
 

@@ -17,8 +17,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from teola_plugin.adapters import chroma, sentence_transformers
+from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import Leaf, as_vector, is_stock
-from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.rehearsal import outcome, rehearse
 
 SEARCHES = (
@@ -47,7 +47,7 @@ def _is_known(embeddings: Any) -> bool:
         from langchain_huggingface import HuggingFaceEmbeddings
     except ImportError:
         return False
-    stock = is_stock(embeddings, HuggingFaceEmbeddings, "embed_query", "embed_documents", "_embed")
+    stock = is_stock(embeddings, HuggingFaceEmbeddings)
     return stock and not embeddings.multi_process
 
 
@@ -69,7 +69,7 @@ def search(store: Any, search: str = "similarity_search", **search_kwargs: Any) 
 
     Raises: what the framework raises for such arguments.
     """
-    if search not in SEARCHES or not _is_chroma(store) or chroma.spec_of(store._collection) is None:
+    if search not in SEARCHES or not is_chroma(store) or chroma.spec_of(store._collection) is None:
         return None
     asked = rehearse(lambda: getattr(_answered(store), search)("", **search_kwargs))
     if [a.op for a in asked] != ["searching"]:
@@ -88,14 +88,16 @@ def documents_of(
     return outcome(lambda: list(getattr(answered, search)("", **search_kwargs)), searching=[hit])
 
 
-def _is_chroma(store: Any) -> bool:
+def is_chroma(store: Any) -> bool:
+    """A stock store on a Chroma collection, whose searches run nothing of the user's."""
     try:
         from langchain_chroma import Chroma
     except ImportError:
         return False
     scores = store.override_relevance_score_fn if isinstance(store, Chroma) else None
-    is_pure = scores is None or effects_of(scores).pure
-    return is_pure and is_stock(store, Chroma, *SEARCHES) and store._embedding_function is not None
+    return (
+        (scores is None or is_harmless(scores)) and is_stock(store, Chroma) and store._embedding_function is not None
+    )
 
 
 def _answered(store: Any, vector: Any = (0.0,)) -> Any:
@@ -143,6 +145,4 @@ def _is_reranker(compressor: Any) -> bool:
         from langchain_community.cross_encoders import HuggingFaceCrossEncoder
     except ImportError:
         return False
-    return is_stock(compressor, CrossEncoderReranker, "compress_documents") and is_stock(
-        compressor.model, HuggingFaceCrossEncoder, "score"
-    )
+    return is_stock(compressor, CrossEncoderReranker) and is_stock(compressor.model, HuggingFaceCrossEncoder)

@@ -16,12 +16,16 @@ a handler wants to see tokens.
 from __future__ import annotations
 
 import copy
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import Context
 from functools import partial, reduce
 from operator import add
 from typing import Any
+from weakref import WeakValueDictionary
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -46,6 +50,7 @@ from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
+from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 from teola_plugin.value_keys import is_comparable, snapshot, value_key
 
@@ -66,6 +71,9 @@ HOSTED = frozenset(
 nothing that the framework does not tell. Left out for what their calls tell a run manager, of which the run-ahead has
 none: langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
 langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used)."""
+
+KNOWN_BY_SETTINGS = frozenset({"langchain_openai", "langchain_deepseek", "langchain_xai"})
+"""Packages whose models have their clients in fields, as they were made of other fields."""
 
 ASKED_WITHOUT_IDS = frozenset({"langchain_openai"})
 """Packages whose own models send no `id` of a message. LangChain makes up another one in each run."""
@@ -159,7 +167,7 @@ def _trace_foreign(
             type(model).__name__,
             "declare its class with teola_plugin.pure if a call leaves nothing behind in it",
         )
-    if _is_streamed(model) or kwargs.get("stream"):
+    if is_streamed(model) or kwargs.get("stream"):
         raise Untraceable("TB103", "its replies are streamed")
     if declared_effects(type(model)) is ASSUMED:
         draft.origin += ", assumed pure"
@@ -176,13 +184,13 @@ def _trace_foreign(
         if may_be_stale and (are_messages or not all(map(is_unchanging, values))):
             raise LookupError("an effect before it may have changed, in place, what it is asked")
         mode = entered.mode
-        if mode == "events" or (streams and mode in ("stream", "astream")) or _is_streamed(model):
+        if mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model):
             raise LookupError("a streamed reply is computed by the framework's own run")
         if mode in ("batch", "abatch") and not is_chat:
             raise LookupError("the framework's own run asks for the replies to all inputs in one call")
         prompt = make(*values)
         content = prompt.to_messages() if is_chat else [prompt.to_string()]
-        return _foreign(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
+        return foreign_call(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
 
     messages = draft.call(
         "messages", "messages", payload, mode, *args, is_glue=not _runs_code(given), is_total=draft.is_total(given)
@@ -192,7 +200,7 @@ def _trace_foreign(
     return draft.ask(name or "text", "decoding", spec, kv, reads=(OUTSIDE,), holds="message" if is_chat else "text")
 
 
-def _is_streamed(model: Model) -> bool:
+def is_streamed(model: Model) -> bool:
     """LangChain asks the model for streams, whatever the call."""
     return bool(getattr(model, "streaming", False)) or wants_streams(model.callbacks)
 
@@ -210,13 +218,52 @@ def is_stateless(model: Model) -> bool:
 
 
 def spec_of(model: Model) -> EngineSpec:
-    """The engine that a foreign model is: a thread that calls it."""
+    """The engine that a foreign model is: a thread that calls it. Models that are known by their settings share one."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
     name = unique(shown if isinstance(shown, str) else type(model).__name__, ())
-    return EngineSpec("python", model, name, service_of(model))
+    resource = _resource_of(model) if is_known_by_settings(model) else model
+    return EngineSpec("python", resource, name, service_of(model))
 
 
-def _foreign(
+def is_known_by_settings(model: Model) -> bool:
+    """Another model that is set likewise asks for the same: a stock class whose clients are all in its fields."""
+    cls = plain_class(model)
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__.split(".")[0] in KNOWN_BY_SETTINGS and getattr(module, cls.__qualname__, None) is cls
+
+
+class _Settings:
+    """Stands for all models that were set likewise when they were first asked."""
+
+    __slots__ = ("__weakref__",)
+
+
+_resources: IdentityMap[_Settings] = IdentityMap()
+_by_settings: WeakValueDictionary[Hashable, _Settings] = WeakValueDictionary()
+_latest: deque[_Settings] = deque(maxlen=64)
+"""Kept for models that are built for one call each: the next one has the same engine."""
+
+_finding = threading.Lock()
+
+
+def _resource_of(model: Model) -> _Settings:
+    def find() -> _Settings:
+        settings = _as_set_now(model).configured
+        with _finding:
+            found = _by_settings.get(settings)
+            if found is None:
+                found = _by_settings[settings] = _Settings()
+                _latest.append(found)
+            return found
+
+    return _resources.get(model) or _resources.get_or_make(model, find)
+
+
+def _as_set_now(model: Model) -> AsSetNow:
+    return AsSetNow.of(model, is_known_by_settings=is_known_by_settings(model))
+
+
+def foreign_call(
     model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any], context: Context
 ) -> Foreign:
     """The call that the framework will make: after the model's own treatment of its input, before the model.
@@ -226,9 +273,9 @@ def _foreign(
     stop = kwargs.get("stop")
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
     if isinstance(model, BaseChatModel):
-        content = _normalized(content)
+        content = normalized(content)
     content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change them
-    now = AsSetNow.of(model)
+    now = _as_set_now(model)
     key = _key(now, content, stop, is_async, rest)
     whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
     pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
@@ -295,7 +342,8 @@ def _added_up(model: Model, chunks: Sequence[Any]) -> ChatResult | LLMResult:
     return LLMResult(generations=[[Generation(text=total.text, generation_info=total.generation_info)]])
 
 
-def _normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The messages as LangChain hands them to a model."""
     from langchain_core.language_models._utils import _normalize_messages
 
     return _normalize_messages(messages)
@@ -332,7 +380,7 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
 
     def should_stream(self: Any, **kwargs: Any) -> bool:
         is_streamed = original(self, **kwargs)
-        if (is_streamed or _is_streamed(self)) and is_unheard() and not is_ours(self):
+        if (is_streamed or is_streamed(self)) and is_unheard() and not is_ours(self):
             raise LookupError("a streamed reply is computed by the framework's own run")
         return is_streamed
 
@@ -350,7 +398,7 @@ def _claim(
         if not is_stateless(self):
             return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
-    key = _key(AsSetNow.of(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    key = _key(_as_set_now(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
     return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {})

@@ -1,7 +1,7 @@
 """Tools that a model calls: which may start early, and how the framework's run shares what ran ahead.
 
 A tool *only reads* if the user says so (`@pure` or `@reads(...)` on its function, `pure` on its class, or the hint
-`readOnlyHint` of MCP in its `metadata`), or if its function does nothing but ask models and stores that we know.
+`readOnlyHint` of MCP in its `metadata`).
 
     early:      tool.invoke(call)  in a session of its own, heard by nobody  -> the value of `_run` lands in a slot
     framework:  tool.invoke(call)  its callbacks, its `_run`                 <- finds it there
@@ -25,19 +25,19 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
+from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
-from teola_plugin.adapters.langchain.trace import asked_by
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.plain import is_plain
+from teola_plugin.adapters.reader.foreign import is_class
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
-from teola_plugin.graph import OUTSIDE
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
 """Arguments of a tool's `_run` that the framework adds."""
-
-ONLY_COMPUTES = "it only computes, and nothing is gained by that"
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
@@ -79,20 +79,24 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
     if any(_get_runnable_config_param(function) for function in functions or (tool._run, tool._arun)):
         return "it takes the call's config"
     handlers = [handler for handler in (tool.handle_tool_error, tool.handle_validation_error) if callable(handler)]
-    if why := next((e.why for e in map(effects_of, handlers) if not e.pure), ""):
-        return f"what handles its errors may have effects: {why}"
-    if _is_said_to_read(tool):
-        is_pure = _is_declared(tool, lambda effects: effects.pure and not effects.reads)
-        return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
-    if not functions:
+    if not all(map(is_harmless, handlers)):
+        return "what handles its errors is not declared free of effects"
+    if not _is_said_to_read(tool):
         return "nobody said that it only reads"
-    effects = [effects_of(function, asked_by) for function in functions]
-    if why := next((e.why for e in effects if not e.pure), ""):
-        return why
-    if not all(e.asks for e in effects):
-        return ONLY_COMPUTES
-    is_outside = any(OUTSIDE in e.reads for e in effects)
-    return EarlyTool(tool, lambda: all(e.is_so_still() for e in effects), is_outside, is_changeless=True)
+    if not _checks_arguments_alone(tool):
+        return "code of the user's checks its arguments"
+    is_pure = _is_declared(tool, lambda effects: effects.pure and not effects.reads)
+    return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
+
+
+def _checks_arguments_alone(tool: BaseTool) -> bool:
+    """Nothing of the user's runs before the function of the tool does, but what is declared with its class."""
+    schema: Any = tool.args_schema
+    if is_class(schema) and not is_clean_schema(schema):
+        return False
+    if declared_effects(type(tool)) or _is_hinted(tool):
+        return True
+    return any(is_stock(tool, cls) for cls in (StructuredTool, Tool))
 
 
 def instrument_tool(cls: type[BaseTool]) -> None:
@@ -114,10 +118,15 @@ def _has_coroutine(tool: BaseTool) -> bool:
     return type(tool)._arun is not BaseTool._arun
 
 
-def _is_said_to_read(tool: BaseTool) -> bool:
+def is_said_to_read(tool: BaseTool) -> bool:
+    """The user declared, or MCP's hint says, that it only reads."""
     declared = _declared(tool)
-    is_hinted = (tool.metadata or {}).get("readOnlyHint") is True
-    return all(said.pure for said in declared if said) if is_hinted else _is_declared(tool, lambda said: said.pure)
+    is_all_pure = all(said.pure for said in declared if said)
+    return is_all_pure if _is_hinted(tool) else _is_declared(tool, lambda said: said.pure)
+
+
+def _is_hinted(tool: BaseTool) -> bool:
+    return (tool.metadata or {}).get("readOnlyHint") is True
 
 
 def _is_declared(tool: BaseTool, holds: Callable[[Effects], bool]) -> bool:
@@ -134,7 +143,7 @@ def _declared(tool: BaseTool) -> list[Effects | None]:
 
 def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | None:
     session = current()
-    if key is None or session is None or _talkative.get(tool) or not _is_said_to_read(tool):
+    if key is None or session is None or _talkative.get(tool) or not is_said_to_read(tool):
         return None
     return session.claim(EngineSpec("python", tool, tool.name), "tool", (key, is_async), {})
 
@@ -180,7 +189,7 @@ def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
         def compute() -> Any:
             with told(kwargs.get("run_manager")) as names:
                 value = original(self, *args, **kwargs)
-            _check(self, names or _key(args, kwargs) != key)
+            _check(self, names or _key(args, kwargs) != key or not _is_told_without_code(self, value))
             return value
 
         return share(claimed, compute)
@@ -198,12 +207,18 @@ def _sharing_arun(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awai
         async def compute() -> Any:
             with told(kwargs.get("run_manager")) as names:
                 value = await original(self, *args, **kwargs)
-            _check(self, names or _key(args, kwargs) != key)
+            _check(self, names or _key(args, kwargs) != key or not _is_told_without_code(self, value))
             return value
 
         return await ashare(claimed, compute)
 
     return _arun
+
+
+def _is_told_without_code(tool: BaseTool, value: Any) -> bool:
+    """Writing it out as the text of a message asks no object of the user's."""
+    is_pair = tool.response_format == "content_and_artifact" and type(value) is tuple and len(value) == 2
+    return is_plain(value[0] if is_pair else value)
 
 
 def _check(tool: Any, is_more: Any) -> None:

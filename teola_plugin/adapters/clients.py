@@ -1,0 +1,88 @@
+"""Clients of hosted models, by what they are made of: two that send alike are alike.
+
+A stock model makes its clients of its own fields. So models that are built anew for each call, of the same fields, have
+other clients, which nobody can tell apart: same class of an SDK, same address, credentials, headers, retries and
+timeouts, and one object underneath that keeps the connections.
+
+    client_key(OpenAI(api_key="x", http_client=c)) == client_key(OpenAI(api_key="x", http_client=c))
+
+What is in a client and is not what its SDK puts there (a method that a test has replaced, a client in place of one of
+its own) counts as the object that it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import SecretStr
+
+from teola_plugin.value_keys import Same
+
+_SDKS = ("openai",)
+"""Packages whose clients are made by one generator: an object has what it was given, and resources that refer to it."""
+
+_FOUND_OUT = frozenset({"_platform"})
+"""What a client finds out by itself."""
+
+
+def client_key(value: Any, tell: Callable[[Any], Any]) -> Any:
+    """What stands for a client or a part of one; anything else counts as the object that it is."""
+    cls = type(value)
+    if _is_class_of("httpx", "URL", cls):
+        return cls, str(value)
+    if not _is_of_sdk(cls):
+        return Same(value)
+    told = []
+    for name, held in sorted(vars(value).items()):
+        if name in _FOUND_OUT or (_is_made_when_read(cls, name) and _is_genuine(held, 4)):
+            continue
+        if type(held) is types.MethodType:
+            told.append((name, _method_key(held, value)))
+        else:
+            told.append((name, tell(SecretStr(held) if name.endswith("key") and type(held) is str else held)))
+    return cls, tuple(told)
+
+
+def _method_key(method: types.MethodType, owner: Any) -> Any:
+    """A method of the client that a resource refers to."""
+    client = vars(owner).get("_client")
+    is_own = method.__self__ is client and getattr(type(client), method.__func__.__name__, None) is method.__func__
+    return method.__func__.__name__ if is_own else Same(method)
+
+
+def _is_class_of(module: str, name: str, cls: type) -> bool:
+    return vars(sys.modules.get(module, types)).get(name) is cls
+
+
+def _is_of_sdk(cls: type) -> bool:
+    """The class is one of an SDK's own, under the name that it has there."""
+    package = cls.__module__.split(".")[0]
+    module = sys.modules.get(cls.__module__)
+    return package in _SDKS and getattr(module, cls.__qualname__, None) is cls
+
+
+def _is_made_when_read(cls: type, name: str) -> bool:
+    return isinstance(getattr(cls, name, None), functools.cached_property)
+
+
+def _is_genuine(value: Any, depth: int) -> bool:
+    """What an SDK itself keeps on a client once it was read: resources, and methods wrapped by functions of the SDK."""
+    if type(value) is types.MethodType:
+        return _is_genuine(value.__func__, depth)
+    if type(value) is types.FunctionType:
+        wrapped = vars(value).get("__wrapped__")
+        is_own = value.__globals__.get("__name__", "").split(".")[0] in _SDKS
+        return is_own and (wrapped is None or (depth > 0 and _is_genuine(wrapped, depth - 1)))
+    if not _is_of_sdk(type(value)):
+        return False
+    return depth > 0 and all(
+        name == "_client" or _is_genuine(held, depth - 1) for name, held in vars(value).items() if _is_code(held)
+    )
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or _is_of_sdk(type(value))

@@ -1,0 +1,252 @@
+"""What the reader is told of LangChain: how its components are called, made and combined by a program.
+
+    asker = LangChainAsker(context)
+    asker.run_component(run, chain, value, {}, is_async=False, source=chain)
+
+Of a component of the user's own class nothing is known here: the reader reads its methods, or stops.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextvars import Context, copy_context
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.prompts.message import BaseMessagePromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.tools import BaseTool
+from langchain_core.vectorstores import VectorStore
+
+from teola_plugin.adapters.langchain import reading_builders as builders
+from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
+from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class, unknown_from
+from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
+from teola_plugin.adapters.langchain.reading_runnables import Function, Way, require_plain_config, run_component
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Opaque,
+    Pending,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    type_name,
+)
+
+_PACKAGES = frozenset({"langchain_core", "langchain", "langchain_classic", "langchain_community", "teola_plugin"})
+
+_STREAMS = frozenset({
+    "stream", "astream", "transform", "atransform", "astream_events", "astream_log", "batch_as_completed",
+    "abatch_as_completed", "stream_events", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
+})  # fmt: skip
+
+_EMBEDS = frozenset({"embed_query", "embed_documents", "aembed_query", "aembed_documents"})
+
+
+class LangChainAsker:
+    """Implements `asking.Asker` for one call. `context`: the caller's; `is_async`: the call is.
+
+    `is_configured`: the config of the call may choose among alternatives.
+    """
+
+    def __init__(self, context: Context | None = None, *, is_async: bool = False, is_configured: bool = True) -> None:
+        self._context = context if context is not None else copy_context()
+        self._is_async = is_async
+        self._is_configured = is_configured
+        self._builder = Builder()
+
+    def run_component(
+        self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any
+    ) -> Any:
+        """What a runnable makes of a value, in which anything may be unknown.
+
+        Raises: Barrier, Stalled, and what the program raises there.
+        """
+        way = Way(source, self._context, is_async, False, self._is_configured, kwargs)
+        return run_component(run, component, value, way)
+
+    # --- attributes --------------------------------------------------------------------------------------------------
+
+    def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
+        """See `asking.Asker`."""
+        held = owner.held
+        if foreign.is_class(held):
+            return self._of_class(held, name)
+        if foreign.is_kind_of(held, Runnable) and _is_known(held):
+            return self._of_runnable(run, held, name)
+        if foreign.is_kind_of(held, Embeddings) and name in _EMBEDS:
+            return self._reading(held, name)
+        if foreign.is_kind_of(held, VectorStore):
+            if name == "as_retriever" and providers_of(held) is not None:
+                return self._making(held, name)
+            return self._reading(held, name) if name in SEARCHES or name.removeprefix("a") in SEARCHES else NOT_MINE
+        if foreign.is_kind_of(held, BaseMessagePromptTemplate) and _is_known(held):
+            return _field(run, held, name)
+        return NOT_MINE
+
+    def _of_class(self, cls: type, name: str) -> Any:
+        if name in builders.OF_CLASSES and can_construct(cls) and not foreign.is_subtype(cls, BaseLLMOutputParser):
+            if name == "assign" and cls is not RunnablePassthrough:
+                return NOT_MINE
+            return self._making(cls, name)
+        return NOT_MINE
+
+    def _of_runnable(self, run: Run, held: Any, name: str) -> Any:
+        if name in builders.SENDING:
+            return self._sending(held, name)
+        if name in _STREAMS:
+            return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
+        cls = stock_class(held)
+        if (
+            name in builders.OF_RUNNABLES
+            or (name in builders.OF_MODELS and _is_model(cls))
+            or (name in builders.OF_PROMPTS and foreign.is_subtype(cls, BasePromptTemplate))
+            or (name in builders.OF_PARSERS and foreign.is_subtype(cls, BaseLLMOutputParser))
+        ):
+            return self._making(held, name)
+        return _field(run, held, name)
+
+    def _sending(self, held: Any, name: str) -> Callee:
+        is_async, is_batch = name.startswith("a"), name.endswith("batch")
+
+        def send(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            value, rest = _given(args, kwargs, "inputs" if is_batch else "input")
+            configs = rest.pop("config", None)
+            for config in configs if type(configs) is list and is_batch else [configs]:
+                if type(config) is Unknown:
+                    raise Barrier("a config is not known")
+                require_plain_config(config)
+            if is_batch and rest.pop("return_exceptions", False):
+                raise Barrier("it calls batch with return_exceptions")
+            way = Way(held, self._context, is_async, is_batch, self._is_configured, rest)
+
+            def force() -> Any:
+                return _batch(run, held, value, way) if is_batch else run_component(run, held, value, way)
+
+            return Pending(force) if is_async else force()
+
+        return Callee(send, f"{type_name(type(held))}.{name}")
+
+    def _reading(self, held: Any, name: str) -> Any:
+        providers = providers_of(held)
+        if providers is None:
+            return _refusing(f"it calls {name} of {type_name(type(held))}", "")
+        is_async = name.startswith("a")
+
+        def read(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            way = Way(held, self._context, is_async)
+            method = name.removeprefix("a") if is_async else name
+
+            def force() -> Any:
+                return act(run, held, method, args, kwargs, way, providers)
+
+            return Pending(force) if is_async else force()
+
+        return Callee(read, f"{type_name(type(held))}.{name}")
+
+    def _making(self, held: Any, name: str) -> Callee:
+        def make(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            try:
+                return self._builder.method(run, held, name, args, kwargs)
+            except Undecided:
+                if name not in ("format", "format_messages", "format_prompt"):
+                    raise
+                holds = "text" if name == "format" and not _is_chat(held) else "any"
+                return unknown_from(run, kwargs, holds, is_safe=is_total(held) and not _missing(held, kwargs))
+
+        return Callee(make, name)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `asking.Asker`."""
+        if _is_init_chat_model(callee.held):
+            return self._builder.chat_model(run, callee.held, args, kwargs)
+        return NOT_MINE
+
+    def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `asking.Asker`."""
+        if not foreign.is_class(cls) or not can_construct(cls):
+            return NOT_MINE
+        return self._builder.construct(run, cls, args, kwargs)
+
+    def combine(self, run: Run, left: Any, right: Any) -> Any:
+        """See `asking.Asker`."""
+        if not any(isinstance_of(each, Opaque) and foreign.is_kind_of(each.held, Runnable) for each in (left, right)):
+            return NOT_MINE
+        return self._builder.combine(run, left, right)
+
+
+def _is_known(held: Any) -> bool:
+    """The component is of a class of a framework, a model, or one that only the user knows what it does."""
+    cls = stock_class(held)
+    if cls is Function or _is_model(cls) or foreign.is_subtype(cls, BaseTool):
+        return True
+    if foreign.is_subtype(cls, BaseRetriever):
+        return True
+    return foreign.module_of(cls).split(".")[0] in _PACKAGES
+
+
+def _is_model(cls: type) -> bool:
+    return foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM)
+
+
+def _is_chat(template: Any) -> bool:
+    return foreign.is_kind_of(template, BasePromptTemplate) and hasattr(template, "messages")
+
+
+def _missing(template: Any, kwargs: Mapping[str, Any]) -> bool:
+    return bool(set(template.input_variables) - kwargs.keys())
+
+
+def _field(run: Run, held: Any, name: str) -> Any:
+    """A field that is set on a component."""
+    own = foreign.own_attributes(held)
+    if own is None or name.startswith("_") or name not in own:
+        return NOT_MINE
+    return run.load(own[name])
+
+
+def _given(args: Arguments, kwargs: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:
+    """The input, and the other arguments of `invoke` and its like by name."""
+    rest = dict(kwargs)
+    names = (name, "config")
+    if len(args) > 2:
+        raise TypeError("takes 2 positional arguments")
+    for known, value in zip(names, args, strict=False):
+        if known in rest:
+            raise TypeError(f"got multiple values for argument {known!r}")
+        rest[known] = value
+    if name not in rest:
+        raise TypeError(f"missing 1 required positional argument: {name!r}")
+    return rest.pop(name), rest
+
+
+def _batch(run: Run, held: Any, value: Any, way: Way) -> Any:
+    if run.is_unknown(value):
+        return unknown_from(run, value, "any", is_safe=False)
+    if type(value) not in (list, tuple):
+        raise Barrier("it calls batch with something that is no list")
+    return [run_component(run, held, each, way) for each in value]
+
+
+def _refusing(what: str, hint: str) -> Callee:
+    def refuse(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        raise Barrier(what, hint)
+
+    return Callee(refuse, what)
+
+
+def _is_init_chat_model(held: Any) -> bool:
+    module = sys.modules.get("langchain.chat_models.base")
+    return module is not None and vars(module).get("init_chat_model") is held

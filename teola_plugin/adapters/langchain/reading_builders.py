@@ -1,0 +1,349 @@
+"""Components that a program makes: models, prompts, parsers and chains, by LangChain's own constructors and methods.
+
+They are really made, of plain arguments and of components that are there already: nothing is asked and nothing is left
+behind. What is made of the same arguments is the same object in each evaluation of one call. A function of the
+program's in a chain is held by a stand-in (`Function`), which is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import types
+import typing
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.prompts.message import BaseMessagePromptTemplate
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+)
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+
+from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain.reading_parts import (
+    require_clean_parser,
+    require_clean_schema,
+    require_clean_template,
+)
+from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config
+from teola_plugin.adapters.langchain.reading_values import Exchange
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.foreign import ATOMS
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Callee,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    shown,
+    type_name,
+)
+from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.value_keys import Same, is_comparable, value_key
+
+_COMPOSITES = (RunnableSequence, RunnableParallel, RunnablePassthrough, RunnableBranch, RunnablePick)
+
+OF_PROMPTS = frozenset({"partial", "format", "format_messages", "format_prompt", "pretty_repr"})
+OF_CLASSES = frozenset({"from_template", "from_messages", "from_examples", "assign"})
+OF_RUNNABLES = frozenset(
+    {"pipe", "assign", "pick", "bind", "with_config", "with_retry", "with_fallbacks", "map", "with_types"}
+)
+OF_MODELS = frozenset({"bind_tools", "with_structured_output"})
+OF_PARSERS = frozenset({"get_format_instructions", "parse"})
+SENDING = frozenset({"invoke", "ainvoke", "batch", "abatch"})
+
+
+class Builder:
+    """Makes components, each once. Used in one call."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Any] = {}
+
+    def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An object of a class that `can_construct`. Raises: Barrier, Undecided, what the constructor raises."""
+        if cls is RunnableLambda:
+            return self.function(args, kwargs)
+        if cls in _COMPOSITES:
+            return self._composite(run, cls, args, kwargs)
+        _require_known_fields(cls, kwargs)
+        return self._make(run, cls, cls, args, kwargs)
+
+    def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `init_chat_model(...)` makes. Raises: Barrier, Undecided, what it raises."""
+        given = dict(zip(("model",), args, strict=False)) | dict(kwargs)
+        if len(args) > 1 or given.keys() & {"configurable_fields", "config_prefix"}:
+            raise Barrier("it makes a model that a config may make another one")
+        run.require_known(given.get("model"), given.get("model_provider"))
+        own = function.__globals__
+        _, provider = own["_parse_model"](given.get("model"), given.get("model_provider"))
+        package, name, _ = own["_BUILTIN_PROVIDERS"].get(provider, ("", "", None))
+        cls = vars(sys.modules.get(package, types)).get(name)
+        if package not in models.KNOWN_BY_SETTINGS or cls is None or not can_construct(cls):
+            raise Barrier(f"it makes a model of {provider}")
+        _require_known_fields(cls, {key: held for key, held in given.items() if key != "model_provider"})
+        return self._make(run, function, function, args, kwargs)
+
+    def function(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `RunnableLambda(...)` stands for. Raises: Barrier."""
+        if len(args) != 1 or set(kwargs) - {"name"} or not isinstance_of(args[0], Opaque):
+            raise Barrier("it makes a RunnableLambda in an unusual way")
+        return Opaque(Function(args[0]), is_own=True)
+
+    def method(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a method of a component makes. Raises: Barrier, Undecided, what the method raises."""
+        if name in OF_RUNNABLES or owner in _COMPOSITES:
+            return self._composed(run, owner, name, args, kwargs)
+        if name in OF_PROMPTS and not foreign.is_class(owner):
+            require_clean_template(owner)
+        if name in OF_PARSERS:
+            require_clean_parser(owner)
+        if name == "with_structured_output":
+            _require_quiet(owner, args, kwargs)
+        return self._make(run, owner, getattr(owner, name), args, kwargs, name)
+
+    def _make(
+        self, run: Run, owner: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+        name: str = "",
+    ) -> Any:  # fmt: skip
+        key = (Same(owner), name, _key_of([*args]), _key_of(dict(kwargs)))
+        is_kept = _is_hashable(key)
+        if is_kept and key in self._made:
+            return self._made[key][0]
+        exchange = Exchange(run)
+        given = [_argument(run, exchange, each) for each in args]
+        named = {name: _argument(run, exchange, each) for name, each in kwargs.items()}
+        made = outcome(lambda: function(*given, **named))
+        if not isinstance(made, Runnable | BaseMessagePromptTemplate):
+            return exchange.back(made)
+        _require_clean(made)
+        found = Opaque(made, is_own=True)
+        if is_kept:
+            self._made[key] = found, owner, args, kwargs  # what the key holds by its id is kept
+        return found
+
+    # --- composites --------------------------------------------------------------------------------------------------
+
+    def combine(self, run: Run, left: Any, right: Any) -> Any:
+        """`left | right`. Raises: Barrier, Undecided, TypeError."""
+        return self._composite(run, RunnableSequence, (left, right), {})
+
+    def _composite(self, run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        key = (Same(cls), _key_of([*args]), _key_of(dict(kwargs)))
+        is_kept = _is_hashable(key)
+        if is_kept and key in self._made:
+            return self._made[key][0]
+        given = [_part(run, each, is_step=cls is not RunnablePick) for each in args]
+        named = {name: _part(run, each) for name, each in kwargs.items()}
+        made = Opaque(outcome(lambda: cls(*given, **named)), is_own=True)
+        if is_kept:
+            self._made[key] = made, args, kwargs
+        return made
+
+    def _composed(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        key = (Same(owner), name, _key_of([*args]), _key_of(dict(kwargs)))
+        is_kept = _is_hashable(key)
+        if is_kept and key in self._made:
+            return self._made[key][0]
+        if name == "with_config":
+            for config in args:
+                require_plain_config(config)
+        exchange = Exchange(run)
+        take = _part if name in ("pipe", "assign", "with_fallbacks") else lambda r, each: _argument(r, exchange, each)
+        if name == "with_retry":
+            take = lambda r, each: _exceptions(exchange, each)  # noqa: E731
+        given = [take(run, each) for each in args]
+        named = {key: take(run, each) for key, each in kwargs.items()}
+        made = Opaque(outcome(lambda: getattr(owner, name)(*given, **named)), is_own=True)
+        if is_kept:
+            self._made[key] = made, owner, args, kwargs
+        return made
+
+
+# --- what may be made ------------------------------------------------------------------------------------------------
+
+
+def can_construct(cls: type) -> bool:
+    """Making an object of the class asks nothing and leaves nothing behind."""
+    if cls in _COMPOSITES or cls is RunnableLambda:
+        return True
+    if not foreign.has_known_classes(cls):
+        return False
+    package = foreign.module_of(cls).split(".")[0]
+    if foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM):
+        is_own = package == "teola_plugin"
+        return (is_own or package in models.KNOWN_BY_SETTINGS) and _is_under_its_name(cls)
+    is_part = any(
+        foreign.is_subtype(cls, base) for base in (BasePromptTemplate, BaseLLMOutputParser, BaseMessagePromptTemplate)
+    )
+    return is_part and foreign.is_library_class(cls)
+
+
+def _is_under_its_name(cls: type) -> bool:
+    module = sys.modules.get(foreign.module_of(cls))
+    return module is not None and vars(module).get(type_name(cls)) is cls
+
+
+def _require_known_fields(cls: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raises: Barrier if the constructor would warn of an argument."""
+    if not (foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM)):
+        return
+    fields = cls.model_fields
+    names = {*fields, *(field.alias for field in fields.values() if field.alias)}
+    if unknown := set(kwargs) - names:
+        raise Barrier(f"{type_name(cls)} is given {', '.join(sorted(unknown))}")
+
+
+def _require_quiet(owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises: Barrier if LangChain warns that the model cannot do this."""
+    model = getattr(owner, "model_name", "") or ""
+    if (type(model) is str and model.startswith(("gpt-3", "gpt-4-"))) or model == "gpt-4":
+        raise Barrier(f"LangChain warns of structured output of {model}")
+
+
+def _require_clean(made: Any) -> None:
+    """Raises: Barrier if what was made runs code of the user's when it is used, and no check comes at its use."""
+    if foreign.is_kind_of(made, BasePromptTemplate):
+        require_clean_template(made)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
+    """A value for a constructor or method: plain data, components, and classes that are clean."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        if run.is_tainted(value):
+            raise Undecided
+        return kind([_argument(run, exchange, each) for each in value])
+    if kind is dict:
+        if run.is_tainted(value):
+            raise Undecided
+        return {exchange.out(key): _argument(run, exchange, each) for key, each in value.items()}
+    if not isinstance_of(value, Opaque):
+        return exchange.out(value)
+    held = value.held
+    if isinstance_of(value, Callee):
+        raise Barrier("it hands a function to a component")
+    if foreign.is_class(held):
+        if held in _SIMPLE_TYPES:
+            return held
+        if not (type(held) in foreign.TYPED_DICT_METAS and _is_simple_typed_dict(held)):
+            require_clean_schema(held)
+        return held
+    if foreign.is_kind_of(held, BaseTool):
+        _require_clean_tool(held)
+        return held
+    if foreign.is_kind_of(held, Runnable | BaseMessagePromptTemplate):
+        return held
+    if _is_client(held):
+        return held
+    raise Barrier(f"it hands {shown(value)} to a component")
+
+
+_SIMPLE_TYPES = (str, int, float, bool)
+
+
+def _is_client(held: Any) -> bool:
+    """An engine of ours, or a client that a user gives to a model."""
+    return foreign.module_of(type(held)).split(".")[0] in ("teola_plugin", "httpx", "openai")
+
+
+def _is_simple_typed_dict(cls: Any) -> bool:
+    hints = foreign.namespace_of(cls).get("__annotations__")
+    return type(hints) is dict and all(_is_simple_hint(hint) for hint in hints.values())
+
+
+def _is_simple_hint(hint: Any) -> bool:
+    if foreign.is_class(hint):
+        return hint in (*_SIMPLE_TYPES, list, dict, type(None)) or (
+            type(hint) in foreign.TYPED_DICT_METAS and _is_simple_typed_dict(hint)
+        )
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return True
+    return origin is not None and all(type(each) in ATOMS or _is_simple_hint(each) for each in typing.get_args(hint))
+
+
+def _require_clean_tool(tool: Any) -> None:
+    if type(tool) not in (StructuredTool, Tool) or not (
+        tool.args_schema is None or type(tool.args_schema) is dict or is_clean_model(tool.args_schema)
+    ):
+        raise Barrier(f"it hands the tool {tool.name!r} to a model")
+
+
+def _part(run: Run, value: Any, *, is_step: bool = True) -> Any:
+    """A part of a chain: a component, or a dict of them; functions are held by a stand-in."""
+    kind = type(value)
+    if kind is Unknown or run.is_tainted(value):
+        raise Undecided
+    if kind is dict:
+        return {key: _part(run, each) for key, each in value.items()}
+    if kind is list or kind is tuple:
+        return kind([_part(run, each) for each in value])
+    if not isinstance_of(value, Opaque):
+        if kind in ATOMS and not is_step:
+            return value
+        raise TypeError("Expected a Runnable, callable or dict.")
+    if foreign.is_kind_of(value.held, Runnable):
+        return value.held
+    if isinstance_of(value, Callee) or type(value.held) in _FUNCTIONS:
+        return Function(value)
+    raise Barrier(f"it makes a chain of {shown(value)}")
+
+
+_FUNCTIONS = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, operator.itemgetter, functools.partial,
+)  # fmt: skip
+
+
+def _exceptions(exchange: Exchange, value: Any) -> Any:
+    """Arguments of `with_retry`: exceptions of Python's own are among them."""
+    if type(value) is tuple:
+        return tuple([_exceptions(exchange, each) for each in value])
+    held = value.held if type(value) is Opaque else None
+    if foreign.is_class(held) and foreign.is_subtype(held, BaseException):
+        return held
+    return exchange.out(value)
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def _key_of(value: Any) -> Any:
+    """Equal for arguments of which the same is made."""
+    kind = type(value)
+    if kind is Unknown:
+        return Same(value)
+    if kind is list or kind is tuple:
+        return (kind, *map(_key_of, value))
+    if kind is dict:
+        return (kind, *((_key_of(key), _key_of(each)) for key, each in value.items()))
+    if isinstance_of(value, Opaque):
+        return Same(value if isinstance_of(value, Callee) else value.held)
+    return value_key(value)
+
+
+def _is_hashable(key: Hashable) -> bool:
+    todo = [key]
+    while todo:
+        each = todo.pop()
+        if not is_comparable(each):
+            return False
+        if type(each) is tuple:
+            todo += each
+    return True

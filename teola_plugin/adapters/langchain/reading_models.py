@@ -1,0 +1,170 @@
+"""What a call of a model asks for, and what the program gets of the reply.
+
+The request is the one that the framework's own run will make (models.py). The message is made of the reply by the
+framework itself: `invoke` of the model with the engine's reply in place of a call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from typing import Any
+
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+
+from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain.models import Model
+from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
+from teola_plugin.adapters.langchain.reading_values import MARK, Exchange, unknown_id
+from teola_plugin.adapters.leaf import plain_class
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
+from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.errors import TeolaError
+from teola_plugin.request_identity import request_key
+from teola_plugin.value_keys import Same, is_comparable
+
+_REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
+"""What a model of ours raises for arguments that it does not take."""
+
+_SAFE = ("text",)
+
+
+def ask_model(
+    run: Run, model: Model, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any, context: Context
+) -> Any:
+    """The reply of a model, which is asked for. Raises: Barrier."""
+    kwargs = {name: _class_or(held) for name, held in kwargs.items() if name not in models.NOT_ASKED}
+    require_readable(model, kwargs)
+    is_chat = isinstance(model, BaseChatModel)
+    exchange = Exchange(run)
+    try:
+        given, more = exchange.out(value), _out(exchange, kwargs)
+    except Undecided:
+        is_safe = type(value) is Unknown and (value.holds in _SAFE or foreign.is_class(value.holds))
+        more_sources = frozenset([source])
+        return unknown_from(run, [value, dict(kwargs)], _holds(is_chat), is_safe=is_safe, more=more_sources)
+    prompt = outcome(lambda: model._convert_input(given))
+    make = _ours if models.is_ours(model) else _foreign
+    return run.ask(make(model, prompt, more, is_async=is_async, source=source, context=context))
+
+
+def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a model; classes among them are handed on."""
+    return {name: held if foreign.is_class(held) else exchange.out(held) for name, held in kwargs.items()}
+
+
+def _class_or(value: Any) -> Any:
+    """The class that the reader carries; anything else as it is."""
+    return value.held if type(value) is Opaque and foreign.is_class(value.held) else value
+
+
+def _holds(is_chat: bool) -> str:
+    return "message" if is_chat else "text"
+
+
+def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raises: Barrier if a call of the model may do more than ask for one reply."""
+    name = type_name(type(model))
+    if vars(model).get("rate_limiter") is not None:
+        raise Barrier(f"{name} has a rate limiter")
+    if vars(model).get("cache") or (vars(model).get("cache") is None and get_llm_cache() is not None):
+        raise Barrier(f"the replies of {name} are cached")
+    if not models.is_ours(model) and not models.is_stateless(model):
+        raise Barrier(f"it asks {name}", "declare its class with teola_plugin.pure if a call leaves nothing behind")
+    if models.is_streamed(model) or kwargs.get("stream"):
+        raise Barrier(f"the replies of {name} are streamed")
+    for each in kwargs.values():
+        if foreign.is_class(each):
+            require_clean_schema(each)
+
+
+def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any, context: Context) -> Request:
+    is_chat = isinstance(model, BaseChatModel)
+    content = models.normalized(prompt.to_messages()) if is_chat else prompt.to_string()
+    try:
+        payload, settings = outcome(lambda: model.request_for(content, **kwargs))
+    except _REFUSED as e:
+        raise Barrier(f"{type_name(type(model))} refuses what it is asked: {type(e).__name__}") from e
+    if MARK in payload:
+        raise Barrier(f"{type_name(type(model))} is told a random id")
+
+    def value(reply: Any) -> Any:
+        if not is_chat:
+            return str(reply)
+        message = outcome(lambda: model.invoke(prompt, **kwargs), decoding=[reply])
+        return _as_seen(message, is_id_made_up=True, are_calls_made_up=True)
+
+    return _request(model, model.spec, payload, settings, value, is_async=False, source=source)
+
+
+def _foreign(
+    model: Any, prompt: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any, context: Context
+) -> Request:
+    is_chat = isinstance(model, BaseChatModel)
+    models.instrument_model(type(model))
+    content = prompt.to_messages() if is_chat else [prompt.to_string()]
+    if any(_is_mark(message.id) for message in content if isinstance(message, BaseMessage)):
+        if plain_class(model).__module__.split(".")[0] not in models.ASKED_WITHOUT_IDS:
+            raise Barrier(f"{type_name(type(model))} is told the random id of a message")
+        content = [_without_mark(message) for message in content]
+    payload = models.foreign_call(model, content, is_async, kwargs, context)
+
+    def value(reply: Any) -> Any:
+        raw = reply.own_raw()
+        if not is_chat:
+            return str(raw.generations[0][0].text)
+        is_made_up = raw.generations[0].message.id is None
+        return _as_seen(_finished(model, raw), is_id_made_up=is_made_up)
+
+    return _request(model, models.spec_of(model), payload, {}, value, is_async=is_async, source=source)
+
+
+def _request(
+    model: Any, spec: Any, payload: Any, settings: Mapping[str, Any], value: Callable[[Any], Any], *, is_async: bool,
+    source: Any,
+) -> Request:  # fmt: skip
+    key = request_key(spec, "decoding", payload, settings)
+    if not is_comparable(key):
+        raise Barrier(f"what {type_name(type(model))} is asked cannot be compared with another request")
+    holds = _holds(isinstance(model, BaseChatModel))
+    return Request(
+        key, spec, "decoding", payload, settings, value, holds, False, source, spec.name or type_name(type(model)),
+        None, is_async,
+    )  # fmt: skip
+
+
+def _finished(model: Any, raw: Any) -> AIMessage:
+    """The message that `invoke` makes of what `_generate` returned."""
+    double = copy.copy(model)
+    vars(double).update(callbacks=None, cache=False, _generate=lambda messages, stop=None, **kwargs: raw)
+    return outcome(lambda: double.invoke(""))  # type: ignore[no-any-return]
+
+
+def _as_seen(message: AIMessage, *, is_id_made_up: bool, are_calls_made_up: bool = False) -> AIMessage:
+    """The message as the program sees it; ids that are made up at random in each run are unknown."""
+    fields = vars(message)
+    if is_id_made_up:
+        fields["id"] = unknown_id()
+    if are_calls_made_up:
+        for name in ("tool_calls", "invalid_tool_calls"):
+            fields[name] = [{**call, "id": unknown_id()} for call in fields.get(name, ())]
+    return message
+
+
+def _is_mark(text: Any) -> bool:
+    return type(text) is str and text.startswith(MARK)
+
+
+def _without_mark(message: BaseMessage) -> BaseMessage:
+    return message.model_copy(update={"id": None}) if _is_mark(message.id) else message
+
+
+def source_of(component: Any) -> Any:
+    """Where a request comes from, as a part of keys."""
+    return component if type(component) is Same else Same(component)

@@ -1,0 +1,231 @@
+"""Prompts and parsers, over values that may not be known yet.
+
+What is known is computed by LangChain's own code, heard by nobody, where no code of the user's can run in it: stock
+classes, no functions among the partial variables, no template language, no schema with validators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from functools import partial
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.output_parsers import JsonOutputParser, ListOutputParser, PydanticOutputParser, StrOutputParser
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser, PydanticToolsParser
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langchain_core.prompts import BasePromptTemplate, MessagesPlaceholder
+from langchain_core.prompts.chat import BaseChatPromptTemplate
+
+from teola_plugin.adapters.langchain.reading_values import Exchange
+from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
+from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.foreign import ATOMS
+from teola_plugin.adapters.reader.heap import sources_of
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
+from teola_plugin.adapters.rehearsal import outcome
+
+_PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.")
+_MORE_PARSERS = ("langchain_classic.retrievers.multi_query",)
+_ASKING = frozenset({"OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputParser"})
+"""Parsers that ask a model again."""
+
+
+def is_stock(value: Any, *modules: str) -> bool:
+    """The object's class is LangChain's own, from one of these modules, and the object has no methods of its own."""
+    cls = stock_class(value)
+    if not (foreign.is_library_class(cls) and foreign.module_of(cls).startswith(modules)):
+        return False
+    own = foreign.own_attributes(value) or {}
+    fields = getattr(cls, "model_fields", {})
+    return all(name in fields or not callable(held) for name, held in own.items())
+
+
+def stock_class(value: Any) -> type:
+    """The class of a component, below that of our twin."""
+    return next(each for each in foreign.mro_of(type(value)) if "__teola__" not in foreign.namespace_of(each))
+
+
+def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
+    """The values inside of a value that are not known."""
+    todo, seen = [value], set[int]()
+    while todo:
+        value = todo.pop()
+        if type(value) in ATOMS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        run.tick()
+        if run.is_unknown(value):
+            yield value
+        elif type(value) in (list, tuple, set, frozenset):
+            todo += value
+        elif type(value) is dict:
+            todo += value.values()
+        elif not isinstance_of(value, Opaque):
+            todo += (records.fields_of(value) or {}).values()
+
+
+def unknown_from(
+    run: Run, value: Any, holds: str | type, *, is_safe: bool, more: frozenset[Hashable] = frozenset()
+) -> Unknown:
+    """What a component makes of a value in which something is unknown. Unless it `is_safe`, it may raise."""
+    found = list(unknowns_in(run, value))
+    sources = more.union(*map(sources_of, found))
+    if not is_safe:
+        run.raises(sources)
+    return Unknown(holds, sources)
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> Any:
+    """What `template.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
+    require_clean_template(template)
+    exchange = Exchange(run)
+    try:
+        given = exchange.out(value)
+    except Undecided:
+        return _unknown_prompt(run, template, value)
+    return exchange.back(outcome(lambda: template.invoke(given)))
+
+
+def require_clean_template(template: Any) -> None:
+    """Raises: Barrier if formatting it may run code of the user's."""
+    for part in parts_of(template):
+        if not is_stock(part, "langchain_core.prompts."):
+            raise Barrier(f"it formats a prompt of the class {type_name(type(part))}")
+        if any(type(held) not in (*ATOMS, list) for held in partials_of(part).values()):
+            raise Barrier("it formats a prompt with a function among its partial variables", "give it as an input")
+        if vars(part).get("template_format", "f-string") not in ("f-string", "mustache"):
+            raise Barrier("it formats a prompt in a template language", "use an f-string template")
+        if any(vars(part).get(name) is not None for name in ("example_selector", "output_parser")):
+            raise Barrier("it formats a prompt with an example selector or a parser")
+
+
+def _unknown_prompt(run: Run, template: Any, value: Any) -> Any:
+    is_chat = isinstance(template, BaseChatPromptTemplate)
+    holds = ChatPromptValue if is_chat else StringPromptValue
+    if type(value) is not dict or run.is_tainted(value):
+        is_one = len(template.input_variables) == 1 and type(value) is Unknown and value.holds in ("text", "message")
+        return unknown_from(run, value, holds, is_safe=is_one and is_total(template))
+    missing = set(template.input_variables) - value.keys()
+    if missing:
+        raise KeyError(f"missing variables {missing}")
+    return unknown_from(run, value, holds, is_safe=is_total(template) and _fill_placeholders(template, value))
+
+
+def is_total(template: Any) -> bool:
+    """Formatting raises for no value of a variable that is not a placeholder of messages."""
+    return is_transparent(template) or (
+        isinstance(template, BaseChatPromptTemplate)
+        and all(
+            type(part) is MessagesPlaceholder or isinstance(part, BaseMessage) or _is_plain_message(part)
+            for part in template.messages  # type: ignore[attr-defined]
+        )
+    )
+
+
+def _is_plain_message(part: Any) -> bool:
+    prompt = getattr(part, "prompt", None)
+    return prompt is not None and is_transparent(prompt)
+
+
+def _fill_placeholders(template: Any, value: dict[str, Any]) -> bool:
+    """What the placeholders of a template get are lists of messages."""
+    places = [part for part in getattr(template, "messages", ()) if type(part) is MessagesPlaceholder]
+    return all(_are_messages(value[part.variable_name]) for part in places if part.variable_name in value)
+
+
+def _are_messages(value: Any) -> bool:
+    return type(value) is list and all(
+        foreign.is_kind_of(each, BaseMessage) or (type(each) is Unknown and each.holds == "message") for each in value
+    )
+
+
+# --- parsers ---------------------------------------------------------------------------------------------------------
+
+
+def parse(run: Run, parser: BaseLLMOutputParser[Any], value: Any) -> Any:
+    """What `parser.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
+    require_clean_parser(parser)
+    exchange = Exchange(run)
+    try:
+        given = exchange.out(value)
+    except Undecided:
+        return _unknown_parsed(run, parser, value)
+    return exchange.back(outcome(lambda: parser.invoke(given)))  # type: ignore[attr-defined]
+
+
+def require_clean_parser(parser: Any) -> None:
+    """Raises: Barrier if parsing may run code of the user's."""
+    if not is_stock(parser, *_PARSERS, *_MORE_PARSERS) or type_name(stock_class(parser)) in _ASKING:
+        raise Barrier(f"it parses by an object of the class {type_name(type(parser))}")
+    inner = vars(parser).get("parser")
+    if inner is not None:
+        require_clean_parser(inner)
+    for schema in _schemas(parser):
+        require_clean_schema(schema)
+
+
+def require_clean_schema(schema: Any) -> None:
+    """Raises: Barrier if making an object of the class may run code of the user's."""
+    if not (foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_model(schema)):
+        name = type_name(schema) if foreign.is_class(schema) else "its schema"
+        raise Barrier(f"validating {name} runs code", "use a schema without validators")
+
+
+def _schemas(parser: Any) -> list[Any]:
+    held = vars(parser)
+    return [
+        *(each for each in (held.get("pydantic_object"),) if each is not None),
+        *(held.get("tools", ()) if isinstance(parser, PydanticToolsParser) else ()),
+        *(each for each in (held.get("pydantic_schema"), held.get("enum")) if each is not None),
+    ]
+
+
+def _unknown_parsed(run: Run, parser: Any, value: Any) -> Any:
+    is_reply = type(value) is Unknown and value.holds in ("text", "message")
+    if type(parser) is StrOutputParser:
+        return unknown_from(run, value, "text", is_safe=is_reply)
+    return unknown_from(run, value, _parsed_holds(parser), is_safe=False)
+
+
+def _parsed_holds(parser: Any) -> str | type:
+    if isinstance(parser, JsonOutputParser) and not isinstance(parser, PydanticOutputParser | JsonOutputToolsParser):
+        return "any"
+    if isinstance(parser, PydanticOutputParser):
+        return parser.pydantic_object
+    if isinstance(parser, PydanticToolsParser) and parser.first_tool_only and len(parser.tools) == 1:
+        return parser.tools[0]
+    return "texts" if isinstance(parser, ListOutputParser) else "any"
+
+
+# --- structured output -----------------------------------------------------------------------------------------------
+
+
+def structured_schema(function: Any) -> Any:
+    """The class that a stock function of `with_structured_output` makes an object of; None for any other function."""
+    if type(function) is not partial or function.args or set(function.keywords) != {"schema"}:
+        return None
+    made_by = function.func
+    is_stock_parser = (
+        getattr(made_by, "__module__", "").startswith("langchain_openai.")
+        and getattr(made_by, "__name__", "") == "_oai_structured_outputs_parser"
+        and foreign.is_class(function.keywords["schema"])
+    )
+    return function.keywords["schema"] if is_stock_parser else None
+
+
+def parse_structured(run: Run, function: Any, schema: type, value: Any) -> Any:
+    """What the model's reply in the form of a schema comes to."""
+    require_clean_schema(schema)
+    exchange = Exchange(run)
+    try:
+        given = exchange.out(value)
+    except Undecided:
+        return unknown_from(run, value, schema, is_safe=False)
+    return exchange.back(outcome(lambda: function(given)))

@@ -1,0 +1,204 @@
+"""Searches, embeddings, reranking and tools that only read: each is one request, done by the component itself.
+
+The component's own method runs beside the call, heard by nobody. What it asks of engines lands in slots, where the
+framework's own run finds it. Only components are asked whose every request goes there, or that compute in memory; a
+retriever of the user's own is read like any other code.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+from teola_plugin.adapters import chroma
+from teola_plugin.adapters.langchain import leaves
+from teola_plugin.adapters.langchain.quiet import apart
+from teola_plugin.adapters.langchain.reading_models import source_of
+from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class, unknown_from
+from teola_plugin.adapters.langchain.reading_values import Exchange
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
+from teola_plugin.engines import EngineSpec
+from teola_plugin.value_keys import Same, is_comparable, value_key
+
+if TYPE_CHECKING:
+    from teola_plugin.adapters.langchain.reading_runnables import Way
+
+Providers = frozenset[Hashable]
+"""The services outside this process that a component asks; empty if it asks none."""
+
+SEARCHES = frozenset({"similarity_search", "similarity_search_with_score", "max_marginal_relevance_search"})
+"""Methods of a vector store that search for a text and warn of nothing."""
+
+_CLASSIC = "langchain_classic.retrievers."
+
+
+# --- who only reads --------------------------------------------------------------------------------------------------
+
+
+def providers_of(component: Any) -> Providers | None:
+    """Whom a component asks that only reads; None if it may do anything else."""
+    if foreign.is_kind_of(component, Embeddings):
+        return _of_embeddings(component)
+    if foreign.is_kind_of(component, VectorStore):
+        return _of_store(component)
+    if foreign.is_kind_of(component, BaseRetriever):
+        return _of_retriever(component)
+    return _of_compressor(component)
+
+
+def _is_ours(component: Any) -> bool:
+    return foreign.module_of(stock_class(component)).startswith("teola_plugin.models.")
+
+
+def _of_spec(spec: EngineSpec) -> Providers:
+    return frozenset() if spec.provider is None else frozenset([spec.provider])
+
+
+def _of_embeddings(embeddings: Any) -> Providers | None:
+    if _is_ours(embeddings):
+        return _of_spec(embeddings.spec)
+    leaf = leaves.query_embedding(embeddings)
+    return None if leaf is None else _of_spec(leaf.spec)
+
+
+def _of_store(store: Any) -> Providers | None:
+    if type(store) is InMemoryVectorStore:
+        return _of_embeddings(store.embedding)
+    collection = (foreign.own_attributes(store) or {}).get("_collection")
+    spec = chroma.spec_of(collection) if collection is not None else None
+    if spec is None or not leaves.is_chroma(store):
+        return None
+    inner = _of_embeddings(store.embeddings)
+    return None if inner is None else inner | _of_spec(spec)
+
+
+def _of_retriever(retriever: Any) -> Providers | None:
+    name = type_name(stock_class(retriever))
+    if is_stock(retriever, "langchain_core.vectorstores.") and name == "VectorStoreRetriever":
+        return _of_store(retriever.vectorstore) if retriever.search_type in ("similarity", "mmr") else None
+    if is_stock(retriever, _CLASSIC):
+        if name in ("EnsembleRetriever", "MergerRetriever"):
+            return _all(retriever.retrievers)
+        if name == "ContextualCompressionRetriever":
+            return _all([retriever.base_retriever, retriever.base_compressor])
+    if is_stock(retriever, "langchain_community.retrievers.bm25"):
+        function = retriever.preprocess_func
+        return frozenset() if getattr(function, "__module__", "") == type(retriever).__module__ else None
+    return None
+
+
+def _of_compressor(compressor: Any) -> Providers | None:
+    if _is_ours(compressor):
+        return _of_spec(compressor.spec)
+    leaf = leaves.reranking(compressor)
+    return None if leaf is None else _of_spec(leaf.spec)
+
+
+def _all(components: list[Any]) -> Providers | None:
+    found = [providers_of(each) for each in components]
+    return None if any(each is None for each in found) else frozenset().union(*found)  # type: ignore[arg-type]
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def act(
+    run: Run, component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], way: Way,
+    providers: Providers, function: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
+    """What a method of a component returns, as a request."""
+    exchange = Exchange(run)
+    try:
+        given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+    except Undecided:
+        return unknown_from(
+            run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([source_of(component)])
+        )
+    bound = function or getattr(component, method)
+    spec = EngineSpec("python", component, type_name(type(component)), next(iter(providers), None))
+    key = ("act", Same(component), method, value_key((given, named)))
+    if not is_comparable(key[-1]):
+        raise Barrier(f"what {spec.name} is asked cannot be compared")
+
+    def begin() -> Any:
+        return apart(way.context, lambda: bound(*given, **named))
+
+    source = source_of(way.source)
+    request = Request(key, spec, "act", None, {}, _own, "any", False, source, spec.name, begin, False)
+    return run.ask(request)
+
+
+def _own(value: Any) -> Any:
+    return value
+
+
+def retrieve(run: Run, retriever: Any, value: Any, way: Way) -> Any:
+    """The documents that a retriever finds. Raises: Barrier."""
+    providers = _of_retriever(retriever)
+    if providers is not None:
+        return act(run, retriever, "invoke", (value,), {}, way, providers)
+    if is_stock(retriever, _CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever":
+        return _multi_query(run, retriever, value, way)
+    return _retrieve_by_users_code(run, retriever, value, way)
+
+
+def _retrieve_by_users_code(run: Run, retriever: Any, value: Any, way: Way) -> Any:
+    cls = stock_class(retriever)
+    if foreign.is_library_class(cls) or not foreign.has_plain_lookup(cls):
+        raise Barrier(f"it searches by an object of the class {type_name(cls)}")
+    for name in ("invoke", "ainvoke"):
+        if foreign.in_mro(cls, name) is not foreign.in_mro(BaseRetriever, name):
+            raise Barrier(f"{type_name(cls)} has an {name} of its own")
+    own = foreign.in_mro(cls, "_aget_relevant_documents") if way.is_async else None
+    if own is None or own is foreign.in_mro(BaseRetriever, "_aget_relevant_documents"):
+        own = foreign.in_mro(cls, "_get_relevant_documents")
+    if type(own) is not types.FunctionType:
+        raise Barrier(f"it searches by an object of the class {type_name(cls)}")
+    code = own.__code__
+    takes = "run_manager" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    named = {"run_manager": Opaque(None, is_own=True)} if takes else {}
+    found = call(run, run.load(own), (run.load(retriever), value), named)
+    return found.force() if type(found) is Pending else found
+
+
+def _multi_query(run: Run, retriever: Any, value: Any, way: Way) -> Any:
+    from teola_plugin.adapters.langchain.reading_runnables import run_component
+
+    inner = _of_retriever(retriever.retriever)
+    if inner is None:
+        raise Barrier("it searches by a MultiQueryRetriever whose retriever is not known")
+    queries = run_component(run, retriever.llm_chain, {"question": value}, way)
+    if run.is_unknown(queries):
+        return unknown_from(run, queries, "any", is_safe=False)
+    if type(queries) is not list:
+        raise Barrier("the queries of a MultiQueryRetriever are no list")
+    asked = [*queries, value] if retriever.include_original else list(queries)
+    found = [act(run, retriever.retriever, "invoke", (query,), {}, way, inner) for query in asked]
+    try:
+        exchange = Exchange(run)
+        documents = [document for each in exchange.out(found) for document in each]
+    except Undecided:
+        return unknown_from(run, found, "any", is_safe=True)
+    return exchange.back(retriever.unique_union(documents))
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
+    """What a tool returns that only reads. Raises: Barrier."""
+    from teola_plugin.adapters.langchain import tools
+
+    if not tools.is_said_to_read(tool) or isinstance(tools.read_tool(tool), str):
+        raise Barrier(f"it uses the tool {tool.name!r}", "declare that it only reads: @reads(...)")
+    tools.instrument_tool(type(tool))
+    return act(run, tool, "invoke", (value,), {}, way, frozenset())

@@ -1,0 +1,393 @@
+"""What LangChain's composites make of values that may not be known yet, in LangChain's own order.
+
+Only LangChain's own classes are read, never a subclass of the user's. What only the framework may do (streams, limits,
+histories, configurable parts) is a barrier.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+import types
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, BaseLLM
+from langchain_core.output_parsers.base import BaseLLMOutputParser
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import (
+    Runnable,
+    RunnableAssign,
+    RunnableBinding,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
+from langchain_core.runnables.base import RunnableEach
+from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables.retry import RunnableRetry
+from langchain_core.runnables.router import RouterRunnable
+from langchain_core.tools import BaseTool
+
+from teola_plugin.adapters.langchain.reading_models import ask_model, source_of
+from teola_plugin.adapters.langchain.reading_parts import (
+    format_prompt,
+    parse,
+    parse_structured,
+    stock_class,
+    structured_schema,
+    unknown_from,
+)
+from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
+from teola_plugin.adapters.reader import foreign, operators
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calls import FunctionValue, chosen
+from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.scopes import RUN
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Opaque,
+    Pending,
+    Stalled,
+    Undecided,
+    Unknown,
+    type_name,
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
+
+    `source`: what the program called. `context`: the caller's. `is_configured`: a config may choose among
+    alternatives; `is_whole`: so it would not be seen.
+    """
+
+    source: Any
+    context: Context
+    is_async: bool = False
+    is_batch: bool = False
+    is_configured: bool = True
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Function(Runnable[Any, Any]):
+    """Stands for a function of the program inside of a composite that the program makes; it is read, never run."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        """Nobody runs it."""
+        raise Barrier("a function that is read was run")
+
+
+class GivenConfig:
+    """The config that LangChain gives to a function that takes one."""
+
+
+CONFIG = Opaque(GivenConfig(), is_own=True)
+
+
+def run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
+    """What a component makes of its input. Raises: Barrier, Stalled, Undecided, what the program raises there."""
+    run.tick()
+    try:
+        return _run_component(run, component, value, way)
+    except Undecided:
+        return unknown_from(run, value, "any", is_safe=False)
+
+
+def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
+    cls = stock_class(component)
+    read = _COMPOSITES.get(cls)
+    if read is not None:
+        return read(run, component, value, way)
+    if foreign.is_subtype(cls, BaseChatModel) or foreign.is_subtype(cls, BaseLLM):
+        return _model(run, component, value, way)
+    for base, read_part in _PARTS.items():
+        if foreign.is_subtype(cls, base):
+            return read_part(run, component, value, way)
+    if foreign.is_subtype(cls, RunnableBinding) and foreign.is_library_class(cls):
+        return _binding(run, component, value, way)
+    if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls):
+        return _configurable(run, component, value, way)
+    raise Barrier(f"it runs an object of the class {type_name(cls)}")
+
+
+# --- leaves ----------------------------------------------------------------------------------------------------------
+
+
+def _model(run: Run, model: Any, value: Any, way: Way) -> Any:
+    if way.is_batch and not foreign.is_kind_of(model, BaseChatModel):
+        raise Barrier(f"{type_name(type(model))} is asked for several replies at once")
+    return ask_model(
+        run, model, value, way.kwargs, is_async=way.is_async, source=source_of(way.source), context=way.context
+    )
+
+
+def _no_kwargs(way: Way) -> None:
+    if way.kwargs:
+        raise Barrier(f"a component is given the arguments {', '.join(way.kwargs)}")
+
+
+def _prompt(run: Run, template: Any, value: Any, way: Way) -> Any:
+    _no_kwargs(way)
+    return format_prompt(run, template, value)
+
+
+def _parser(run: Run, parser: Any, value: Any, way: Way) -> Any:
+    _no_kwargs(way)
+    return parse(run, parser, value)
+
+
+def _retriever(run: Run, retriever: Any, value: Any, way: Way) -> Any:
+    _no_kwargs(way)
+    return retrieve(run, retriever, value, way)
+
+
+def _tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
+    _no_kwargs(way)
+    return use_tool(run, tool, value, way)
+
+
+_PARTS: dict[type, Callable[[Run, Any, Any, Way], Any]] = {
+    BasePromptTemplate: _prompt,
+    BaseLLMOutputParser: _parser,
+    BaseRetriever: _retriever,
+    BaseTool: _tool,
+}
+
+
+# --- composites ------------------------------------------------------------------------------------------------------
+
+
+def _sequence(run: Run, component: Any, value: Any, way: Way) -> Any:
+    for at, step in enumerate(component.steps):
+        value = run_component(run, step, value, way if at == 0 else replace(way, kwargs={}))
+    return value
+
+
+def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
+    return _side_by_side(run, component.steps__, value, replace(way, kwargs={}))
+
+
+def _side_by_side(run: Run, steps: Mapping[str, Any], value: Any, way: Way) -> dict[str, Any]:
+    """What each of several components makes of one input: all are begun, whatever becomes of the others."""
+    before, after = run.gates, run.gates
+    made: dict[str, Any] = {}
+    raised: BaseException | None = None
+    for key, step in steps.items():
+        run.gates = before
+        try:
+            made[key] = run_component(run, step, value, way)
+        except (Exception, Barrier, Stalled) as e:
+            if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
+                raised = e
+        after |= run.gates
+    run.gates = after
+    if raised is not None:
+        raise raised
+    return made
+
+
+def _assign(run: Run, component: Any, value: Any, way: Way) -> Any:
+    if type(value) is not dict:
+        if not run.is_unknown(value):
+            raise ValueError("The input to RunnablePassthrough.assign() must be a dict.")
+        run.raises(value.sources if type(value) is Unknown else frozenset())
+    made = _side_by_side(run, component.mapper.steps__, value, way)
+    if run.is_unknown(value):
+        return unknown_from(run, [value, made], "any", is_safe=True)
+    return {**value, **made}
+
+
+def _pick(run: Run, component: Any, value: Any, way: Way) -> Any:
+    _no_kwargs(way)
+    if run.is_unknown(value):
+        raise Undecided
+    if type(value) is not dict:
+        raise ValueError("The input to RunnablePassthrough.assign() must be a dict.")
+    if isinstance(component.keys, str):
+        return value.get(component.keys)
+    return {key: value[key] for key in component.keys if key in value} or None
+
+
+def _passthrough(run: Run, component: Any, value: Any, way: Way) -> Any:
+    function = component.afunc if way.is_async and component.afunc is not None else component.func
+    if function is None and component.afunc is not None:
+        raise Barrier("it passes its input to a coroutine function")
+    if function is not None:
+        _called(run, run.load(function), value, way)
+    return value
+
+
+def _lambda(run: Run, component: Any, value: Any, way: Way) -> Any:
+    held = foreign.own_attributes(component) or {}
+    function = held.get("afunc") if way.is_async and held.get("afunc") is not None else held.get("func")
+    if function is None:
+        raise TypeError("Cannot invoke a coroutine function synchronously.")
+    schema = structured_schema(function)
+    if schema is not None:
+        return parse_structured(run, function, schema, value)
+    if type(function) is python_operator.itemgetter:
+        return _item(run, function, value)
+    return _called(run, run.load(function), value, way)
+
+
+def _item(run: Run, getter: Any, value: Any) -> Any:
+    found = tuple(operators.subscript(run, value, key) for key in getter.__reduce__()[1])
+    return found[0] if len(found) == 1 else found
+
+
+def _read(run: Run, component: Any, value: Any, way: Way) -> Any:
+    return _called(run, component.value, value, way)
+
+
+def _called(run: Run, function: Any, value: Any, way: Way) -> Any:
+    """What a function of the user's makes of its input; a runnable that it returns is run with the same input."""
+    kwargs = {**way.kwargs, **{name: CONFIG for name in _wanted(function) if name not in way.kwargs}}
+    made = call(run, function, (value,), kwargs)
+    if type(made) is Pending:
+        made = made.force()
+    if type(made) is Opaque and foreign.is_kind_of(made.held, Runnable):
+        return run_component(run, made.held, value, replace(way, kwargs={}))
+    return made
+
+
+def _wanted(function: Any) -> tuple[str, ...]:
+    """Which of the config and the run manager a function takes."""
+    names: tuple[str, ...] = ()
+    if type(function) is FunctionValue:
+        names = (*function.code.names, *function.code.keyword_only)
+    elif type(function) is Opaque and type(function.held) in (types.FunctionType, types.MethodType):
+        code = function.held.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(name for name in ("config", "run_manager") if name in names)
+
+
+def _each(run: Run, component: Any, value: Any, way: Way) -> Any:
+    if run.is_unknown(value):
+        return unknown_from(run, value, "any", is_safe=False)
+    if type(value) is not list:
+        raise Barrier("it maps over something that is no list")
+    return [run_component(run, component.bound, item, replace(way, is_batch=True)) for item in value]
+
+
+def _branch(run: Run, component: Any, value: Any, way: Way) -> Any:
+    return _first_true(run, component, value, way, 0)
+
+
+def _first_true(run: Run, component: Any, value: Any, way: Way, at: int) -> Any:
+    if at == len(component.branches):
+        return run_component(run, component.default, value, way)
+    condition, runnable = component.branches[at]
+    found = run_component(run, condition, value, replace(way, kwargs={}))
+    try:
+        is_true = operators.truth(run, found)
+    except Undecided:
+        frame = Frame({0: None, 1: None, 2: None, RUN: run})
+        return chosen(
+            run,
+            frame,
+            lambda _: run_component(run, runnable, value, way),
+            lambda _: _first_true(run, component, value, way, at + 1),
+        )
+    return run_component(run, runnable, value, way) if is_true else _first_true(run, component, value, way, at + 1)
+
+
+def _router(run: Run, component: Any, value: Any, way: Way) -> Any:
+    key, given = operators.subscript(run, value, "key"), operators.subscript(run, value, "input")
+    run.require_known(key)
+    if key not in component.runnables:
+        raise ValueError(f"No runnable associated with key '{key}'")
+    return run_component(run, component.runnables[key], given, replace(way, kwargs={}))
+
+
+def _binding(run: Run, component: Any, value: Any, way: Way) -> Any:
+    require_plain_config(component.config)
+    if component.config_factories:
+        raise Barrier("it runs a component with listeners")
+    bound = {name: run.load(held) for name, held in component.kwargs.items()}
+    configured = way.is_configured or bool((component.config or {}).get("configurable"))
+    way = replace(way, kwargs={**bound, **way.kwargs}, is_configured=configured)
+    return run_component(run, component.bound, value, way)
+
+
+def _retry(run: Run, component: Any, value: Any, way: Way) -> Any:
+    try:
+        return _binding(run, component, value, way)
+    except Exception as e:
+        raise Barrier(f"it tries again after a {type_name(type(e))}") from e
+
+
+def _fallbacks(run: Run, component: Any, value: Any, way: Way) -> Any:
+    try:
+        return run_component(run, component.runnable, value, way)
+    except Exception as e:
+        raise Barrier(f"it falls back after a {type_name(type(e))}") from e
+
+
+def _configurable(run: Run, component: Any, value: Any, way: Way) -> Any:
+    if way.is_configured or (component.config or {}).get("configurable"):
+        raise Barrier("it runs a configurable component, which the config of the call may make another one")
+    require_plain_config(component.config)
+    return run_component(run, component.default, value, way)
+
+
+_COMPOSITES: dict[type, Callable[[Run, Any, Any, Way], Any]] = {
+    RunnableSequence: _sequence,
+    RunnableParallel: _parallel,
+    RunnableAssign: _assign,
+    RunnablePick: _pick,
+    RunnablePassthrough: _passthrough,
+    RunnableLambda: _lambda,
+    Function: _read,
+    RunnableEach: _each,
+    RunnableBranch: _branch,
+    RouterRunnable: _router,
+    RunnableBinding: _binding,
+    RunnableRetry: _retry,
+    RunnableWithFallbacks: _fallbacks,
+}
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+_TAPS = ("tap_output_iter", "tap_output_aiter")
+
+
+def require_plain_config(config: Any) -> None:
+    """Raises: Barrier if a config makes a component another one, limits it, or has its replies streamed."""
+    if config is None or config is CONFIG or type(config) is Opaque:
+        return
+    if type(config) is not dict:
+        raise Barrier("a config is not known")
+    if config.get("max_concurrency") is not None:
+        raise Barrier("a config limits how much runs at once")
+    if any(_may_stream(handler) for handler in _handlers(config.get("callbacks"))):
+        raise Barrier("a config has callbacks that may have replies streamed")
+
+
+def _handlers(callbacks: Any) -> list[Any]:
+    held = callbacks.held if type(callbacks) is Opaque else callbacks
+    if held is None or type(held) is list:
+        return held or []
+    if not foreign.is_library_class(type(held)):
+        return [held]
+    own = foreign.own_attributes(held) or {}
+    return [*own.get("handlers", ()), *own.get("inheritable_handlers", ())]
+
+
+def _may_stream(handler: Any) -> bool:
+    """By its class alone: see `watched.wants_streams`."""
+    cls = type(handler.held if type(handler) is Opaque else handler)
+    taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
+    return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))

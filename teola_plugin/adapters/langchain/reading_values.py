@@ -1,0 +1,139 @@
+"""Between the reader's values and objects that LangChain's own code may be given.
+
+Stock code (a template, a parser) computes on copies that are made here, and what it makes is the reader's own again:
+
+    with_ids = Exchange(run)
+    result = with_ids.back(template.format_prompt(**with_ids.out(values)))
+
+An id that LangChain makes up at random in each run is not known. It may go through stock code that only carries it: it
+is replaced by a mark, and wherever the mark comes out, what holds it is unknown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import Any
+
+from teola_plugin.adapters.reader import records
+from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
+from teola_plugin.adapters.reader.heap import sources_of
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, shown
+
+_LISTS = (list, tuple, set, frozenset, deque)
+_DICTS = (dict, OrderedDict, Counter, defaultdict)
+
+_numbers = itertools.count()
+
+MARK = "\ue002"
+"""How the mark of an id begins that is not known."""
+
+
+class Exchange:
+    """Values of one use of stock code."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._out: dict[int, tuple[Any, Any]] = {}
+        self._given: dict[int, tuple[Any, Any]] = {}
+        self._back: dict[int, tuple[Any, Any]] = {}
+        self._marks: dict[str, Unknown] = {}
+
+    # --- out -------------------------------------------------------------------------------------------------------
+
+    def out(self, value: Any) -> Any:
+        """A copy for stock code. Raises: Undecided if something in it is not known, Barrier for objects of others."""
+        kind = type(value)
+        if kind in ATOMS:
+            return value
+        if kind is Unknown and value.holds == ID:
+            mark = f"{MARK}{next(_numbers)}\ue003"
+            self._marks[mark] = value
+            return mark
+        if kind is Unknown or self._run.is_tainted(value):
+            raise Undecided
+        if isinstance_of(value, Opaque):
+            raise Barrier(f"it hands {shown(value)} to a component")
+        known = self._out.get(id(value))
+        if known is not None:
+            return known[1]
+        self._run.tick()
+        return self._copied_out(value, kind)
+
+    def _copied_out(self, value: Any, kind: type) -> Any:
+        def keep(copy: Any) -> Any:
+            self._out[id(value)] = value, copy
+            self._given[id(copy)] = copy, value
+            return copy
+
+        if kind in _DICTS:
+            copy = keep(defaultdict(value.default_factory) if kind is defaultdict else kind())
+            for key, part in value.items():
+                dict.__setitem__(copy, self.out(key), self.out(part))
+            return copy
+        if kind in (list, deque):
+            copy = keep([] if kind is list else deque(maxlen=value.maxlen))
+            copy.extend([self.out(part) for part in value])
+            return copy
+        if kind in _LISTS:
+            return keep(kind([self.out(part) for part in value]))
+        made = records.copy_of(value, self.out, keep)
+        if made is MISSING:
+            raise Barrier(f"it hands {shown(value)} to a component")
+        return made
+
+    # --- back ------------------------------------------------------------------------------------------------------
+
+    def back(self, value: Any) -> Any:
+        """The reader's own value for what stock code has made."""
+        kind = type(value)
+        if kind is str and self._marks and MARK in value:
+            return self._marked(value)
+        if kind in ATOMS:
+            return value
+        known = self._given.get(id(value)) or self._back.get(id(value))
+        if known is not None:
+            return known[1]
+        self._run.tick()
+        return self._copied_back(value, kind)
+
+    def _marked(self, text: str) -> Unknown:
+        if text in self._marks:
+            return self._marks[text]
+        sources = frozenset().union(*(sources_of(held) for mark, held in self._marks.items() if mark in text))
+        return Unknown("text", sources)
+
+    def _copied_back(self, value: Any, kind: type) -> Any:
+        def keep(copy: Any) -> Any:
+            self._back[id(value)] = value, copy
+            return copy
+
+        if kind in _DICTS:
+            copy = keep(defaultdict(value.default_factory) if kind is defaultdict else kind())
+            for key, part in value.items():
+                dict.__setitem__(copy, self._key(key), self.back(part))
+            return copy
+        if kind in (list, deque):
+            copy = keep([] if kind is list else deque(maxlen=value.maxlen))
+            copy.extend([self.back(part) for part in value])
+            return copy
+        if kind in _LISTS:
+            return keep(kind([self._key(part) if kind is not tuple else self.back(part) for part in value]))
+        made = records.copy_of(value, self.back, keep)
+        return keep(Opaque(value)) if made is MISSING else made
+
+    def _key(self, key: Any) -> Any:
+        back = self.back(key)
+        if type(back) is Unknown:
+            raise Undecided
+        return back
+
+
+ID = "id"
+"""`Unknown.holds` of an id that is made up at random in each run."""
+
+
+def unknown_id() -> Unknown:
+    """An id that LangChain makes up anew in each run."""
+    return Unknown(ID)
