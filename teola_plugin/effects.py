@@ -16,6 +16,7 @@ counts as declared `@pure`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -81,12 +82,17 @@ def declared_effects(function: Any) -> Effects | None:
     A decorator made with `functools.wraps` carries the mark of what it wraps, but may have effects of its own: there
     only "it writes" counts. A mark stands whatever is assumed.
     """
-    found = getattr(function, MARK, None)
+    found = _marked(function)
     if isinstance(found, Effects):
-        is_carried = getattr(getattr(function, "__wrapped__", None), MARK, None) is found
+        is_carried = _marked(inspect.getattr_static(function, "__wrapped__", None)) is found
         if not (is_carried and found.pure):
             return found
     return ASSUMED if _is_assumed(function) else None
+
+
+def _marked(function: Any) -> Any:
+    """The mark of a function, method, class or object; objects are not asked for it, for they may answer by code."""
+    return inspect.getattr_static(function.__func__ if type(function) is MethodType else function, MARK, None)
 
 
 # --- assumed in one pipeline -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import Graph
+from teola_plugin.seams import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,25 @@ class Break:
     hint: str = ""
 
 
+@dataclass(slots=True)
+class Reading:
+    """A function of the user's, and how far it was read in the calls so far.
+
+    `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
+    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `requests`: how many were found in
+    it, and `ahead` how many of these before the framework's run came to the function.
+    """
+
+    name: str
+    origin: str = ""
+    readings: int = 0
+    barrier: str = ""
+    where: str = ""
+    hint: str = ""
+    requests: int = 0
+    ahead: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Traced:
     """`bind` turns the user's input into values for the graph's inputs; a name it leaves out is not known ahead.
@@ -53,7 +73,8 @@ class Traced:
     follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
-    made from it (an index makes engines), which are to be optimized too.
+    made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are read;
+    they change from call to call.
     """
 
     graph: Graph
@@ -66,6 +87,7 @@ class Traced:
     early: tuple[str, ...] = ()
     parts: Mapping[str, Traced] = field(default_factory=dict)
     makes: bool = False
+    readings: tuple[Reading, ...] = field(default=(), compare=False)
 
     @property
     def may_gain(self) -> bool:
@@ -103,6 +125,18 @@ class Asides(Protocol):
         Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call. A coroutine
         runs on the caller's event loop.
         """
+        ...
+
+    def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
+        """Ask an engine for one item ahead of the framework's run, which will find it."""
+        ...
+
+    def spent(self, seconds: float) -> None:
+        """So much CPU time went into reading code of the user's."""
+        ...
+
+    def rewind(self) -> None:
+        """What is asked from here on begins with what the framework's run has not come to yet."""
         ...
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:

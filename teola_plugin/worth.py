@@ -21,6 +21,10 @@ GAIN = 0.03
 """Of the time to the last thing the framework asked for. Whatever a call gains, its leads add up to more."""
 
 
+READING = 4.0
+"""Times the CPU seconds that reading took. It holds up the framework's own code, which runs in the same interpreter."""
+
+
 @dataclass(slots=True)
 class Worth:
     """Changed by calls of any thread without a lock: a lost count costs one more try."""
@@ -37,9 +41,9 @@ class Worth:
 
     def judge(self, report: Report) -> None:
         """What a call that ran ahead came to."""
-        if report.asking_s < SHORT_S:
+        if report.asking_s < SHORT_S and not report.reading_s:
             return
-        gained = report.prefills > 0 or report.lead_s >= GAIN * report.asking_s
+        gained = report.prefills > 0 or report.lead_s >= max(GAIN * report.asking_s, READING * report.reading_s)
         self.useless = 0 if gained else self.useless + 1
         if self.useless >= PATIENCE_CALLS:
             self.useless, self.resting = PATIENCE_CALLS - 1, REST_CALLS

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
+from itertools import takewhile
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from teola_plugin.adapters.reader.foreign import is_of_library
 from teola_plugin.engines import EngineSpec
 
 
@@ -35,7 +38,7 @@ def plain_class(component: object) -> type:
 def is_stock(component: object, base: type, *methods: str) -> bool:
     """It is a `base`, and neither its class nor the object itself overrides these methods; none named means any."""
     cls = plain_class(component)
-    if not issubclass(cls, base):
+    if not issubclass(cls, base) or _has_own_special_methods(type(component), base):
         return False
     names = methods or [name for name in dir(base) if not name.startswith("__") and name not in _BOOKKEEPING]
     if cls is not base and any(getattr_static(cls, name) is not getattr_static(base, name) for name in names):
@@ -44,12 +47,30 @@ def is_stock(component: object, base: type, *methods: str) -> bool:
     return not any(callable(getattr_static(base, name)) for name in own)
 
 
+def _has_own_special_methods(cls: type, base: type) -> bool:
+    """Whether a class between the object and `base` says how attributes are found, how it is copied, compared, ..."""
+    own = takewhile(lambda c: c is not base, (c for c in cls.__mro__ if "__teola__" not in vars(c)))
+    return any(
+        isinstance(member, FunctionType | property) and name not in _MAKING and not _is_of_library(member)
+        for c in own
+        for name, member in vars(c).items()
+        if name.startswith("__") and name.endswith("__")
+    )
+
+
 def is_stock_of(component: object, package: str) -> bool:
     """It behaves as the nearest class of its own that `package` defines."""
     own = (c for c in plain_class(component).__mro__ if f"{c.__module__}.".startswith(f"{package}."))
     base = next(own, None)
     return base is not None and is_stock(component, base)
 
+
+def _is_of_library(member: FunctionType | property) -> bool:
+    return isinstance(member, FunctionType) and is_of_library(member)
+
+
+_MAKING = {"__init__", "__post_init__", "__init_subclass__"}
+"""What runs on no object that exists."""
 
 _BOOKKEEPING = {
     "_abc_impl", "model_config", "model_fields", "model_computed_fields", "model_post_init", "class_name",

@@ -17,11 +17,14 @@ import types
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import is_kind_of, is_library_class, module_of
+from teola_plugin.adapters.reader.records import fields_of, model_slot
+from teola_plugin.adapters.reader.values import Barrier as UnreadableClass
 from teola_plugin.engines import Completion
 
 MOST = 10_000
@@ -42,37 +45,49 @@ _FRAMEWORKS = (
 )  # fmt: skip
 """Modules whose classes only hold what they are given."""
 
-_LIBRARIES = frozenset(["builtins", "abc", "collections", "_collections", "enum", "pydantic", "typing"])
-_COMPILED = frozenset(["<string>", dataclasses.__file__])
-"""What a class without code of its author's is made of: things of these packages, and functions from these files."""
-_HINTS = ("__annotate__", "__annotate_func__")
-"""What Python 3.14 compiles annotations to."""
+_NUMPY = frozenset([np.ndarray, *np.sctypeDict.values()])
 
 
 def is_plain(value: Any) -> bool:
-    """The value, and all that it holds, is plain data."""
+    """The value, and all that it holds, is plain data. Nothing of the value's own is called to tell."""
     values = [value]
     for _ in range(MOST):
         if not values:
             return True
         value = values.pop()
-        kind: type = type(value)
-        if kind in _ATOMS:
-            continue
-        if kind in _LISTS:
-            parts = [*value]
-        elif kind in _DICTS:
-            parts = [*value, *value.values()]
-        elif isinstance(value, np.ndarray | np.generic):
-            if kind.__module__ != "numpy" or value.dtype.hasobject:
-                return False
-            continue
-        elif kind.__module__.startswith(_FRAMEWORKS) or _is_record(kind):
-            parts = _fields(value)
-        else:
+        parts = _parts(value, type(value))
+        if parts is None:
             return False
-        values += [part for part in parts if type(part) not in _ATOMS]
+        values += [part for part in parts if not _is_atom(type(part))]
     return False
+
+
+def _parts(value: Any, kind: type) -> list[Any] | None:
+    """What plain data holds; None if the value is no plain data."""
+    if type(kind) is type:
+        if kind in _ATOMS:
+            return []
+        if kind in _LISTS:
+            return [*value]
+        if kind in _DICTS:
+            return [*value, *value.values()]
+        if kind in _NUMPY:
+            return None if value.dtype.hasobject else []
+    try:
+        if is_library_class(kind) and module_of(kind).startswith(_FRAMEWORKS):
+            return _fields(value)
+        facts = facts_of(kind)
+        if facts.kind == "enum":
+            return None if facts.user_names else [value._value_]
+        fields = fields_of(value) if facts.kind in ("record", "tuple") and not facts.user_names else None
+        private = model_slot(value, "__pydantic_private__") if facts.is_model else None
+    except UnreadableClass:
+        return None
+    return None if fields is None else [*fields.values(), *(private if type(private) is dict else {}).values()]
+
+
+def _is_atom(kind: type) -> bool:
+    return type(kind) is type and kind in _ATOMS
 
 
 def on_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,12 +103,12 @@ def on_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def copied(value: Any) -> Any:
     """Plain data that shares nothing with `value` that can be changed."""
-    return value if type(value) in _ATOMS else copy.deepcopy(value)
+    return value if _is_atom(type(value)) else copy.deepcopy(value)
 
 
 def is_unchanging(value: Any) -> bool:
     """Whether nobody can change the value in place."""
-    return type(value) in _ATOMS
+    return _is_atom(type(value))
 
 
 def on_own_copies(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,22 +125,10 @@ def has_own_code(cls: type) -> bool:
     return any(_runs(member) for members in own for name, member in members.items() if name not in _HINTS)
 
 
-@lru_cache(maxsize=256)
-def _is_record(cls: type) -> bool:
-    if issubclass(cls, tuple):
-        return hasattr(cls, "_fields") and not has_own_code(cls)
-    is_kind = issubclass(cls, enum.Enum) or dataclasses.is_dataclass(cls) or hasattr(cls, "__pydantic_fields__")
-    return is_kind and cls.__dictoffset__ != 0 and not has_own_code(cls)
-
-
 def _fields(value: Any) -> list[Any]:
-    if isinstance(value, enum.Enum):
-        return [value.value]
-    if isinstance(value, tuple):
-        return [*value]
-    held = dict(value) if isinstance(value, dict) else {}
+    held = [*value, *value.values()] if is_kind_of(value, dict) else []
     extra = getattr(value, "__pydantic_extra__", None) or {}
-    return [*held, *held.values(), *getattr(value, "__dict__", {}).values(), *extra.values()]
+    return [*held, *getattr(value, "__dict__", {}).values(), *extra.values()]
 
 
 def _runs(member: Any) -> bool:

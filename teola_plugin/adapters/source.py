@@ -76,6 +76,12 @@ def origin_of(callable_: Any) -> str:
     return f"{unwrapped[0].__name__} ({code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno})"
 
 
+def unwrapped(callable_: Any) -> types.FunctionType | None:
+    """The plain function behind a callable, or None; never raises."""
+    found = _unwrap(callable_)
+    return found[0] if found else None
+
+
 def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[str, Any]] | None:
     """The plain function, and the arguments that are given already, by place and by name."""
     bound: tuple[Any, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 from teola_plugin.adapters import SUPPORTED, Adapter, Calls, adapter_for
@@ -97,6 +98,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
         "e_graph": str(done.graph),
         "origins": {p.name: p.origin for p in done.graph},
         "early": list(calls.traced.early),
+        "readings": [asdict(each) for each in calls.traced.readings],
         "parts": {name: str(part.graph) for name, part in calls.traced.parts.items()},
         "assumed_pure": list(calls.assumed),
         "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],

@@ -12,7 +12,7 @@ from teola_plugin.explanation.measure import Measured, Step
 from teola_plugin.graph import Graph, Literal, Primitive, print_primitive
 from teola_plugin.passes import Optimized, Record
 from teola_plugin.plan import is_request
-from teola_plugin.trace import Break, Traced
+from teola_plugin.trace import Break, Reading, Traced
 
 WIDTH = 110
 LITERAL_CHARACTERS = 44
@@ -50,6 +50,7 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
         *([_section("tools: may start while the model still writes", _indented(traced.early))] if traced.early else []),
+        *([_section("functions: read, never run early", _reading_lines(traced.readings))] if traced.readings else []),
         *(_section(f"p-graph of the part {part}", _graph_lines(t.graph, None)) for part, t in traced.parts.items()),
         breaks_text(traced.breaks),
     ]
@@ -69,6 +70,22 @@ def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
 def breaks_text(breaks: Sequence[Break]) -> str:
     """What `optimize` leaves to the framework."""
     return _section("left to the framework", [line for b in breaks for line in _break_lines(b)] or ["  nothing"])
+
+
+def _reading_lines(readings: Sequence[Reading]) -> list[str]:
+    lines = []
+    for each in readings:
+        found = f"{each.requests} requests found, {each.ahead} of them before the run came to it"
+        if not each.readings:
+            said = f"not read yet: {each.barrier or 'call the pipeline once'}"
+        elif each.barrier:
+            said = f"read up to {each.where}, where {each.barrier}; {found}"
+        else:
+            said = f"read whole; {found}"
+        lines.append(wrapped(f"{each.name}: {said}", "  ", "      "))
+        if each.hint:
+            lines.append(wrapped(f"hint: {each.hint}", "      ", "      "))
+    return lines
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -19,7 +19,8 @@ class Report:
     `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
     why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
     hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
-    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
+    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other. `reading_s`: CPU seconds that went
+    into reading code of the user's.
     """
 
     hits: int = 0
@@ -36,6 +37,7 @@ class Report:
     asking_s: float = 0.0
     rested: bool = False
     graphs: tuple[Graph, ...] = ()
+    reading_s: float = 0.0
 
 
 Listener = Callable[[Report, Traced], None]

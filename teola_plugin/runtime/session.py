@@ -110,6 +110,7 @@ class Session:
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self._has_rested = False
+        self._reading_s = 0.0
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
         self._asides: list[Future[Any]] = []
@@ -311,6 +312,22 @@ class Session:
             if self.is_closed:  # meanwhile
                 begun.cancel()
 
+    def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
+        """See `trace.Asides`."""
+        if not self._is_ahead:
+            self._is_ahead = True
+            self._subscribe()
+        return self._ahead(spec, op, [payload], settings, NEXT)[0]
+
+    def spent(self, seconds: float) -> None:
+        """See `trace.Asides`."""
+        self._reading_s += seconds
+
+    def rewind(self) -> None:
+        """See `trace.Asides`."""
+        with kept_off, self._lock:
+            self._slots.rewind()
+
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead. Raises: Withheld."""
         provider = self._provider_of(spec)
@@ -478,6 +495,7 @@ class Session:
             last_asked_s - self._started_s,
             self._has_rested,
             tuple(self._graphs.values()),
+            self._reading_s,
         )
 
     def _stop(self) -> None:

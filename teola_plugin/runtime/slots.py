@@ -131,6 +131,11 @@ class Slots:
         entry.slots[at] = _Slot(Reply(), stamp)
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 
+    def rewind(self) -> None:
+        """The run-ahead begins again where the framework's run is: with the first slots that this has not taken."""
+        for entry in self._by_key.values():
+            entry.ahead = entry.taken
+
     def is_taken_over(self, reply: Reply) -> None:
         """The framework's run computes this slot, which it has reached, in place of the engine."""
         for entry in self._by_key.values():

@@ -159,9 +159,17 @@ def judge_unknown(
             return how, ""  # used up once: what comes out is judged by its own test
         if not fits(run, ours, theirs, hole, sample):
             return how, f"{sample!r} gives {theirs!r:.80}"
-        if not fits(run, given_copy, args, hole, sample):
+        if not _left_right(run, given_copy, args, hole, sample):
             return how, f"{sample!r} leaves {args!r:.80}"
     return how, ""
+
+
+def _left_right(run: Run, given: Any, args: Any, hole: Unknown, sample: Any) -> bool:
+    """What the arguments hold afterwards; the unknown one may have changed, and be another that holds the like."""
+    return all(
+        holds_right(hole.holds, two) if one is hole else fits(run, one, two, hole, sample)
+        for one, two in zip(given, args, strict=True)
+    )
 
 
 def _judge_error(error: Exception, native: Callable[[Any], Any], given: Any, hole: Unknown) -> tuple[str, str]:

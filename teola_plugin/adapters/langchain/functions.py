@@ -1,78 +1,74 @@
-"""The user's functions in a pipeline: which keys they read, and whether they may run ahead."""
+"""The user's functions in a pipeline: declared ones run ahead, all others are read (adapters/reader)."""
 
 from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import Context
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable
-from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
-from teola_plugin.adapters.langchain.quiet import aapart, apart
-from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.plain import is_unchanging, on_own_copies
-from teola_plugin.adapters.purity import Asks, effects_of
+from teola_plugin.adapters.langchain.quiet import aapart
+from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.prediction import acted_here, read_whole
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.source import unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
+from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE
+from teola_plugin.seams import Reply, current
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
-def not_runnable(value: Any) -> Any:
-    """The value. Raises: LookupError for a runnable, which LangChain runs; the run-ahead does not know how."""
-    if isinstance(value, Runnable):
-        raise LookupError("the function returned a runnable")
-    return value
+READER = EngineSpec("reader", object(), "reader")
+"""What a function of the user's stands on in graphs: it is read, and what it asks for is asked ahead of it."""
 
 
 def trace_function(
-    draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str, asks: Asks, *,
-    prepare: Callable[[Any], Any] | None = None, is_running: bool = False, unknown: frozenset[str] = frozenset(),
-    check: Callable[[Any], Any] = not_runnable,
-) -> Symbol:  # fmt: skip
-    """What the function of a component makes of its input.
-
-    `prepare` makes an object of the dict that its input is.
-    `is_running`: the framework runs it now anyhow, and will tell. `unknown`: keys of which nothing is known.
-    `check` returns what the function returned, or raises where the framework would do anything else with it.
+    draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str
+) -> Symbol:
+    """What the function of a component makes of its input: declared ones run ahead, all others are read.
 
     Raises: Untraceable.
     """
-    keys = None if prepare else read_keys(function)
-    if keys and keys.is_getter and not isinstance(given, Prompt) and not is_running:
+    keys = read_keys(function)
+    if keys and keys.is_getter and not isinstance(given, Prompt):
         return draft.field(given, keys.required[0])
     shown = _name(function)
     fn = shown if shown != "function" else name or shown
-    effects = _effects(function, asks)
+    effects = Effects(pure=True) if isinstance(function, operator.itemgetter) else declared_effects(function)
     if effects is ASSUMED:
         draft.origin += ", assumed pure"
-    if not effects.pure or is_running:
-        if not (effects.pure or effects.writes):
-            draft.leave("TB101", component, f"{shown}: {effects.why}", DECLARE)
-        writes = effects.writes or None
-        read = _mentioned(draft, given, keys)
-        return draft.await_run(name or shown, component, fn, read, writes, is_pure=effects.pure)
-    if missing := unknown if keys is None else unknown.intersection((*keys.required, *keys.optional)):
-        raise Untraceable("TB120", ", ".join(sorted(missing)))
-    call, args = _arguments(draft, function, given, keys, prepare)
-    if declared_effects(function) is None:
-        call = on_own_copies(call)
-    is_async = inspect.iscoroutinefunction(function)
-    if effects.asks or is_async:
-        call = _asking(call, effects, is_async, may_be_stale=draft.is_behind_effects)
-        args = [draft.bindings.mode(), *args]
+    why = _unreadable(draft, function) if effects is None else "" if effects.pure else "it writes"
+    if why:
+        writes = effects.writes or None if effects else None
+        if not writes:
+            draft.leave("TB101", component, f"{shown}: {why}", DECLARE)
+        return draft.await_run(name or shown, component, fn, _mentioned(draft, given, keys), writes)
+    call, args = _arguments(draft, component if effects is None else function, given, keys)
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
+    if effects is None:
+        read = _read_by(component, call)
+        return draft.call(
+            name or shown, fn, read, draft.bindings.mode(), *args, identity=identity, is_glue=False,
+            reads=(OUTSIDE,), holds=holds, asks=("reader", READER),
+        )  # fmt: skip
+    is_async = inspect.iscoroutinefunction(function)
+    if is_async:
+        call, args = _apart(call), [draft.bindings.mode(), *args]
     return draft.call(
-        name or shown, fn, _checked(call, check, is_async), *args, identity=identity, is_glue=False,
-        reads=effects.reads, holds=holds, asks=effects.asks, is_async=is_async,
+        name or shown, fn, _checked(call, is_async), *args, identity=identity, is_glue=False, reads=effects.reads,
+        holds=holds, is_async=is_async,
     )  # fmt: skip
 
 
@@ -81,69 +77,76 @@ def _says_text(function: Any) -> bool:
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
 
 
-def _asking(
-    function: Callable[..., Any], effects: Effects, is_async: bool, *, may_be_stale: bool
-) -> Callable[..., Any]:
-    """The function as one of the call's `Entered` and its arguments, in a copy of the caller's context.
+def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
+    """Why a function is left to the framework's run; empty if it can be read."""
+    if draft.is_behind_effects:
+        return "it stands behind something with effects"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "it is a generator function"
+    source = unwrapped(function)
+    if source is None or compiled(source) is None:
+        return "its source cannot be read"
+    return ""
 
-    Clients of hosted models take credentials from there; LangChain's own config is the framework's run's alone.
-    """
 
-    def enter(entered: Entered, args: Sequence[Any]) -> Context:
-        if may_be_stale and OUTSIDE in effects.reads and not all(map(is_unchanging, args)):
-            raise LookupError("an effect before it may have changed, in place, what it is given")
-        if OUTSIDE in effects.reads and entered.mode == "events":
+def _read_by(component: Any, given: Callable[..., Any]) -> Callable[..., Any]:
+    """The component as a function of the call's `Entered` and its arguments, which is read."""
+
+    def read(entered: Entered, *args: Any) -> Any:
+        if entered.mode == "events":
             raise LookupError("its models' replies are streamed")
-        if not effects.is_so_still():
-            raise LookupError("it holds other models by now")
-        return entered.context
+        is_async = entered.mode in ("ainvoke", "abatch", "astream")
+        inputs = Given()
+        value = inputs.copy(given(*args))
+        asker = LangChainAsker(entered.context, is_async=is_async)
 
-    def call(entered: Entered, *args: Any) -> Any:
-        return apart(enter(entered, args), partial(function, *args))
+        def program(run: Run) -> Any:
+            return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
+
+        return read_whole(asker, _ask, program, inputs)
+
+    return read
+
+
+def _ask(request: Request) -> Reply | None:
+    """Ask the call that a function is read for."""
+    session = current()
+    if session is None:
+        return None
+    if request.act is None:
+        return session.ask(request.spec, request.op, [request.payload], request.settings)[0]
+    return acted_here(request)
+
+
+def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A declared coroutine function as one of the call's `Entered` and its arguments, in the caller's context."""
 
     async def acall(entered: Entered, *args: Any) -> Any:
-        return await aapart(enter(entered, args), partial(function, *args))
+        return await aapart(entered.context, partial(function, *args))
 
-    return acall if is_async else call
-
-
-def _effects(function: Callable[..., Any], asks: Asks) -> Effects:
-    declared = declared_effects(function)
-    if declared is not None:
-        return declared
-    if isinstance(function, operator.itemgetter):
-        return Effects(pure=True)
-    if inspect.isgeneratorfunction(function):
-        return Effects(pure=False, why="it is a generator function")
-    if accepts_config(function) or accepts_run_manager(function):
-        return Effects(pure=False, why="it takes the call's config")
-    return effects_of(function, asks)
+    return acall
 
 
 def _arguments(
-    draft: Draft, function: Callable[..., Any], given: Symbol, keys: ReadKeys | None,
-    prepare: Callable[[Any], Any] | None = None,
-) -> tuple[Callable[..., Any], list[Value]]:  # fmt: skip
-    """The function as one of the values it really reads, and those values."""
-
-    def of_whole(value: Any) -> Any:
-        return function(prepare(value) if prepare else value)
-
+    draft: Draft, function: Any, given: Symbol, keys: ReadKeys | None
+) -> tuple[Callable[..., Any], list[Value]]:
+    """The function as one of the values it really reads, and those values; for a component, what it is given."""
+    call = function if not isinstance(function, Runnable) else lambda value: value
     if keys is None or not isinstance(given, Record | Root):
-        return of_whole, [draft.value(given)]
+        return call, [draft.value(given)]
     fields = given.fields if isinstance(given, Record) else {}
     rest = given.rest if isinstance(given, Record) else given
     if rest is not None and any(k not in fields for k in keys.optional):
-        return of_whole, [draft.value(given)]  # whether a key is there is known at run time only
+        return call, [draft.value(given)]  # whether a key is there is known at run time only
     names = [*keys.required, *(k for k in keys.optional if k in fields)]
     symbols = {k: draft.field(given, k) for k in names}
     constants: Mapping[str, Any] = {k: s.value for k, s in symbols.items() if isinstance(s, Constant)}
     held = [k for k in names if k not in constants]
 
-    def call(*values: Any) -> Any:
-        return function({**constants, **dict(zip(held, values, strict=True))})
+    def of_fields(*values: Any) -> Any:
+        return call({**constants, **dict(zip(held, values, strict=True))})
 
-    return call, [draft.value(symbols[k], k) for k in held]
+    return of_fields, [draft.value(symbols[k], k) for k in held]
 
 
 def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value]:
@@ -178,7 +181,14 @@ def _distinct(values: list[Value]) -> list[Value]:
     return list({v.name: v for v in values}.values())
 
 
-def _checked(function: Callable[..., Any], check: Callable[[Any], Any], is_async: bool) -> Callable[..., Any]:
+def _checked(function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
+    """A declared function. What it returns is no runnable, which LangChain would run."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Runnable):
+            raise LookupError("the function returned a runnable")
+        return value
+
     async def acall(*args: Any) -> Any:
         return check(await function(*args))
 

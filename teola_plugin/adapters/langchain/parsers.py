@@ -19,9 +19,11 @@ from langchain_core.output_parsers import (
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.draft import Draft, to_message
 from teola_plugin.adapters.langchain.values import Symbol, Value
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.reader.foreign import is_library_class
+from teola_plugin.effects import declared_effects
 
 GRAMMARS = {
     ("langchain_core.output_parsers.list", "CommaSeparatedListOutputParser"): "csv",
@@ -65,12 +67,13 @@ def is_list_parser(parser: Any) -> bool:
 
 
 def is_pure(parser: BaseLLMOutputParser[Any]) -> bool:
-    """LangChain's own parsers only look at the text; the user's are judged by their source."""
+    """LangChain's own parsers only look at the text, unless classes or parsers in them are the user's."""
+    declared = declared_effects(parser)
+    if declared is not None:
+        return declared.pure and not declared.reads
     cls = type(parser)
-    if cls.__module__.startswith(_STOCK) or (cls.__module__, cls.__name__) in GRAMMARS:
-        return cls.__name__ not in _CALLING
-    own = [m for m in ("parse", "parse_result") if not getattr(cls, m).__module__.startswith("langchain_core.")]
-    return all(effects_of(getattr(parser, m)).pure for m in own)
+    is_stock = cls.__module__.startswith(_STOCK) or (cls.__module__, cls.__name__) in GRAMMARS
+    return is_stock and is_library_class(cls) and cls.__name__ not in _CALLING and is_free_of_code(parser)
 
 
 def _grammar(parser: Any) -> str | None:
@@ -89,6 +92,8 @@ def _parsing(parser: BaseLLMOutputParser[Any]) -> Callable[[Any], Any]:
     """What `parser.invoke` does with a reply, without callbacks."""
 
     def parse(reply: Any) -> Any:
+        if not is_pure(parser):
+            raise LookupError(f"{type(parser).__name__} was given code of the user's after it had been read")
         message = to_message(reply) if getattr(reply, "raw", None) is not None else reply
         if isinstance(message, BaseMessage):
             return parser.parse_result([ChatGeneration(message=message)])

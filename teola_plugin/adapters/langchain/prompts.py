@@ -20,15 +20,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from langchain_core.prompt_values import PromptValue, StringPromptValue
-from langchain_core.prompts import (
-    BasePromptTemplate,
-)
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.prompts.message import BaseMessagePromptTemplate
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of, runs_code
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.reader.foreign import is_library_class
 
+_MODULES = ("langchain_core.prompts.", "langchain_classic.prompts.")
+_TEMPLATES = (BasePromptTemplate, BaseMessagePromptTemplate)
 _MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
 
 
@@ -44,9 +46,7 @@ def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol)
 
 
 def _prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
-    if not type(template).__module__.startswith("langchain_core.prompts."):
-        raise Untraceable("TB109", type(template).__name__)
-    _refuse_effects(template)
+    _refuse_code(template)
     if template.optional_variables and not (isinstance(given, Record) and given.rest is None):
         whole = draft.value(given)
         return draft.call(
@@ -65,16 +65,23 @@ def _prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> S
     return Prompt(template, {n: draft.field(given, n) for n in names})
 
 
-def _refuse_effects(template: Any) -> None:
+def _refuse_code(template: Any) -> None:
     """Look for the user's own code in a template, and in those it consists of. Raises: Untraceable."""
     for part in parts_of(template):
-        if not type(part).__module__.startswith("langchain_core."):
-            raise Untraceable("TB109", type(part).__name__)
+        cls = type(part)
+        if not (cls.__module__.startswith(_MODULES) and is_library_class(cls)):
+            raise Untraceable("TB109", cls.__name__)
         for name, partial in partials_of(part).items():
-            if callable(partial) and not effects_of(partial).pure:
-                raise Untraceable("TB109", f"the partial variable {name!r} is a function with effects")
+            if not is_free_of_code(partial):
+                raise Untraceable(
+                    "TB109", f"the partial variable {name!r} is code of the user's",
+                    "declare it with @teola_plugin.pure if it has no effects",
+                )  # fmt: skip
         if getattr(part, "example_selector", None) is not None:
             raise Untraceable("TB109", "its examples are selected by code of its own")
+        for held in (getattr(part, "examples", None), getattr(part, "messages", None)):
+            if not all(is_free_of_code(each) for each in held or () if not isinstance(each, _TEMPLATES)):
+                raise Untraceable("TB109", "it holds objects of the user's")
 
 
 def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:

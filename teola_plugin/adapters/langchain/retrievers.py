@@ -6,6 +6,7 @@ methods for the glue; their subclasses are left to the framework.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,10 +17,11 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStoreRetriever
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import leaves
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Record, Symbol, Untraceable, Value
-from teola_plugin.adapters.leaf import Leaf
+from teola_plugin.adapters.leaf import Leaf, is_stock
 from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.rehearsal import rehearse
 
@@ -54,17 +56,8 @@ def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name:
 
 def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
     """It is of that class, or of a subclass that finds its documents in the same way."""
-    cls = next((c for c in type(retriever).__mro__ if (c.__name__, c.__module__) == (name, module)), None)
-    methods = (
-        "_get_relevant_documents", "_aget_relevant_documents", "invoke", "ainvoke", "unique_union",
-        "weighted_reciprocal_rank", "merge_documents", "amerge_documents",
-    )  # fmt: skip
-    own = (
-        [c for c in type(retriever).__mro__[: type(retriever).__mro__.index(cls)] if "__teola__" not in vars(c)]
-        if cls
-        else []
-    )
-    return cls is not None and not any(m in vars(c) for c in own for m in methods)
+    cls = getattr(sys.modules.get(module), name, None)
+    return isinstance(cls, type) and is_stock(retriever, cls)
 
 
 # --- leaves ----------------------------------------------------------------------------------------------------------
@@ -115,6 +108,8 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
 
 def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query: Value) -> tuple[Value, Value]:
     """What one search finds, and the vector that it looks for."""
+    if not is_free_of_code(settings):
+        raise Untraceable("TB105", "its arguments are objects of the user's")
     embedding = _query_embedding(store.embeddings)
     searching = leaves.search(store, search, **settings) if embedding is not None else None
     if embedding is None or searching is None:

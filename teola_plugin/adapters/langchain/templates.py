@@ -37,6 +37,8 @@ def parts_of(template: Any) -> Iterator[Any]:
     yield template
     prompts = getattr(template, "prompt", None) or ()
     inner = [*getattr(template, "messages", ()), *(prompts if isinstance(prompts, list | tuple) else [prompts])]
+    inner += [prompt for _, prompt in getattr(template, "pipeline_prompts", ())]
+    inner += [part for part in [getattr(template, "final_prompt", None)] if part is not None]
     for part in [*inner, getattr(template, "example_prompt", None)]:
         if part is not None and not isinstance(part, BaseMessage):
             yield from parts_of(part)

@@ -17,22 +17,27 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from operator import is_
 from pathlib import PurePath
+from types import FunctionType
 from typing import Any
 from uuid import UUID
 
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
-from teola_plugin.adapters.early import is_harmless
+from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
+from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.plain import is_plain
-from teola_plugin.adapters.reader.foreign import is_class
+from teola_plugin.adapters.reader.foreign import is_class, is_of_library
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import OUTSIDE, PIPELINE
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
 
@@ -81,12 +86,36 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
     handlers = [handler for handler in (tool.handle_tool_error, tool.handle_validation_error) if callable(handler)]
     if not all(map(is_harmless, handlers)):
         return "what handles its errors is not declared free of effects"
-    if not _is_said_to_read(tool):
-        return "nobody said that it only reads"
+    if not is_said_to_read(tool):
+        return _read_library_tool(tool, functions) or "nobody said that it only reads"
     if not _checks_arguments_alone(tool):
         return "code of the user's checks its arguments"
     is_pure = _is_declared(tool, lambda effects: effects.pure and not effects.reads)
-    return EarlyTool(tool, lambda: _is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
+    return EarlyTool(tool, lambda: is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
+
+
+def _read_library_tool(tool: BaseTool, functions: list[Callable[..., Any]]) -> EarlyTool | None:
+    """A tool whose functions are LangChain's and ask a retriever that is known: `create_retriever_tool`."""
+    if not functions or not _checks_arguments_alone(tool):
+        return None
+    asked: list[BaseRetriever] = []
+    for function in functions:
+        if type(function) is not FunctionType or not is_of_library(function):
+            return None
+        held = [cell.cell_contents for cell in function.__closure__ or ()]
+        asked += (retrievers := [each for each in held if isinstance(each, BaseRetriever)])
+        if not retrievers or not is_free_of_code(*(each for each in held if not isinstance(each, BaseRetriever))):
+            return None
+    read = [trace(retriever) for retriever in asked]
+    if any(traced.breaks or any(p.engine == PIPELINE for p in traced.graph.primitives) for traced in read):
+        return None
+    is_outside = any(OUTSIDE in p.reads for traced in read for p in traced.graph.primitives)
+
+    def is_so_still() -> bool:
+        now = _functions(tool)
+        return len(now) == len(functions) and all(map(is_, now, functions))
+
+    return EarlyTool(tool, is_so_still, is_outside, is_changeless=True)
 
 
 def _checks_arguments_alone(tool: BaseTool) -> bool:

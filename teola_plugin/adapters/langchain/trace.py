@@ -166,7 +166,7 @@ class Tracer:
                 function, coroutine = getattr(component, "func", None), getattr(component, "afunc", None)
                 if function and coroutine:
                     raise Untraceable("TB101", "it has a form for coroutines besides")
-                return trace_function(self.draft, component, function or coroutine, given, name, asked_by)  # type: ignore[arg-type]
+                return trace_function(self.draft, component, function or coroutine, given, name)  # type: ignore[arg-type]
             case RunnableBranch() if _is_stock(component, RunnableBranch):
                 return self._branch(component, given, name)
             case RouterRunnable() if _is_stock(component, RouterRunnable):

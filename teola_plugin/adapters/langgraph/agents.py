@@ -26,12 +26,11 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel._loop import AsyncPregelLoop
 
 from teola_plugin.adapters.langchain import taps
-from teola_plugin.adapters.langchain.tools import ONLY_COMPUTES, EarlyTool, instrument_tool, read_tool
-from teola_plugin.adapters.langchain.trace import asked_by
+from teola_plugin.adapters.langchain.tools import EarlyTool, instrument_tool, read_tool
 from teola_plugin.adapters.langchain.watched import is_watched, wants_streams
-from teola_plugin.adapters.langgraph.supersteps import Graph, Names, interrupts
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.langgraph.reading import Graph, Names, interrupts
 from teola_plugin.adapters.source import origin_of
+from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Urgency
 from teola_plugin.finalizers import kept_off
 from teola_plugin.trace import Asides, Break
@@ -186,7 +185,7 @@ def agents_of(graph: Graph) -> Agents:
                 tools[name][tool.name] = found
             else:
                 breaks.append(Break("TB130", f"{tool.name}: {found}", _origin(tool), HINT))
-                writing[name] |= {tool.name} if found != ONLY_COMPUTES else set()
+                writing[name].add(tool.name)
     if leading:
         taps.install()
     asking = frozenset(node for nodes in leading.values() for node in nodes if _only_asks(graph.nodes[node].bound))
@@ -208,12 +207,12 @@ def _origin(tool: BaseTool) -> str:
 
 
 def _only_asks(node: Any) -> bool:
-    """A node that calls a model, as LangChain's agents have it, or whose functions do nothing else."""
+    """A node that calls a model, as LangChain's agents have it, or whose functions are declared free of effects."""
     functions = [f for f in (getattr(node, "func", None), getattr(node, "afunc", None)) if f and not _in_executor(f)]
     if functions and all(getattr(f, "__module__", "") in AGENTS for f in functions):
         held = [inspect.getclosurevars(f).nonlocals for f in functions]
         return not any(values.get(name) for values in held for name in WRAPPERS)
-    return bool(functions) and all(effects_of(f, asked_by).pure for f in functions)
+    return bool(functions) and all(said is not None and said.pure for said in map(declared_effects, functions))
 
 
 def _in_executor(function: Any) -> bool:

@@ -1,50 +1,42 @@
 """LangGraph's run, followed from superstep to superstep: where it goes is known for certain only when it gets there.
 
-Each `tick` of LangGraph's loop tells the session which nodes are about to run, and the state they see. If that is what
-the run-ahead expects, it goes on. If not (a conditional edge was decided, a loop turns, a thread was resumed), what may
-run ahead from there begins anew. What follows from a front is worked out once, the first time beside the call.
+Each `tick` of LangGraph's loop tells the session which tasks are about to run, and the state they see. If that is what
+the prediction expects, it goes on. If not (a conditional edge was decided, a node was not read, a thread was resumed),
+a new one begins from there.
+
+    tick -> front (tasks, state) -> prediction: superstep, superstep, ... -> requests, asked ahead
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Mapping
-from contextvars import copy_context
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import ensure_config
-from langgraph._internal._constants import NS_END, NS_SEP, PUSH
+from langgraph._internal._constants import CONF, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.constants import START
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._io import read_channels
-from langgraph.pregel._loop import PregelLoop
+from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
 from teola_plugin.adapters.langchain.binding import Entered
-from teola_plugin.adapters.langgraph.agents import agents_in, has_replies_streamed
-from teola_plugin.adapters.langgraph.supersteps import (
-    Front,
-    Graph,
-    Names,
-    Stretch,
-    asks,
-    first_front,
-    interrupts,
-    trace_from,
-)
+from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
+from teola_plugin.adapters.langgraph.reading import Front, Graph, GraphReader, LangGraphAsker, Task, Way, interrupts
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.values import Unknown
+from teola_plugin.adapters.source import origin_of
 from teola_plugin.graph import Graph as PGraph
-from teola_plugin.seams import current, instrument
-from teola_plugin.trace import Asides, Break, Traced
+from teola_plugin.seams import Reply, current, instrument
+from teola_plugin.trace import Asides, Break, Reading, Traced
 from teola_plugin.turns import Turn
 
 log = logging.getLogger(__name__)
-
-MAX_FRONTS = 64
-"""So many fronts of a graph are kept; a graph that comes to more is left to LangGraph from there on."""
 
 
 def install() -> None:
@@ -63,44 +55,34 @@ def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def trace(graph: Any) -> Traced:
-    """What comes first in a compiled graph, and how to go on from there."""
+    """How to follow a compiled graph, and what starts early in it."""
     if not isinstance(graph, CompiledStateGraph) or "__root__" in graph.builder.channels:
         return Traced(PGraph((), (), ()))
     try:
-        fronts = Fronts(graph)
-        traced, agents = fronts.first.traced, fronts.agents.values()
-        breaks = [why for agent in agents for why in agent.breaks]
-        early = dict.fromkeys(tool for agent in agents for tool in agent.shown)
-        first = replace(traced, breaks=(*traced.breaks, *breaks), early=tuple(early))
-        return replace(first, follow=fronts.follow) if agents or asks(graph) else first
+        agents = agents_in(graph)
+        breaks = [why for agent in agents.values() for why in agent.breaks]
+        early = dict.fromkeys(tool for agent in agents.values() for tool in agent.shown)
+        followed = Followed(graph, agents, readings_of(graph))
+        return Traced(
+            PGraph((), (), ()), breaks=tuple(breaks), follow=followed.follow, early=tuple(early),
+            readings=tuple(followed.readings.values()),
+        )  # fmt: skip
     except Exception as e:  # a graph of a kind that nobody thought of runs as it is
         log.exception("%s could not be read", graph.get_name())
         broken = Break("TB213", f"{graph.get_name()}: {type(e).__name__}: {e}")
         return Traced(PGraph((), (), ()), breaks=(broken,))
 
 
-class Fronts:
-    """What may run ahead from each front of one graph."""
+@dataclass(frozen=True)
+class Followed:
+    """One graph whose calls are followed. `agents`: by the `id` of the nodes of it and of the graphs in it.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.first = trace_from(graph, first := first_front(graph))
-        self.agents = agents_in(graph)
-        self._known: dict[Front, Stretch | None] = {first: self.first}
+    `readings`: of its nodes, by name.
+    """
 
-    def stretch(self, front: Front) -> Stretch | None:
-        """What follows from a front, or None while that is not known."""
-        if front not in self._known and len(self._known) < MAX_FRONTS:
-            self._known[front] = None
-            learn = partial(copy_context().run, self._learn, front)  # what is assumed pure is assumed there too
-            threading.Thread(target=learn, name="teola-trace", daemon=True).start()
-        return self._known.get(front)
-
-    def _learn(self, front: Front) -> None:
-        try:
-            self._known[front] = trace_from(self.graph, front)
-        except Exception:  # a fault of ours is never the user's; nothing runs ahead from there
-            log.exception("what follows from %s could not be told", ", ".join(sorted(front.nodes)))
+    graph: Graph
+    agents: Mapping[int, Agents]
+    readings: Mapping[str, Reading]
 
     def follow(self, entered: Entered) -> Following:
         """One call."""
@@ -109,66 +91,161 @@ class Fronts:
 
 @dataclass
 class Following:
-    """Implements `trace.Follower` for one call: the loop it follows, and the supersteps that the run-ahead covers."""
+    """Implements `trace.Follower` for one call: the loop it follows, and the prediction that goes ahead of it.
 
-    fronts: Fronts
+    `expected`: by the number of a superstep, the names of its tasks, as far as they were predicted.
+    """
+
+    followed: Followed
     entered: Entered
     loop: weakref.ref[Any] | None = None
-    expected: list[Names] = field(default_factory=list)
+    prediction: Prediction | None = None
+    expected: dict[int, tuple[str, ...]] = field(default_factory=dict)
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
     """Those of graphs with tools, by their namespaces."""
 
-    is_beside = False  # a new front takes the place of the last
+    is_beside = False
 
-    def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
+    def tell(self, component: object, value: Any, asides: Asides) -> None:
         """See `trace.Follower.tell`; the value is the loop, or a turn of a model."""
         if component is Turn:
             self._hear(value, asides)
-            return None
-        if id(component) in self.fronts.agents:
+            return
+        if id(component) in self.followed.agents:
             self.loops[_namespace(value.config)] = weakref.ref(value)
-        if component is not self.fronts.graph.nodes or (self.loop is not None and self.loop() is not value):
-            return None  # another graph's, or the same graph inside itself
+        if component is not self.followed.graph.nodes or (self.loop is not None and self.loop() is not value):
+            return  # another graph's, or the same graph inside itself
         self.loop = weakref.ref(value)
-        nodes = frozenset(task.name for task in value.tasks.values())
-        if START in nodes:
-            return None  # LangGraph still takes the input in
-        if self.expected and self.expected[0] == nodes:
-            del self.expected[0]
-            return None
-        self.expected = []
-        if value.config.get("max_concurrency") is not None or any(
-            task.path[0] == PUSH for task in value.tasks.values()
-        ):
-            return None  # only so many at a time, or a node with an input of its own (Send)
-        stretch = self.fronts.stretch(_front(value, nodes))
-        if stretch is None or value.stop - value.step < len(stretch.steps) - 1:
-            return None
-        self.expected = list(stretch.steps[1:])
-        state = read_channels(value.channels, list(self.fronts.graph.builder.channels))
-        entered = replace(self.entered, value=state)  # `bind` copies: nodes and reducers may change it in place
-        if has_replies_streamed(value):
-            entered = replace(entered, mode="events")
-        return stretch.traced, stretch.traced.bind(entered)
+        tasks = _tasks(value)
+        if START in (task.name for task in tasks):
+            return  # LangGraph still takes the input in
+        names = tuple(task.name for task in tasks)
+        if self.expected.get(value.step) == names:
+            return
+        if value.config.get("max_concurrency") is not None or has_replies_streamed(value):
+            return  # only so many at a time; or the models are asked for streams, which have readers
+        self._predict(value, tasks, asides)
+
+    def _predict(self, loop: Any, tasks: tuple[Task, ...], asides: Asides) -> None:
+        if self.prediction is not None:
+            self.prediction.stop()
+        asides.rewind()
+        given = Given()
+        channels = loop.channels
+        held = {key: channels[key].get() for key in self.followed.graph.builder.channels if channels[key].is_available()}
+        state = given.copy(held)
+        tasks = tuple(Task(task.name, given.copy(task.argument)) if task.is_sent else task for task in tasks)
+        joined = {
+            key: frozenset(channel.seen) for key, channel in channels.items() if isinstance(channel, NamedBarrierValue)
+        }
+        asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=isinstance(loop, AsyncPregelLoop)))
+        way = Way(
+            isinstance(loop, AsyncPregelLoop),
+            _config_of(loop),
+            loop.config.get(CONF, {}).get(CONFIG_KEY_RUNTIME),
+            interrupts(loop.interrupt_before),
+            interrupts(loop.interrupt_after),
+        )
+        self.expected = {}
+        steps = _Supersteps(GraphReader(self.followed.graph, asker.run_component, self.followed.readings), way, given, self.expected, loop.stop)
+        line = _Line(asides)
+        self.prediction = Prediction(asker, line, steps.state(Front(tasks, state, joined), loop.step))
+        self.prediction.begin()
 
     def _hear(self, turn: Turn, asides: Asides) -> None:
         """A model is asked: by a node of which graph?"""
         around, _, task = _namespace(ensure_config()).rpartition(NS_SEP)
         loop = self.loops[around]() if around in self.loops else None
         if loop is not None:
-            self.fronts.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
+            self.followed.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
+
+
+@dataclass(frozen=True)
+class _Supersteps:
+    """The program of a prediction: a graph from a front on."""
+
+    reader: GraphReader
+    way: Way
+    given: Given
+    expected: dict[int, tuple[str, ...]]
+    stop: int
+
+    def state(self, front: Front, number: int, counts: Any = None) -> State:
+        """To be read from this front, which is superstep `number`."""
+
+        def program(run: Run) -> State | None:
+            return self._read(run, front, number)
+
+        state = State(program, self.given)
+        if counts:
+            state.counts.update(counts)
+        return state
+
+    def _read(self, run: Run, front: Front, number: int) -> State | None:
+        at = number
+        while front.tasks and at <= self.stop:
+            self.expected[at] = front.names
+            after = self.reader.superstep(run, front, self.way)
+            if self.reader.is_interrupted(front, after, self.way):
+                return None
+            front, at = after, at + 1
+            if not (run.asks or run.gates or run.in_doubt):  # nothing is left open up to here
+                return self.state(self._kept(front), at, run.counts)
+        return None
+
+    def _kept(self, front: Front) -> Front:
+        tasks = tuple(Task(t.name, self.given.copy(t.argument)) if t.is_sent else t for t in front.tasks)
+        return Front(tasks, self.given.copy(dict(front.state)), front.joined)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Implements `prediction.Line` for a call: what is asked lands in its slots."""
+
+    asides: Asides
+
+    def ask(self, request: Request) -> Reply | None:
+        """See `Line`."""
+        if request.act is None:
+            return self.asides.request(request.spec, request.op, request.payload, request.settings)
+        return acted(self.asides, request)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+        self.asides.aside("", work)
+
+    def spent(self, seconds: float) -> None:
+        """See `Line`."""
+        self.asides.spent(seconds)
+
+
+def readings_of(graph: Graph) -> dict[str, Reading]:
+    """The nodes of a graph that are functions."""
+    found: dict[str, Reading] = {}
+    for name, node in graph.nodes.items():
+        function = getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None)
+        if name != START and function is not None:
+            found[name] = Reading(f"{name}: {origin_of(function)}", origin_of(function))
+    return found
+
+
+def _tasks(loop: Any) -> tuple[Task, ...]:
+    """What is about to run, in the order of its writes: nodes by name, then what was sent."""
+    tasks = loop.tasks.values()
+    pulled = sorted(task.name for task in tasks if task.path[0] != PUSH)
+    return (*map(Task, pulled), *(Task(task.name, task.input) for task in tasks if task.path[0] == PUSH))
+
+
+def _config_of(loop: Any) -> dict[str, Any]:
+    """The config as a node sees it: what LangGraph and LangChain put in is not known."""
+    configurable = {
+        key: Unknown() if key.startswith(("__", "checkpoint_")) else value
+        for key, value in loop.config.get(CONF, {}).items()
+    }
+    hidden = {key: Unknown() for key in ("callbacks", "metadata", "tags", "run_name", "run_id")}
+    return {**hidden, "recursion_limit": loop.config.get("recursion_limit", Unknown()), CONF: configurable}
 
 
 def _namespace(config: Mapping[str, Any]) -> str:
     """Where a loop, or a task of one, stands: `outer:<id>|inner:<id>`."""
-    return str(config.get("configurable", {}).get("checkpoint_ns", ""))
-
-
-def _front(loop: Any, nodes: Names) -> Front:
-    joined = frozenset(
-        (key, node)
-        for key, channel in loop.channels.items()
-        if isinstance(channel, NamedBarrierValue)
-        for node in channel.seen
-    )
-    return Front(nodes, joined, interrupts(loop.interrupt_before), interrupts(loop.interrupt_after))
+    return str(config.get(CONF, {}).get("checkpoint_ns", ""))

@@ -26,6 +26,7 @@ from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
 from llama_index.core.question_gen.types import SubQuestion
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock, is_stock_of
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template
@@ -72,7 +73,8 @@ def _add_retrieval(draft: Draft, engine: Any, query: Query, cut: Callable[[Nodes
 def _cuts_alone(engine: Any) -> bool:
     """No splitter of the user's cuts its nodes."""
     is_multimodal = getattr(engine, "_multimodal", False)  # older releases know text only
-    return not is_multimodal and is_stock_of(engine.text_splitter, "llama_index")
+    splitter = engine.text_splitter
+    return not is_multimodal and is_stock_of(splitter, "llama_index") and is_free_of_code(splitter)
 
 
 def _cited(engine: Any) -> Callable[[Nodes], Nodes]:

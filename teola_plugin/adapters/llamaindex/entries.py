@@ -19,6 +19,7 @@ from llama_index.core.workflow import Workflow
 
 from teola_plugin.adapters.llamaindex.reachable import PIPELINES
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
+from teola_plugin.adapters.plain import is_plain
 
 WRITES = ("insert", "insert_nodes", "update", "update_ref_doc", "refresh", "refresh_ref_docs")
 """What an index does with documents."""
@@ -84,15 +85,15 @@ def bind(value: Any) -> Mapping[str, Any]:
     entry = value if isinstance(value, Entry) else Entry(value)
     if entry.modules is not None:
         return {"is_async": entry.is_async, "inputs": {key: dict(inputs) for key, inputs in entry.modules.items()}}
-    text = entry.query.query_str if isinstance(entry.query, QueryBundle) else entry.query
-    if not isinstance(text, str) or not text:
+    text = entry.query.query_str if type(entry.query) is QueryBundle else entry.query
+    if type(text) is not str or not text:
         return {}
     values: dict[str, Any] = {"is_async": entry.is_async}
     if entry.retrieves and not _is_special(entry.query):
         values["query"] = text
     if entry.answers:
         values["question"] = text
-    if entry.nodes is not None:
+    if entry.nodes is not None and is_plain(entry.nodes):
         values["nodes"] = fresh(entry.nodes)
     return values
 

@@ -31,6 +31,7 @@ from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK
 from teola_plugin.adapters.llamaindex.retrievers import may_embed
+from teola_plugin.adapters.plain import is_plain
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
 from teola_plugin.seams import current, instrument
 from teola_plugin.trace import Items
@@ -143,7 +144,12 @@ def _asked(model: BaseEmbedding, text: str) -> Asked | None:
 
 
 def _texts(splitter: Any, document: BaseNode, splits: Sequence[str]) -> list[str]:
-    """What will be embedded of each piece: its text and what the splitter adds of the document's metadata."""
+    """What will be embedded of each piece: its text and what the splitter adds of the document's metadata.
+
+    Raises: LookupError for a document that is no plain data.
+    """
+    if not is_plain(document):
+        raise LookupError("a document of a class of the user's is read by the framework's own run alone")
 
     def made() -> str:
         (node,) = build_nodes_from_splits([QUERY_MARK], document, id_func=lambda number, document: "")

@@ -14,8 +14,10 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 
 from teola_plugin.adapters import chroma, sentence_transformers
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
-from teola_plugin.adapters.llamaindex.models import is_harmless, is_ours
+from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.reader.foreign import is_library_class
 
 
 def is_embedder(model: Any) -> bool:
@@ -61,18 +63,21 @@ def is_local_docstore(docstore: Any) -> bool:
 
 
 def is_plain_template(template: BasePromptTemplate, *, parser: type | None = None) -> bool:
-    """One of the framework's own kinds, without functions of the user's that have effects.
+    """One of the framework's own kinds, which holds no code of the user's that is not declared.
 
     Without a parser too, or with one that is a stock `parser`.
     """
+    cls = type(template)
+    if not (cls.__module__.startswith("llama_index.core.prompts") and is_library_class(cls)):
+        return False
     is_parsed = template.output_parser is not None and not (parser and is_stock(template.output_parser, parser))
     if template.function_mappings or is_parsed:
         return False
     if isinstance(template, SelectorPromptTemplate):
         conditionals = template.conditionals or []
         templates = [template.default_template, *(t for _, t in conditionals)]
-        return all(is_harmless(condition) for condition, _ in conditionals) and all(map(is_plain_template, templates))
-    return type(template).__module__.startswith("llama_index.core.prompts")
+        return is_free_of_code([condition for condition, _ in conditionals]) and all(map(is_plain_template, templates))
+    return is_free_of_code({name: held for name, held in vars(template).items() if name != "output_parser"})
 
 
 def resource_of(store: Any) -> str:

@@ -20,8 +20,8 @@ from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
 from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock_of
-from teola_plugin.adapters.purity import effects_of
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import declared_effects
@@ -37,7 +37,7 @@ STREAMS = ("_stream_chat", "_stream_complete")
 def is_model(llm: Any) -> bool:
     """Its requests can be foreseen: ours, or an instrumented one, without a limiter in front or a parser behind.
 
-    A rehearsal calls the functions that make its prompts once more, so these must have no effects.
+    A rehearsal calls the functions that make its prompts once more, so these must be harmless.
     """
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
         return False
@@ -45,12 +45,6 @@ def is_model(llm: Any) -> bool:
     if not all(is_harmless(f) for f in functions if f is not None):
         return False
     return is_ours(llm) or is_foreign(llm)
-
-
-def is_harmless(function: Any) -> bool:
-    """The framework's or ours, or plainly without effects: calling it once more is seen by nobody."""
-    module = getattr(function, "__module__", None) or ""
-    return module.split(".")[0] in ("llama_index", "teola_plugin") or effects_of(function).pure
 
 
 def is_ours(component: Any) -> bool:

@@ -25,6 +25,7 @@ from llama_index.core.schema import NodeWithScore
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.parts import entered, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
+from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current, instrument
 
 ENGINES = (RetrieverQueryEngine, CitationQueryEngine, TransformQueryEngine, SubQuestionQueryEngine)
@@ -92,6 +93,6 @@ def _async(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[
 
 def _told(component: object, value: Any) -> Any:
     session = current() if is_awaited(component) else None
-    if session and isinstance(value, list) and all(isinstance(n, NodeWithScore) for n in value):
+    if session and isinstance(value, list) and is_plain(value) and all(isinstance(n, NodeWithScore) for n in value):
         session.observe(component, fresh(value))
     return value

@@ -23,10 +23,11 @@ from llama_index.core.postprocessor import (
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
+from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template, is_reranker
-from teola_plugin.adapters.llamaindex.models import from_coroutine, is_harmless, is_model
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.rehearsal import outcome, rehearse

@@ -21,6 +21,7 @@ from typing import Any
 
 from llama_index.core.schema import NodeWithScore
 
+from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock, plain_class
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
@@ -41,8 +42,7 @@ from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query, add_transform
-from teola_plugin.adapters.plain import is_plain, on_own_copies
-from teola_plugin.adapters.purity import effects_of
+from teola_plugin.adapters.plain import is_plain
 from teola_plugin.adapters.service import service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
@@ -144,7 +144,7 @@ def _waits_for_links(draft: Draft, module: Any, links: list[_Link]) -> bool:
     if sorted(map(str, keys)) != sorted(free) or any(link.condition for link in links):
         draft.leave("TB221", module)
         return False
-    if not all(link.change is None or effects_of(link.change).pure for link in links):
+    if not all(link.change is None or is_harmless(link.change) for link in links):
         draft.leave("TB101", module, "input_fn")
         return False
     return True
@@ -161,16 +161,11 @@ def _taken(key: str, module: Any, links: list[_Link]) -> Callable[..., dict[str,
         for link, value in zip(links, values, strict=True):
             output = _own(get_output(link.source_key, value))
             if link.change is not None:
-                output = _applied(link.change)(output)
+                output = link.change(output)
             add_output_to_module_inputs(link.key, output, module, taken)
         return taken
 
     return linked if links else first
-
-
-def _applied(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What was only proven to be pure takes plain data."""
-    return function if declared_effects(function) else on_own_copies(function)
 
 
 def _own(value: Any) -> Any:
@@ -246,13 +241,11 @@ def _called(draft: Draft, module: Any) -> _Work | None:
     if draft.is_async and module.async_fn is not None:
         draft.leave("TB101", module, "async_fn")
         return None
-    effects = effects_of(module.fn)
-    if not effects.pure or effects.asks or effects.reads:
-        draft.leave("TB101", module, effects.why)
+    effects = declared_effects(module.fn)
+    if effects is None or not effects.pure or effects.reads:
+        draft.leave("TB101", module, effects.why if effects else "")
         return None
-    if declared_effects(module.fn):
-        return _Work(lambda taken: module.run_component(**taken))
-    return _Work(on_own_copies(lambda taken: module.run_component(**taken)))
+    return _Work(lambda taken: module.run_component(**taken))
 
 
 def _generated(draft: Draft, module: Any) -> _Work | None:

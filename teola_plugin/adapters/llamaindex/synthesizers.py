@@ -29,6 +29,7 @@ from llama_index.core.response_synthesizers import (
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 from llama_index.core.schema import NodeWithScore, TextNode
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template
@@ -129,6 +130,8 @@ def _obstacle(synthesizer: BaseSynthesizer) -> str | None:
         return "TB211"
     if not is_model(synthesizer._llm):
         return "TB208"
+    if not is_free_of_code(synthesizer._prompt_helper):  # it counts tokens
+        return "TB209"
     if not all(is_plain_template(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
         return "TB212"
     return None

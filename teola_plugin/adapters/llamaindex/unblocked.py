@@ -37,6 +37,7 @@ from llama_index.core.storage.docstore import BaseDocumentStore
 from llama_index.core.types import BaseOutputParser
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.known import (
     is_asked_each_time,
@@ -46,7 +47,7 @@ from teola_plugin.adapters.llamaindex.known import (
     is_plain_template,
     is_store,
 )
-from teola_plugin.adapters.llamaindex.models import is_harmless, is_model, is_ours
+from teola_plugin.adapters.llamaindex.models import is_model, is_ours
 from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
 from teola_plugin.adapters.rehearsal import is_rehearsing
@@ -161,7 +162,7 @@ def _is_repeatable(held: Any) -> bool:
             return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
         case BaseOutputParser():
             return is_stock_of(held, "llama_index")
-    return not callable(held) or is_harmless(held)
+    return not callable(held) or is_free_of_code(held)
 
 
 # --- the two runs ----------------------------------------------------------------------------------------------------

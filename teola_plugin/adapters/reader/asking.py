@@ -22,7 +22,7 @@ class Request:
 
     `key` tells requests apart: equal for two that ask for the same. `value` makes of the engine's reply what the
     framework hands to the program; it may raise what the framework would raise. `holds`: see `values.Unknown`.
-    `may_raise`: `value` may raise for some reply. `source`: the place in the program, equal for each round of a loop.
+    `may_raise`: `value` may raise for some reply. `source`: the component that the program asks.
 
     `act`: what is not one request of one engine (a retriever, a tool that only reads): a function that runs beside the
     call, inside its session, and whose result takes the place of the engine's reply. `is_async`: a coroutine function.
@@ -46,7 +46,9 @@ class Request:
 class Ask:
     """A request that an evaluation came to, the n-th of its key.
 
-    `gates`: the sources of what may raise before it. `is_possible`: it stands on a path that may not be taken.
+    `gates`: the sources of what may raise before it, other than replies to the same component at the same place: a loop
+    that asks one judge about each of its items is read as a batch, which LangChain asks at once whatever the replies.
+    `is_possible`: it stands on a path that may not be taken.
     """
 
     request: Request
@@ -61,12 +63,8 @@ class Ask:
 
     @property
     def is_certain(self) -> bool:
-        """The program makes it, unless an engine fails.
-
-        That the reply to an earlier request of the same place cannot be read does not count: a loop that asks one
-        judge about each of its items is read as a batch.
-        """
-        return not self.is_possible and self.gates <= {self.request.source}
+        """The program makes it, unless an engine fails."""
+        return not (self.is_possible or self.gates)
 
 
 class Asker(Protocol):

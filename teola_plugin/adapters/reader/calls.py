@@ -1,7 +1,7 @@
 """Calls: of the program's own functions, which are read, and of what natives, classes and adapters know.
 
     call(run, callee, args, kwargs)        any value of the reader's
-    call_site(run, callee, arguments)      the same, for an expression: unknown where it needs what is not known
+    call_site(run, callee, given)          the same, for an expression: unknown where it needs what is not known
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from teola_plugin.adapters.reader import calling, classes, natives, operators
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import RUN, Evaluate, Scope, own_nodes, scope_of
+from teola_plugin.adapters.reader.scopes import RUN, SITE, Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -152,9 +152,9 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 calling.install(call)
 
 
-def call_site(run: Run, callee: Any, arguments: Callable[[], Given]) -> Any:
+def call_site(run: Run, callee: Any, given: Given) -> Any:
     """The value of a call expression."""
-    args, kwargs = arguments()
+    args, kwargs = given
     try:
         return call(run, callee, args, kwargs)
     except Undecided:
@@ -237,7 +237,7 @@ def _invoke(
 ) -> Any:  # fmt: skip
     if code.is_generator:
         raise Barrier(f"{code.name} is a generator function")
-    frame = Frame({0: around, 1: function, 2: None, RUN: run})
+    frame = Frame({0: around, 1: function, 2: None, RUN: run, SITE: run.site})
     if kwargs or len(args) != code.simple:
         _bind(code, frame, defaults, keyword_defaults, args, dict(kwargs))
     else:

@@ -7,6 +7,7 @@ not known either.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from teola_plugin.adapters.reader.scopes import (
     FUNCTION,
     OUTER,
     RUN,
+    SITE,
     Evaluate,
     Scope,
     Store,
@@ -36,6 +38,9 @@ _COMPARE = {
     ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
 _UNARY = {ast.Not: "not", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}
+
+_sites = itertools.count()
+"""Numbers of call expressions, which tell places in a program apart."""
 
 MAPPINGS = (dict, OrderedDict, defaultdict)
 
@@ -363,17 +368,19 @@ class Expressions:
         arguments = self._arguments(node)
         if isinstance(node.func, ast.Attribute):
             return self._method_call(node.func, arguments)
-        callee = self.expression(node.func)
+        callee, site = self.expression(node.func), next(_sites)
 
         def called(frame: Frame) -> Any:
             run: Run = frame[RUN]
             function = callee(frame)
-            return calls.call_site(run, function, lambda: arguments(frame, function))
+            given = arguments(frame, function)
+            run.site = (frame[SITE], site)
+            return calls.call_site(run, function, given)
 
         return called
 
     def _method_call(self, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]) -> Evaluate:
-        owner, name = self.expression(node.value), node.attr
+        owner, name, site = self.expression(node.value), node.attr, next(_sites)
         is_join = name == "join"
 
         def called(frame: Frame) -> Any:
@@ -383,6 +390,7 @@ class Expressions:
             if methods.has_method(kind, name):
                 args, kwargs = arguments(frame, str.join if is_join and kind is str else None)
                 run.tick()
+                run.site = (frame[SITE], site)
                 try:
                     return methods.method(run, held, name, args, kwargs)
                 except Undecided:
@@ -397,7 +405,9 @@ class Expressions:
                 function = classes.attribute(run, held, name)
             except Undecided:
                 function = run.unknown(held)
-            return calls.call_site(run, function, lambda: arguments(frame, function))
+            given = arguments(frame, function)
+            run.site = (frame[SITE], site)
+            return calls.call_site(run, function, given)
 
         return called
 
@@ -468,7 +478,7 @@ class Expressions:
                 source = operators.iterated(run, first(frame))
             except Undecided:
                 return run.unknown()
-            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run})
+            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             found: list[Any] = []
             is_open = False
 
@@ -522,7 +532,7 @@ class Expressions:
         def generator(frame: Frame) -> Any:
             run: Run = frame[RUN]
             source = operators.iterated(run, first(frame))
-            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run})
+            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             return Lazy(run, items(inner, 0, source))
 
         return generator

@@ -450,6 +450,7 @@ def _register() -> None:
     for number in (int, float, round, abs):
         register(_number(number), number)
     for plain in (
+        complex,
         divmod,
         chr,
         ord,

@@ -103,12 +103,10 @@ _LEVELS = "debug info warning error critical exception log"
 
 
 def _logs(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    run.elided += 1  # errors in formatting are printed by logging, not raised
 
 
 def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     shows(run, *args)
-    run.elided += 1
 
 
 def _get_logger(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

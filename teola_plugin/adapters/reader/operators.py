@@ -132,6 +132,8 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     """What `a` is after `a <name>= b`."""
     if kind_of(a) == "any" and name in _IN_PLACE and type(b) not in ATOMS:
         raise Barrier("it changes a value that is not known yet")
+    if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
+        a.holds = "any"
     if type(a) not in MUTABLE or name not in _IN_PLACE or isinstance_of(b, Opaque):
         return binary(run, name, a, b)
     run.touch(a)
@@ -365,6 +367,8 @@ def _all_texts(held: Any) -> bool:
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """`held[at] = value`."""
     _before_change(run, held)
+    if kind_of(held) == "texts" and not texts.is_text(value):
+        held.holds = "any"
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):
         _lose(run, held, at)
         return

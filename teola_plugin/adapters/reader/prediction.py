@@ -11,19 +11,23 @@ run will meet the same.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.run import Answer, Given, Run
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
-from teola_plugin.engines import Failed
+from teola_plugin.engines import Done, Failed
 from teola_plugin.failures import Withheld
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Asides
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,10 @@ class Line(Protocol):
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do some work in another thread."""
+        ...
+
+    def spent(self, seconds: float) -> None:
+        """So much CPU time went into reading."""
         ...
 
 
@@ -69,6 +77,8 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
+        self._ended: deque[tuple[Ask, Reply]] = deque()
+        self._open = 0
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -97,15 +107,18 @@ class Prediction:
                     self._is_reading = False
                     return
                 self._has_news = False
+            started_s = time.thread_time()
             try:
                 self._evaluate()
             except Exception:  # a fault of ours is never the user's: nothing more runs ahead
                 log.exception("a program could not be read")
                 self.is_over = True
+            finally:
+                self._line.spent(time.thread_time() - started_s)
 
     def _evaluate(self) -> None:
         self.readings += 1
-        if self.readings > MAX_READINGS:
+        if self.readings > MAX_READINGS or not all(self._answered(*self._ended.popleft()) for _ in range(len(self._ended))):
             self.is_over = True
             return
         run = Run(self._asker, answers=self._answers, given=self._given)
@@ -125,9 +138,8 @@ class Prediction:
         self._submit(run)
         if after is not None:
             self._state = after
-            self._given = after.given
             self._has_news = True
-        elif not any(reply.outcome is None for reply in self._replies.values()) and not self._has_news:
+        elif not self._open:
             self.is_over = True
 
     def _submit(self, run: Run) -> None:
@@ -143,29 +155,106 @@ class Prediction:
 
     def _listen(self, ask: Ask, reply: Reply) -> None:
         def ended() -> None:
-            if isinstance(reply.outcome, Failed):
-                self.is_over = True
-                return
-            self._line.soon(answered)
-
-        def answered() -> None:
-            outcome = reply.outcome
-            assert outcome is not None and not isinstance(outcome, Failed)
-            try:
-                answer = Answer(self._given.copy(ask.request.value(outcome.value)))
-            except Withheld:
-                self.is_over = True
-                return
-            except Barrier as e:
-                self.barriers.append(e)
-                self.is_over = True
-                return
-            except Exception as e:  # the framework cannot read the reply; the program gets the error
-                answer = Answer(error=e)
-            self._answers[ask.key] = answer
+            self._ended.append((ask, reply))
             self._news()
 
+        self._open += 1
         reply.when_ended(ended)
+
+    def _answered(self, ask: Ask, reply: Reply) -> bool:
+        """Make an answer of a reply. Returns whether the prediction goes on."""
+        self._open -= 1
+        outcome = reply.outcome
+        if outcome is None or isinstance(outcome, Failed):
+            return False
+        try:
+            answer = Answer(self._given.copy(ask.request.value(outcome.value)))
+        except (Barrier, Withheld) as e:
+            log.debug("a reply is not read: %r", e)
+            return False
+        except Exception as e:  # the framework cannot read the reply either; the program gets the error
+            answer = Answer(error=e)
+        self._answers[ask.key] = answer
+        return True
+
+
+def read_whole(asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given) -> Any:
+    """What a program comes to, whose requests are made here; waits for their replies.
+
+    Raises: LookupError if it is not read to its end, and what the program raises.
+    """
+    works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    found: list[Any] = []
+    raised: list[Exception] = []
+
+    def read(run: Run) -> None:
+        try:
+            value = program(run)
+            run.require_known(value)
+        except Exception as e:
+            if not run.asks:
+                raised.append(e)
+            raise
+        if not run.asks:
+            found.append(Given().copy(value))  # what was given is put back
+
+    prediction = Prediction(asker, _Waiting(line, works.put), State(read, given))
+    prediction.begin()
+    while not prediction.is_over:
+        works.get()()
+    if raised:
+        raise raised[0]
+    if not found:
+        raise LookupError(prediction.barriers[0].what if prediction.barriers else "it was not read to its end")
+    return found[0]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Implements `Line` for one thread that waits."""
+
+    ask: Callable[[Request], Reply | None]
+    soon: Callable[[Callable[[], None]], None]
+
+    def spent(self, seconds: float) -> None:
+        """Whoever waits has spent it."""
+
+
+def acted(asides: Asides, request: Request) -> Reply:
+    """The reply to what is no request of one engine: what its function returns, beside the call."""
+    reply = Reply()
+    act: Any = request.act
+
+    def work() -> None:
+        _act(reply, act)
+
+    async def awork() -> None:
+        try:
+            reply.put(Done(await act()))
+        except BaseException as e:  # whoever waits for the reply must hear of it
+            reply.put(Failed(e))
+            raise
+
+    asides.aside(request.shown, awork if request.is_async else work, is_async=request.is_async)
+    return reply
+
+
+def acted_here(request: Request) -> Reply | None:
+    """`acted` in this thread, for who waits for it. None for a coroutine function, which has no loop here."""
+    if request.is_async:
+        return None
+    reply = Reply()
+    with contextlib.suppress(Exception, Withheld):
+        _act(reply, request.act)
+    return reply
+
+
+def _act(reply: Reply, act: Any) -> None:
+    try:
+        reply.put(Done(act()))
+    except BaseException as e:  # whoever waits for the reply must hear of it
+        reply.put(Failed(e))
+        raise
 
 
 def may_be_asked(ask: Ask) -> bool:

@@ -54,7 +54,10 @@ NOTHING_GIVEN: Mapping[int, tuple[Any, Any]] = {}
 
 
 class Run(Heap):
-    """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks."""
+    """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
+
+    `site`: the call expression that is evaluated, within those that led to it.
+    """
 
     def __init__(
         self, asker: Asker, *, answers: Mapping[Hashable, Answer] | None = None, given: Given | None = None,
@@ -65,7 +68,7 @@ class Run(Heap):
         self.asker = asker
         self.asks: dict[Hashable, Ask] = {}
         self.depth = 0
-        self.elided = 0
+        self.site: Hashable = None
         self._answers = answers if answers is not None else {}
         self._left = operations
         self._copies = given.copies if given else {}
@@ -229,14 +232,15 @@ class Run(Heap):
                 raise answer.error
             return answer.value
         ask = self.asks.get(key)
+        source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(request, number, self.gates, self.in_doubt)
+            ask = self.asks[key] = Ask(request, number, self.gates - {source}, self.in_doubt)
         else:
-            ask.gates |= self.gates
+            ask.gates |= self.gates - {source}
             ask.is_possible = ask.is_possible and self.in_doubt
         if self._asked:
             self._asked[-1].add(key)
-        sources = frozenset([request.source])
+        sources: frozenset[Hashable] = frozenset([source])
         if request.may_raise:
             self.raises(sources)
         return Unknown(request.holds, sources)

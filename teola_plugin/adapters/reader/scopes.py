@@ -18,7 +18,7 @@ Evaluate = Callable[[Frame], Any]
 Store = Callable[[Frame, Any], None]
 """A compiled target of an assignment."""
 
-OUTER, FUNCTION, RETURNED, RUN = 0, 1, 2, 3
+OUTER, FUNCTION, RETURNED, RUN, SITE = 0, 1, 2, 3, 4
 """Keys of a frame that stand for no variable."""
 
 Scoped = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda

@@ -251,7 +251,7 @@ class Statements(Expressions):
             made = [decorator(frame) for decorator in decorators]
             value = define(frame)
             for decorator in reversed(made):
-                value = calls.call_site(frame[RUN], decorator, lambda value=value: ((value,), {}))
+                value = calls.call_site(frame[RUN], decorator, ((value,), {}))
             store(frame, value)
             return None
 

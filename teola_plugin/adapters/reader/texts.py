@@ -135,14 +135,16 @@ def percent(run: Any, a: Any, b: Any) -> Any:
         raise Barrier("it formats with a great width")
     found = readable(run, *(b if type(b) is tuple else (b,)))
     if found:
-        return run.unknown(*found, holds="text", is_safe=_always_formats(wanted, b))
+        return run.unknown(*found, holds="text", is_safe=type(a) is str and _always_formats(a, wanted, b))
     made = a % b
     bounds.characters(run, len(made))
     return made
 
 
-def _always_formats(wanted: list[re.Match[str]], b: Any) -> bool:
+def _always_formats(template: str, wanted: list[re.Match[str]], b: Any) -> bool:
     """Nothing that the unknown values may be makes it fail."""
+    if "%" in _PERCENT.sub("", template):
+        return False
     if any(each["kind"] not in "sra" for each in wanted):
         return False
     if type(b) is dict:
@@ -268,7 +270,17 @@ def _unknown_arguments(run: Any, value: Any, name: str, args: Arguments, kwargs:
     is_safe = name in _SAFE_WITH_TEXTS and not kwargs and all(is_text(each) for each in args[:2])
     if len(args) > 2 and is_safe:
         is_safe = all(type(each) is int or each is None for each in args[2:])
+    is_safe = is_safe and _takes(name, args)
     return run.unknown(*shown, *kwargs.values(), holds=GIVES[name], is_safe=is_safe)
+
+
+def _takes(name: str, args: Arguments) -> bool:
+    """Whether the method takes such arguments, whatever the texts among them are."""
+    try:
+        getattr("a", name)(*["a" if type(each) is Unknown else each for each in args])
+    except TypeError:
+        return False
+    return True
 
 
 def is_text(value: Any) -> bool:
@@ -326,6 +338,9 @@ def _format_map(run: Any, value: str, mapping: Any) -> Any:
         if any(spec or any(c in name for c in ".[") for name, spec, _ in _fields(value)):
             raise Barrier("it formats a text with fields of objects")
         return value.format_map(mapping)
+    if any(not name or name.isdecimal() for name, _, _ in _fields(value)):
+        run.require_known(mapping)
+        return value.format_map(mapping)  # raises what it raises
     return format_text(run, value, (), mapping)
 
 

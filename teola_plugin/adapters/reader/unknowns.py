@@ -112,7 +112,7 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     """What cannot raise: times and floats that are near one another; None if it may."""
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
-        return run.unknown(a, holds=a.holds, is_safe=True) if abs(b) < _SMALL else None  # type: ignore[no-any-return]
+        return run.unknown(a, holds=a.holds, is_safe=True) if abs(b) < _SMALL else None
     if "float" not in (one, two) or not all(_is_small(each) for each in (a, b)):
         return None
     if name in ("+", "-") or (name == "/" and type(b) in (int, float) and b):

@@ -1,0 +1,127 @@
+"""What may be called ahead of the framework's own run: what the user declared, and code of libraries.
+
+Nothing else is called early, whatever it looks like: neither functions of the user's nor special methods, properties,
+validators or factories of classes of theirs. Components that hold such code are left to the framework's own run.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import ATOMS
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
+from teola_plugin.adapters.reader.records import model_slot
+from teola_plugin.adapters.reader.values import Barrier
+from teola_plugin.effects import declared_effects
+
+MOST = 2_000
+"""Values that are looked at in one component; one that holds more is not known to be free of code."""
+
+_TOOLS = frozenset(["teola_plugin", "tiktoken", "nltk", "transformers", "tokenizers"])
+"""Packages, beside the frameworks, whose objects call nothing of the user's: ours, and tokenizers."""
+
+_UNHEARD = frozenset(["callback_manager", "callbacks"])
+"""Attributes that hear nothing of what runs ahead."""
+
+_MAKERS = (str, int, float, bool, list, dict, set, tuple)
+
+
+def is_harmless(function: Any) -> bool:
+    """Whether a function may be called early: it is declared free of effects, or of a library and holds no other."""
+    return _is_free([function])
+
+
+def is_free_of_code(*values: Any) -> bool:
+    """Whether all that these values hold is data, and code that may be called early."""
+    return _is_free([*values])
+
+
+def _is_free(values: list[Any]) -> bool:
+    seen: set[int] = set()
+    try:
+        for _ in range(MOST):
+            if not values:
+                return True
+            value = values.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            held = _held_by(value)
+            if held is None:
+                return False
+            values += held
+    except Barrier:  # a class that cannot be looked at
+        pass
+    return False
+
+
+def _held_by(value: Any) -> list[Any] | None:
+    """What is to be looked at beside the value itself; None if it is, or may hold, code that is not declared."""
+    kind = type(value)
+    if type(kind) is type and kind in ATOMS:
+        return []
+    if kind is list or kind is tuple or kind is set or kind is frozenset:
+        return [*value]
+    if kind is dict:
+        return [*value, *value.values()]
+    declared = declared_effects(value)
+    if declared is not None:
+        return [] if declared.pure and not declared.reads else None
+    if foreign.is_class(value):
+        return [] if _is_clean_class(value) else None
+    if kind is types.FunctionType:
+        return [cell.cell_contents for cell in value.__closure__ or ()] if _is_function_of_library(value) else None
+    if kind is types.MethodType:
+        return [value.__func__, value.__self__]
+    if kind is types.ModuleType:
+        return []
+    if kind is functools.partial:
+        return [value.func, *value.args, *value.keywords.values()]
+    return _held_by_object(value, kind)
+
+
+def _held_by_object(value: Any, kind: type) -> list[Any] | None:
+    facts = facts_of(kind)
+    if facts.kind == "enum":
+        return []
+    if _is_of(_TOOLS, foreign.module_of(kind), foreign.name_of_class(kind), kind):
+        return []
+    if not foreign.is_library_class(kind) and (facts.kind != "record" or facts.user_names):
+        return None
+    own = foreign.own_attributes(value)
+    private = model_slot(value, "__pydantic_private__") if _is_model(kind) else None
+    if type(private) is not dict:
+        private = {}
+    return None if own is None else [held for name, held in {**own, **private}.items() if name not in _UNHEARD]
+
+
+def _is_model(cls: type) -> bool:
+    model = foreign.base_model()
+    return model is not None and foreign.is_subtype(cls, model)
+
+
+def _is_clean_class(cls: type) -> bool:
+    """Whether making an object of the class runs nothing of the user's."""
+    if any(cls is maker for maker in _MAKERS) or foreign.is_library_class(cls):
+        return True
+    return facts_of(cls).kind == "enum" or is_clean_schema(cls)
+
+
+def _is_function_of_library(function: types.FunctionType) -> bool:
+    if foreign.is_of_library(function):
+        return True
+    own = function.__globals__
+    name = own.get("__name__")
+    module = sys.modules.get(name) if type(name) is str and name.split(".")[0] in _TOOLS else None
+    return type(module) is types.ModuleType and module.__dict__ is own
+
+
+def _is_of(packages: frozenset[str], module: str, name: str, cls: type) -> bool:
+    """Whether a class is what its module, in one of these packages, has under its name."""
+    held = sys.modules.get(module) if module.split(".")[0] in packages else None
+    return type(held) is types.ModuleType and held.__dict__.get(name) is cls
