@@ -139,6 +139,8 @@ def test_an_operator_gives_what_cpython_gives(operation: Operation) -> None:
     chance = random.Random(name)
     for _ in range(1500):
         a, b = chance.choice(ITEMS), chance.choice(ITEMS)
+        if name in ("**", "<<", "*", "*=") and b == 10**20:
+            continue  # CPython would compute for ever
         one, two = copy.deepcopy((a, b)), copy.deepcopy((a, b))
         native = outcome(lambda one=one: (theirs(*one), *one))
         read = outcome(lambda two=two: (ours(new_run(), *two), *two))

@@ -103,6 +103,7 @@ _LEVELS = "debug info warning error critical exception log"
 
 
 def _logs(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Errors in formatting are printed by logging, not raised."""
 
 
 def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
