@@ -38,9 +38,12 @@ def client_key(value: Any, tell: Callable[[Any], Any]) -> Any:
         return Same(value)
     told = []
     for name, held in sorted(vars(value).items()):
-        if name in _FOUND_OUT or (_is_made_when_read(cls, name) and _is_genuine(held, 4)):
+        if name in _FOUND_OUT:
             continue
-        if type(held) is types.MethodType:
+        if _is_made_when_read(cls, name):
+            if not _is_genuine(held, {id(value)}):
+                told.append((name, Same(held)))
+        elif type(held) is types.MethodType:
             told.append((name, _method_key(held, value)))
         else:
             told.append((name, tell(SecretStr(held) if name.endswith("key") and type(held) is str else held)))
@@ -69,20 +72,18 @@ def _is_made_when_read(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)
 
 
-def _is_genuine(value: Any, depth: int) -> bool:
+def _is_genuine(value: Any, seen: set[int]) -> bool:
     """What an SDK itself keeps on a client once it was read: resources, and methods wrapped by functions of the SDK."""
+    if id(value) in seen:
+        return True
+    seen.add(id(value))
     if type(value) is types.MethodType:
-        return _is_genuine(value.__func__, depth)
+        return _is_genuine(value.__func__, seen) and _is_genuine(value.__self__, seen)
     if type(value) is types.FunctionType:
-        wrapped = vars(value).get("__wrapped__")
         is_own = value.__globals__.get("__name__", "").split(".")[0] in _SDKS
-        return is_own and (wrapped is None or (depth > 0 and _is_genuine(wrapped, depth - 1)))
-    if not _is_of_sdk(type(value)):
-        return False
-    return depth > 0 and all(
-        name == "_client" or _is_genuine(held, depth - 1) for name, held in vars(value).items() if _is_code(held)
-    )
+        return is_own and _is_genuine(vars(value).get("__wrapped__", value), seen)
+    return _is_of_sdk(type(value)) and all(_is_genuine(held, seen) for held in vars(value).values() if _is_code(held))
 
 
 def _is_code(value: Any) -> bool:
-    return callable(value) or _is_of_sdk(type(value))
+    return not isinstance(value, type) and (callable(value) or _is_of_sdk(type(value)))

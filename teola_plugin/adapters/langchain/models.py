@@ -379,10 +379,10 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
     """A function that runs ahead asks no model of others for a stream: the framework's run would ask once more."""
 
     def should_stream(self: Any, **kwargs: Any) -> bool:
-        is_streamed = original(self, **kwargs)
-        if (is_streamed or is_streamed(self)) and is_unheard() and not is_ours(self):
+        streams = original(self, **kwargs)
+        if (streams or is_streamed(self)) and is_unheard() and not is_ours(self):
             raise LookupError("a streamed reply is computed by the framework's own run")
-        return is_streamed
+        return streams
 
     return should_stream
 

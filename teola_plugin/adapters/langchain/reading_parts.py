@@ -86,11 +86,21 @@ def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> An
     """What `template.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
     require_clean_template(template)
     exchange = Exchange(run)
+    if type(value) is dict and not run.is_tainted(value):
+        value = _read_of(template, value)
     try:
         given = exchange.out(value)
     except Undecided:
         return _unknown_prompt(run, template, value)
     return exchange.back(outcome(lambda: template.invoke(given)))
+
+
+def _read_of(template: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """The variables that the template, or a part of it, reads; it looks at no others."""
+    names: set[str] = set()
+    for part in parts_of(template):
+        names.update(getattr(part, "input_variables", ()), getattr(part, "optional_variables", ()), partials_of(part))
+    return {key: held for key, held in value.items() if key in names}
 
 
 def require_clean_template(template: Any) -> None:
