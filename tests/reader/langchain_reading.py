@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 
+from teola_plugin.adapters.langchain.models import instrument_model
 from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
@@ -52,6 +54,7 @@ def _answer(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json=reply)
 
 
+instrument_model(ChatOpenAI)
 CLIENT = httpx.Client(transport=httpx.MockTransport(_answer))
 ASYNC_CLIENT = httpx.AsyncClient(transport=httpx.MockTransport(_answer))
 
@@ -102,17 +105,23 @@ def _value(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any])
     """What an engine makes of one item."""
     if isinstance(payload, Foreign):
         with active(None):
-            return asyncio.run(payload.call()) if payload.is_async else payload.call()
+            return _run(payload.call()) if payload.is_async else payload.call()
     outcomes: list[Any] = []
 
     async def run() -> None:
         await engine_for(spec).run(Batch(op, dict(settings), (Item(payload),)), lambda at, outcome: outcomes.append(outcome))
 
-    asyncio.run(run())
+    _run(run())
     last = outcomes[-1]
     if isinstance(last, Failed):
         raise last.error
     return last.value
+
+
+def _run(work: Any) -> Any:
+    """The result of a coroutine, also where a loop runs in this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -73,9 +73,8 @@ def _of_embeddings(embeddings: Any) -> Providers | None:
 def _of_store(store: Any) -> Providers | None:
     if type(store) is InMemoryVectorStore:
         return _of_embeddings(store.embedding)
-    collection = (foreign.own_attributes(store) or {}).get("_collection")
-    spec = chroma.spec_of(collection) if collection is not None else None
-    if spec is None or not leaves.is_chroma(store):
+    spec = chroma.spec_of(store._collection) if leaves.is_chroma(store) else None
+    if spec is None:
         return None
     inner = _of_embeddings(store.embeddings)
     return None if inner is None else inner | _of_spec(spec)
