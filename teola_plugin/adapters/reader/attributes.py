@@ -22,7 +22,7 @@ from teola_plugin.adapters.reader.values import (
     isinstance_of,
 )
 
-_MODULE = types.ModuleType.__dict__["__dict__"]
+_MODULE: Any = vars(types.ModuleType)["__dict__"]
 _ARGS = BaseException.__dict__["args"]
 _MODULE_TEXTS = frozenset(["__name__", "__doc__", "__file__", "__version__"])
 _RECORDS = ("record", "slots", "tuple")

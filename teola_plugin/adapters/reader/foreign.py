@@ -221,14 +221,36 @@ LIBRARIES = words(
 """Packages whose classes run no code of the user's, unless they are given some."""
 
 
-def is_of_library(function: types.FunctionType) -> bool:
-    """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses."""
+def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
+    """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses, and wraps no other."""
     own = function.__globals__
     name = own.get("__name__")
-    if type(name) is not str or name.split(".")[0] not in LIBRARIES:
+    if type(name) is not str or name.split(".")[0] not in LIBRARIES or depth > 5:
         return False
     module = sys.modules.get(name)
-    return type(module) is types.ModuleType and module.__dict__ is own
+    if type(module) is not types.ModuleType or _MODULE.__get__(module) is not own:
+        return False
+    return all(_is_of_library_too(cell, depth + 1) for cell in function.__closure__ or ())
+
+
+_MODULE: Any = vars(types.ModuleType)["__dict__"]
+
+
+def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
+    """Whether what a function of a library has in its closure runs no code of the user's."""
+    try:
+        held = cell.cell_contents
+    except ValueError:  # empty
+        return True
+    kind = type(held)
+    if kind is types.FunctionType:
+        return is_of_library(held, depth)
+    if kind is property:
+        return all(each is None or is_of_library(each, depth) for each in (held.fget, held.fset, held.fdel))
+    if kind is classmethod or kind is staticmethod:
+        return type(held.__func__) is types.FunctionType and is_of_library(held.__func__, depth)
+    is_data = is_atom(held) or is_class(held) or kind is dict or kind is list or kind is tuple or kind is set
+    return is_data or (has_known_classes(kind) and is_library_class(kind))
 
 
 def is_library_class(cls: type) -> bool:

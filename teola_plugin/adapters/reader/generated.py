@@ -23,12 +23,15 @@ def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]] | None:
     fields = namespace.get("__dataclass_fields__", MISSING)
     if type(fields) is not dict or type(namespace.get("__dataclass_params__")) is not dataclasses._DataclassParams:  # type: ignore[attr-defined]
         return None
-    for name, field in fields.items():
+    items: Any = fields.items()
+    for name, field in items:
         if type(name) is not str or type(field) is not dataclasses.Field or field.name is not name:
             return None
-        if any(type(getattr(field, flag)) is not bool for flag in _FLAGS) or not (
-            field.hash is None or type(field.hash) is bool
-        ):
+        if kind_of_field(field) == "class":
+            continue
+        if any(type(getattr(field, flag)) is not bool for flag in _FLAGS):
+            return None
+        if field.hash is not None and type(field.hash) is not bool:
             return None
     return fields
 
@@ -58,7 +61,7 @@ def made_by_dataclass(cls: type, names: set[str], post_init: bool) -> bool:
     kept = [_again(field) for field in fields.values() if kind_of_field(field) != "class"]
     namespace = {"__post_init__": lambda self: None} if post_init else {}
     try:
-        fresh = dataclasses.make_dataclass("Fresh", kept, namespace=namespace, **given)
+        fresh = dataclasses.make_dataclass("Fresh", kept, namespace=namespace, **given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
     own, again = namespace_of(cls), vars(fresh)
@@ -105,7 +108,7 @@ def made_by_namedtuple(cls: type) -> bool:
         new = new.__func__
     if type(new) is not types.FunctionType:
         return False
-    again = vars(collections.namedtuple("Fresh", fields, rename=True))["__new__"]  # type: ignore[misc]
+    again = vars(collections.namedtuple("Fresh", fields, rename=True))["__new__"]
     again = again.__func__ if type(again) is staticmethod else again
     inner = new.__globals__.get("_tuple_new")
     return bool(new.__code__ == again.__code__) and type(inner) is types.BuiltinMethodType and inner == tuple.__new__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
@@ -79,7 +80,7 @@ def _is_clean(cls: type) -> bool:
         return False
     if type(namespace.get("__pydantic_serializer__")) is not core.__dict__["SchemaSerializer"]:
         return False
-    if in_mro(cls, "__pydantic_post_init__") is not None:
+    if in_mro(cls, "__pydantic_post_init__") is not None or not _is_clean_config(in_mro(cls, "model_config")):
         return False
     return _has_no_code(namespace.get("__pydantic_core_schema__", MISSING))
 
@@ -128,15 +129,14 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
         return False
     if schema.get("regex_engine", "rust-regex") != "rust-regex" or type(schema.get("discriminator", "")) is not str:
         return False
-    config = schema.get("config")
-    if type(config) is dict and (config.get("regex_engine", "rust-regex") != "rust-regex" or "json_encoders" in config):
+    if not _is_clean_config(schema.get("config")) or not _is_clean_metadata(schema.get("metadata")):
         return False
     factory = schema.get("default_factory", list)
     if schema.get("default_factory_takes_data") or not any(factory is each for each in _FACTORIES):
         return False
     if not is_plain_default(schema.get("default")) or not is_plain_default(schema.get("expected")):
         return False
-    cls = schema.get("cls")
+    cls: Any = schema.get("cls")
     if kind == "enum":
         return foreign.is_class(cls) and facts_of(cls).kind == "enum"
     if kind == "model":
@@ -148,6 +148,34 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
     return cls is None or (foreign.is_class(cls) and type(cls) in foreign.TYPED_DICT_METAS)
 
 
+def _is_clean_config(config: Any) -> bool:
+    """Whether the settings of a model are data: some may be functions."""
+    if config is None:
+        return True
+    return is_plain_default(config) and config.get("regex_engine", "rust-regex") == "rust-regex"
+
+
+def _is_clean_metadata(metadata: Any) -> bool:
+    """Whether the JSON schema of a part is made without code of the user's."""
+    if metadata is None:
+        return True
+    if type(metadata) is not dict or not all(type(key) is str for key in metadata):
+        return False
+    for key, value in metadata.items():
+        if key in ("pydantic_js_functions", "pydantic_js_annotation_functions"):
+            if type(value) is not list or not all(map(_is_of_pydantic, value)):
+                return False
+        elif not is_plain_default(value):
+            return False
+    return True
+
+
+def _is_of_pydantic(function: Any) -> bool:
+    if type(function) is types.MethodType:
+        function = function.__func__
+    return type(function) is types.FunctionType and foreign.is_of_library(function)
+
+
 def is_plain_default(value: Any, depth: int = 4) -> bool:
     """Whether a value is exact builtin data, or members of enums without code."""
     cls = type(value)
@@ -157,11 +185,7 @@ def is_plain_default(value: Any, depth: int = 4) -> bool:
         return all(is_plain_default(part, depth - 1) for part in value)
     if depth and cls is dict:
         return all(is_plain_default(part, depth - 1) for pair in value.items() for part in pair)
-    if facts_of(cls).kind == "enum":
-        return True
-    return (
-        facts_of(cls).kind == "record"
-        and all(is_plain_default(part, depth - 1) for part in (fields_of(value) or {}).values())
-        if depth
-        else False
-    )
+    kind = facts_of(cls).kind
+    if kind == "record" and depth:
+        return all(is_plain_default(part, depth - 1) for part in (fields_of(value) or {}).values())
+    return kind == "enum"
