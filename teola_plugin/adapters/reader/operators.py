@@ -6,6 +6,7 @@ They give what CPython gives, or `Unknown`, or raise `Undecided` or `Barrier`.
 from __future__ import annotations
 
 import operator
+import os
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -14,7 +15,7 @@ from typing import Any
 from teola_plugin.adapters.reader import bounds, foreign, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, unknown_number, walked
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
 
 formatted = texts.formatted
 percent = texts.percent
@@ -29,6 +30,8 @@ _IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.iadd, "-": operator.isub, "*": operator.imul, "&": operator.iand, "|": operator.ior,
     "^": operator.ixor,
 }  # fmt: skip
+
+_UNARY: dict[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 
 SEQUENCES = (list, tuple, str, bytes, bytearray)
 MUTABLE = (list, dict, set, deque, OrderedDict, Counter, defaultdict)
@@ -125,7 +128,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
     known(run, value)
     if type(value) is Counter:
         run.require_known(value)
-    return {"-": operator.neg, "+": operator.pos, "~": operator.invert}[name](value)
+    return _UNARY[name](value)
 
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
@@ -350,10 +353,10 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
 
 
 def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
-    """Generic aliases of the classes of builtins (`list[str]`) are of no use to the reader but as they are."""
-    if held.held in (list, dict, tuple, set, type, frozenset) if type(held.held) is type else False:
-        raise Barrier("it makes a type in the body of a function")
-    return held[at]
+    if held.held is os.environ and type(held.held) is os._Environ:
+        run.require_known(at)
+        return held.held[at]
+    raise Barrier(f"it reads an item of {shown(held)}")
 
 
 def _whole_numbers(at: slice) -> bool:

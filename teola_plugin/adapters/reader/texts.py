@@ -34,6 +34,8 @@ def readable(run: Any, *values: Any) -> list[Any]:
     for value in todo:
         if isinstance_of(value, BaseException) and not run.is_own_exception(value):
             found.append(value)
+        elif isinstance_of(value, BaseException):
+            todo += BaseException.args.__get__(value)  # type: ignore[attr-defined]
         elif type(value) in (list, tuple):
             todo += value
         elif type(value) is dict:
