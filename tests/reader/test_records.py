@@ -73,7 +73,7 @@ class Pair(NamedTuple):
     two: str = "b"
 
 
-Old = namedtuple("Old", "x y", defaults=(5,))  # noqa: PYI024
+Old = namedtuple("Old", "x y", defaults=(5,))
 
 
 class Color(enum.Enum):
@@ -96,7 +96,7 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-class Odd(str, enum.Enum):
+class Odd(str, enum.Enum):  # noqa: UP042
     A = "a"
 
     def __str__(self) -> str:
@@ -153,6 +153,13 @@ class Service:
 class Failed(Exception):
     """A failure."""
 
+
+KINDS: list[Any] = [
+    int, bool, str, float, list, dict, tuple, set, object, Row, Late, Pair, Color, enum.Enum, BaseModel, Grade,
+    Exception, Mapping, Sequence, Callable, typing.Mapping, typing.Iterable, int | str, typing.Union[int, str],  # noqa: UP007
+    (str, (int, list)), type,
+]  # fmt: skip
+GENERIC = list[int]
 
 GLOBAL_ROW = Row(4, ["g"])
 SERVICE = Service("svc")
@@ -256,7 +263,7 @@ def p_model_invalid() -> Any:
 def p_model_open() -> Any:
     made = Open(y=2)  # type: ignore[call-arg]
     made.z = 3  # type: ignore[attr-defined]
-    return made.y, made.z, made.model_dump(), made  # type: ignore[attr-defined]
+    return made.y, made.z, made.model_dump(), made, sorted(made.model_fields_set)  # type: ignore[attr-defined]
 
 
 def p_model_unknown_field() -> Any:
@@ -292,7 +299,7 @@ def p_global_object() -> Any:
 
 
 def p_global_record() -> Any:
-    return GLOBAL_ROW.x, GLOBAL_ROW.tags[0], GLOBAL_ROW.times(2), GLOBAL_ROW == Row(4, ["g"])
+    return GLOBAL_ROW.x, GLOBAL_ROW.tags[0], GLOBAL_ROW.times(2), Row(4, ["g"]) == GLOBAL_ROW
 
 
 def p_messages() -> Any:
@@ -349,14 +356,10 @@ def p_catches() -> Any:
 
 def p_isinstance() -> Any:
     values: list[Any] = [
-        1, True, 1.5, "a", None, [1], {"a": 1}, (1,), {1}, Row(1), Pair(1), Color.RED, Kind.ONE, Grade(score="no"), Failed("x"),
-        HumanMessage("a"), SERVICE, Service, len, Late(1),
+        1, True, 1.5, "a", None, [1], {"a": 1}, (1,), {1}, Row(1), Pair(1), Color.RED, Kind.ONE, Grade(score="no"),
+        Failed("x"), HumanMessage("a"), SERVICE, Service, len, Late(1),
     ]  # fmt: skip
-    kinds: list[Any] = [
-        int, bool, str, float, list, dict, tuple, set, object, Row, Late, Pair, Color, enum.Enum, BaseModel, Grade, Exception,
-        Mapping, Sequence, Callable, typing.Mapping, typing.Iterable, int | str, typing.Union[int, str], (str, (int, list)), type,  # noqa: UP007
-    ]  # fmt: skip
-    return [[isinstance(value, kind) for kind in kinds] for value in values]
+    return [[isinstance(value, kind) for kind in KINDS] for value in values]
 
 
 def p_issubclass() -> Any:
@@ -369,12 +372,12 @@ def p_isinstance_of_typed_dict() -> Any:
 
 
 def p_isinstance_of_generic() -> Any:
-    return isinstance([], list[int])
+    return isinstance([], GENERIC)  # type: ignore[misc]
 
 
 def p_types() -> Any:
     return (
-        type(1) is int,
+        int is int,
         type(Row(1)) is Row,
         type(Row(1)).__name__,
         Row(1).__class__.__name__,
@@ -423,7 +426,7 @@ def shape(value: Any) -> Any:
     if kind is dict:
         return [(shape(key), shape(each)) for key, each in value.items()]
     if kind.__name__ == "TextAccessor":
-        return "str", repr(value)
+        return "str", repr(value), (None, None)
     extra = getattr(value, "__pydantic_fields_set__", None), getattr(value, "__pydantic_extra__", None)
     return kind.__qualname__, repr(value), extra
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import types
 from typing import Any
@@ -367,14 +368,35 @@ def _set_of_model(run: Any, value: Any, name: str, new: Any, facts: Facts) -> No
         info = in_mro(type(value), "__pydantic_fields__")[name]
         if not foreign.is_library_class(type(info)) or info.frozen:
             raise Barrier(f"it stores the attribute {name} of a model that checks it")
-        names = records.model_slot(value, "__pydantic_fields_set__")
-        if name not in names:
-            run.touch(names)
-            names.add(name)
+        _note_field(run, value, name)
         object.__getattribute__(value, "__dict__")[name] = new
         return
     extra = records.model_slot(value, "__pydantic_extra__")
+    if in_mro(type(value), name) is not MISSING:
+        raise Barrier(f"it stores the attribute {name} of {describe(value)}")
     if config.get("extra") != "allow" or type(extra) is not dict:
         raise ValueError(f"object has no field {name!r}")
     run.touch(extra)
     extra[name] = new
+    if _notes_extra():
+        _note_field(run, value, name)
+
+
+def _note_field(run: Any, value: Any, name: str) -> None:
+    names = records.model_slot(value, "__pydantic_fields_set__")
+    if name not in names:
+        run.touch(names)
+        names.add(name)
+
+
+@functools.cache
+def _notes_extra() -> bool:
+    """Whether this release of pydantic counts a field that is not declared among those that were set."""
+    from pydantic import BaseModel
+
+    class Probe(BaseModel, extra="allow"):
+        pass
+
+    probe = Probe()
+    probe.field = 1  # type: ignore[attr-defined]
+    return "field" in probe.model_fields_set

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from teola_plugin.adapters.reader import natives_dataclasses
 from teola_plugin.adapters.reader.attributes import attribute, set_attribute
 from teola_plugin.adapters.reader.construction import call_object, construct, make_class
 from teola_plugin.adapters.reader.contexts import entered
@@ -37,11 +38,41 @@ from teola_plugin.adapters.reader.records import copy_of, fields_of, is_atom_enu
 from teola_plugin.adapters.reader.values import Barrier
 
 __all__ = [
-    "ATOMS", "MISSING", "attribute", "begin", "call_object", "construct", "copy_of", "describe", "entered",
-    "fields_of", "has_known_metaclass", "in_mro", "is_atom", "is_atom_enum", "is_caught", "is_class", "is_clean_model",
-    "is_every_error", "is_exception", "is_instance", "is_kind_of", "is_record", "is_subclass", "make_class",
-    "match_args", "module_of", "mro_of", "name_of_class", "namespace_of", "new_record", "record_method",
-    "require_clean", "set_attribute", "type_of",
+    "ATOMS",
+    "MISSING",
+    "attribute",
+    "begin",
+    "call_object",
+    "construct",
+    "copy_of",
+    "describe",
+    "entered",
+    "fields_of",
+    "has_known_metaclass",
+    "in_mro",
+    "is_atom",
+    "is_atom_enum",
+    "is_caught",
+    "is_class",
+    "is_clean_model",
+    "is_every_error",
+    "is_exception",
+    "is_instance",
+    "is_kind_of",
+    "is_record",
+    "is_subclass",
+    "make_class",
+    "match_args",
+    "module_of",
+    "mro_of",
+    "name_of_class",
+    "namespace_of",
+    "natives_dataclasses",
+    "new_record",
+    "record_method",
+    "require_clean",
+    "set_attribute",
+    "type_of",
 ]  # fmt: skip
 
 

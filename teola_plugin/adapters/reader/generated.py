@@ -31,7 +31,8 @@ def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]] | None:
             continue
         if any(type(getattr(field, flag)) is not bool for flag in _FLAGS):
             return None
-        if field.hash is not None and type(field.hash) is not bool:
+        hashes: Any = field.hash
+        if hashes is not None and type(hashes) is not bool:
             return None
     return fields
 

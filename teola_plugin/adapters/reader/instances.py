@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
 import abc
+import functools
 import sys
 import types
 import typing
@@ -30,6 +31,15 @@ _UNION = type(typing.Optional[int])  # noqa: UP045
 _SPECIAL = type(typing.Mapping)
 _SUBCLASSES = type.__dict__["__subclasses__"]
 _HOOK = object.__dict__["__subclasshook__"]
+_KNOWN = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    functools.partial,
+)
+"""Types of objects that say of themselves what class they are of, though they have a lookup of their own."""
+
 _HELD: dict[str, type] = {"text": str, "texts": list, "bool": bool}
 
 
@@ -42,7 +52,7 @@ def is_instance(run: Any, value: Any, cls_value: Any) -> Any:
         if isinstance_of(value.held, Opaque):
             return _of_own(value, classes)
         cls = type(value.held)
-        if not foreign.has_plain_lookup(cls) and not is_class(value.held):
+        if not any(cls is each for each in _KNOWN) and not foreign.has_plain_lookup(cls) and not is_class(value.held):
             raise Barrier(f"it asks for the class of {describe(value)}")
         if not foreign.has_known_classes(cls):
             raise Barrier(f"it asks for the class of {describe(value)}")
