@@ -40,7 +40,6 @@ from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Prompt, Record
-from teola_plugin.adapters.plain import on_own_copies
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Graph
 from tests.langchain_world import Engines, ask
@@ -535,13 +534,6 @@ def test_branches_have_no_gates_of_one_another_and_what_follows_has_all() -> Non
     gates = _gates(draft.traced(Record({str(n): text for n, text in enumerate(texts)})).graph)
     assert gates["beside"] == ("second",)
     assert gates["behind"] == ("first", "second")
-
-
-def test_arguments_that_share_an_object_share_its_copy() -> None:
-    row = ["a"]
-    change = on_own_copies(lambda x, y: (x.append("b"), y)[1])
-    assert change(row, row) == ["a", "b"]
-    assert row == ["a"]
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------

@@ -1,19 +1,16 @@
 """Plain data: values whose methods are known, so that reading them, or calling `get` or `split`, changes nothing.
 
-A function is proven pure from its source, where `x["http"].get(url)` and `x["row"].get(key)` look the same. So what
-was proven runs ahead on plain data only: numbers, texts, the standard containers, arrays, dates, documents, messages
-and records of the user's that have fields and no code. An iterator, a queue, a client or a path is none of these.
+What the framework does early, it does with plain data only, for a text put into a prompt may be an object that writes
+itself out: numbers, texts, the standard containers, arrays, dates, documents, messages and records of the user's that
+have fields and no code. An iterator, a queue, a client or a path is none of these.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import datetime
 import decimal
-import enum
 import fractions
-import types
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -22,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import is_kind_of, is_library_class, module_of
+from teola_plugin.adapters.reader.foreign import is_kind_of, is_library_class, module_of, mro_of, namespace_of
 from teola_plugin.adapters.reader.records import fields_of, model_slot
 from teola_plugin.adapters.reader.values import Barrier as UnreadableClass
 from teola_plugin.engines import Completion
@@ -83,7 +80,15 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
         private = model_slot(value, "__pydantic_private__") if facts.is_model else None
     except UnreadableClass:
         return None
-    return None if fields is None else [*fields.values(), *(private if type(private) is dict else {}).values()]
+    if fields is None:
+        return None
+    return [*fields.values(), *(private if type(private) is dict else {}).values(), *_of_class(kind, facts.fields)]
+
+
+def _of_class(cls: type, fields: tuple[str, ...]) -> list[Any]:
+    """What objects find in their class: a template may call it."""
+    own = [namespace_of(each) for each in mro_of(cls) if each is not object and not is_library_class(each)]
+    return [value for held in own for name, value in held.items() if name[0] != "_" and name not in fields]
 
 
 def _is_atom(kind: type) -> bool:
@@ -111,40 +116,7 @@ def is_unchanging(value: Any) -> bool:
     return _is_atom(type(value))
 
 
-def on_own_copies(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's function on copies of plain data, so that what it changes in place is seen by nobody else.
-
-    Arguments that share an object share its copy. Raises LookupError, as `on_plain_data`.
-    """
-    return on_plain_data(lambda *args: function(*copy.deepcopy(args)))
-
-
-def has_own_code(cls: type) -> bool:
-    """Its author wrote something that runs when it is made or used: a method, a property or another descriptor."""
-    own = [vars(c) for c in cls.__mro__ if not _is_of_library(c)]
-    return any(_runs(member) for members in own for name, member in members.items() if name not in _HINTS)
-
-
 def _fields(value: Any) -> list[Any]:
     held = [*value, *value.values()] if is_kind_of(value, dict) else []
     extra = getattr(value, "__pydantic_extra__", None) or {}
     return [*held, *getattr(value, "__dict__", {}).values(), *extra.values()]
-
-
-def _runs(member: Any) -> bool:
-    match member:
-        case staticmethod() | classmethod():
-            return _runs(member.__func__)
-        case types.FunctionType():
-            return member.__code__.co_filename not in _COMPILED and not _is_of_library(member)
-        case types.BuiltinFunctionType():
-            return not isinstance(member.__self__, type)  # `object.__new__`, which an enum keeps
-        case property() | types.MethodType():
-            return True
-        case _:
-            is_used = callable(member) or hasattr(type(member), "__get__")
-            return is_used and not isinstance(member, type) and not _is_of_library(type(member))
-
-
-def _is_of_library(thing: Any) -> bool:
-    return (thing.__module__ or "").split(".")[0] in _LIBRARIES

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from teola_plugin.adapters.plain import has_own_code
 from teola_plugin.adapters.source import MISSING, Source, outer_value, source_of
 from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
@@ -453,3 +452,35 @@ def _arguments(args: ast.arguments) -> list[ast.arg]:
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+_LIBRARIES = frozenset(["builtins", "abc", "collections", "_collections", "enum", "pydantic", "typing"])
+_COMPILED = frozenset(["<string>", dataclasses.__file__])
+"""What a class without code of its author's is made of: things of these packages, and functions from these files."""
+_HINTS = ("__annotate__", "__annotate_func__")
+"""What Python 3.14 compiles annotations to."""
+
+
+def has_own_code(cls: type) -> bool:
+    """Its author wrote something that runs when it is made or used: a method, a property or another descriptor."""
+    own = [vars(c) for c in cls.__mro__ if not _is_of_library(c)]
+    return any(_runs(member) for members in own for name, member in members.items() if name not in _HINTS)
+
+
+def _runs(member: Any) -> bool:
+    match member:
+        case staticmethod() | classmethod():
+            return _runs(member.__func__)
+        case types.FunctionType():
+            return member.__code__.co_filename not in _COMPILED and not _is_of_library(member)
+        case types.BuiltinFunctionType():
+            return not isinstance(member.__self__, type)  # `object.__new__`, which an enum keeps
+        case property() | types.MethodType():
+            return True
+        case _:
+            is_used = callable(member) or hasattr(type(member), "__get__")
+            return is_used and not isinstance(member, type) and not _is_of_library(type(member))
+
+
+def _is_of_library(thing: Any) -> bool:
+    return (thing.__module__ or "").split(".")[0] in _LIBRARIES
