@@ -186,6 +186,18 @@ def p_dataclass_copies() -> Any:
     return row, other, dataclasses.asdict(row), dataclasses.replace(row, x=8)
 
 
+@dataclasses.dataclass
+class Partly:
+    x: int
+    y: int = dataclasses.field(init=False, default=4)
+    z: list[int] = dataclasses.field(init=False, default_factory=list)
+
+
+def p_fields_that_are_not_given() -> Any:
+    made = Partly(1)
+    return made.y, made.z, repr(made), dataclasses.asdict(made)
+
+
 def p_frozen() -> Any:
     Point(1).x = 3  # type: ignore[misc]
 
@@ -571,6 +583,11 @@ def test_isinstance_of_what_is_not_known(holds: Any, cls: type, expected: bool |
     found = classes.is_instance(run, Unknown(holds), Opaque(cls))
     assert found is expected if expected is not None else type(found) is Unknown
     assert not run.gates
+
+
+def test_a_default_that_is_not_given_stays_with_the_class() -> None:
+    record, _ = made(Partly, 1)
+    assert vars(record) == vars(Partly(1))
 
 
 def test_copies_keep_who_is_who() -> None:

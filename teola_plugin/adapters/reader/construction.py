@@ -126,7 +126,7 @@ def _dataclass(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: 
         raise Barrier(f"it makes an object of {describe(callee)}")
     own = [field for field in fields.values() if kind_of_field(field) == "field"]
     made = records.new_object(cls)
-    values = _values(run, own, args, kwargs)
+    values = _values(run, own, facts.kind == "slots", args, kwargs)
     if facts.kind == "slots":
         made = records.new_record(cls, values)
     else:
@@ -144,7 +144,9 @@ def _had_post_init(cls: type) -> bool:
     return in_mro(cls, "__post_init__") is not MISSING
 
 
-def _values(run: Any, fields: list[dataclasses.Field[Any]], args: Arguments, kwargs: Keywords) -> Keywords:
+def _values(
+    run: Any, fields: list[dataclasses.Field[Any]], has_slots: bool, args: Arguments, kwargs: Keywords
+) -> Keywords:
     given = bound_fields(
         tuple(field.name for field in fields if field.init and not field.kw_only),
         tuple(field.name for field in fields if field.init and field.kw_only),
@@ -161,8 +163,8 @@ def _values(run: Any, fields: list[dataclasses.Field[Any]], args: Arguments, kwa
             values[field.name] = given[field.name]
         elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = call(run, run.load(field.default_factory), (), {})
-        elif field.default is not dataclasses.MISSING:
-            values[field.name] = run.load(field.default)
+        elif field.default is not dataclasses.MISSING and (field.init or has_slots):
+            values[field.name] = run.load(field.default)  # else it stays with the class
     return values
 
 

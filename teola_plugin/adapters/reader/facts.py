@@ -15,6 +15,7 @@ Classes can be changed at any time, so what was found is kept with all that it w
 from __future__ import annotations
 
 import enum
+import operator
 import sys
 import types
 from collections import namedtuple
@@ -63,40 +64,55 @@ _C_TYPES = frozenset(
 )  # fmt: skip
 
 
+MODEL_SLOTS = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+"""What an object of a pydantic model has besides its fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about a class. `user_names`: methods and properties that a user has written."""
+    """What is known about a class. `user_names`: methods and properties that a user has written.
+
+    `members`: of a pydantic model, what reads and stores `MODEL_SLOTS`.
+    """
 
     kind: str
     is_model: bool = False
     is_dataclass: bool = False
     fields: tuple[str, ...] = ()
     user_names: frozenset[str] = frozenset()
+    members: tuple[Any, ...] = ()
 
 
 NOTHING = Facts("")
 
-_known: dict[int, tuple[type, int, list[Any], Facts]] = {}
+_known: dict[int, tuple[type, int, list[foreign.Seen], Facts]] = {}
 
 
 def facts_of(cls: type) -> Facts:
     """What is known about a class."""
     known = _known.get(id(cls))
-    if known is not None and known[0] is cls:
-        if known[1] == foreign.epoch():
-            return known[3]
-        if foreign.same_print(known[2], foreign.with_codes(foreign.print_of(cls))):
-            _known[id(cls)] = cls, foreign.epoch(), known[2], known[3]
-            return known[3]
+    if known is not None and known[0] is cls and known[1] == foreign.epoch():
+        return known[3]
+    now = foreign.epoch()
+    try:
+        seen = list(map(foreign.seen, mro_of(cls)))
+    except Barrier:
+        return NOTHING
+    if known is not None and known[0] is cls and _are_same(known[2], seen):
+        found = known[3]
+    else:
+        try:
+            found = _inspected(cls)
+        except Barrier:
+            found = NOTHING
     if len(_known) >= foreign.MOST_CLASSES:
         _known.clear()
-    now, made = foreign.epoch(), foreign.with_codes(foreign.print_of(cls))
-    try:
-        found = _inspected(cls)
-    except Barrier:
-        found = NOTHING
-    _known[id(cls)] = cls, now, made, found
+    _known[id(cls)] = cls, now, seen, found
     return found
+
+
+def _are_same(one: list[foreign.Seen], two: list[foreign.Seen]) -> bool:
+    return len(one) == len(two) and all(map(operator.is_, one, two))
 
 
 def kind_of(cls: type) -> str:
@@ -248,7 +264,10 @@ def _model(cls: type, model: type, names: frozenset[str]) -> Facts | None:
         return None
     if any(_has_slots(each) for each in mro_of(cls) if each is not model):
         return None
-    return Facts("record", is_model=True, fields=tuple(fields), user_names=names)
+    members = tuple([in_mro(cls, name) for name in MODEL_SLOTS])
+    if not all(type(member) is types.MemberDescriptorType for member in members):
+        return None
+    return Facts("record", is_model=True, fields=tuple(fields), user_names=names, members=members)
 
 
 def _may_be_of_record(cls: type) -> bool:

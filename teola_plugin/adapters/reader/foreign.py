@@ -74,23 +74,39 @@ def mro_of(cls: type) -> tuple[type, ...]:
     return _MRO.__get__(cls)  # type: ignore[no-any-return]
 
 
-def namespace_of(cls: type) -> types.MappingProxyType[str, Any]:
-    """What the class itself defines. Raises: Barrier if a lookup could run code: names of a subclass of `str`."""
-    namespace: types.MappingProxyType[str, Any] = _NAMESPACE.__get__(cls)
-    known = _checked.get(id(cls))
-    if known is None or known[0] is not cls or known[1] != _epoch[0]:
-        if not all(type(name) is str for name in namespace):
-            raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
-        if len(_checked) >= MOST_CLASSES:
-            _checked.clear()
-        _checked[id(cls)] = cls, _epoch[0]
-    return namespace
+class Seen:
+    """What a class was made of when it was looked at: `is_seen` tells whether it still is."""
+
+    __slots__ = ("cls", "codes", "epoch", "functions", "names", "namespace", "values")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.epoch = -1 if id(cls) in BUILTINS else _epoch[0]
+        self.namespace: types.MappingProxyType[str, Any] = _NAMESPACE.__get__(cls)
+        self.names, self.values = tuple(self.namespace), tuple(self.namespace.values())
+        for name in self.names:
+            if type(name) is not str:
+                raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
+        module = self.namespace.get("__module__")
+        is_of_others = type(module) is not str or module.split(".")[0] not in LIBRARIES
+        self.functions = [each for each in self.values if is_of_others and type(each) is types.FunctionType]
+        self.codes = [each.__code__ for each in self.functions]
+
+    def is_unchanged(self) -> bool:
+        """Whether the class is made of the same objects as then."""
+        return (
+            len(self.namespace) == len(self.names)
+            and all(map(operator.is_, self.namespace, self.names))
+            and all(map(operator.is_, self.namespace.values(), self.values))
+            and all(map(operator.is_, map(_CODE, self.functions), self.codes))
+        )
 
 
 MOST_CLASSES = 5_000
 """So many classes are kept in a table."""
 
-_checked: dict[int, tuple[type, int]] = {}
+_CODE = operator.attrgetter("__code__")
+_seen: dict[int, Seen] = {}
 _epoch = [0]
 _epochs = itertools.count(1)
 
@@ -105,10 +121,30 @@ def epoch() -> int:
     return _epoch[0]
 
 
+def seen(cls: type) -> Seen:
+    """What a class is made of: another object if it has changed. Raises: Barrier if lookups in it could run code."""
+    known = _seen.get(id(cls))
+    if known is not None and known.cls is cls:
+        if known.epoch == _epoch[0] or known.epoch < 0:
+            return known
+        if known.is_unchanged():
+            known.epoch = _epoch[0]
+            return known
+    if len(_seen) >= MOST_CLASSES:
+        _seen.clear()
+    made = _seen[id(cls)] = Seen(cls)
+    return made
+
+
+def namespace_of(cls: type) -> types.MappingProxyType[str, Any]:
+    """What the class itself defines. Raises: Barrier if a lookup could run code: names of a subclass of `str`."""
+    return seen(cls).namespace
+
+
 def in_mro(cls: type, name: str) -> Any:
     """What a class or the first of its bases defines under a name, or MISSING."""
     for each in mro_of(cls):
-        namespace = namespace_of(each)
+        namespace = seen(each).namespace
         if name in namespace:
             return namespace[name]
     return MISSING
@@ -197,8 +233,18 @@ def own_attributes(value: Any) -> dict[str, Any] | None:
     """The `__dict__` of an object with plain lookup; None if there is none, or lookups in it could run code."""
     if type(in_mro(type(value), "__dict__")) is not types.GetSetDescriptorType:
         return None
+    return plain_attributes(value)
+
+
+def plain_attributes(value: Any) -> dict[str, Any] | None:
+    """`own_attributes` of an object whose class is known to give its `__dict__` as `object` does."""
     own = object.__getattribute__(value, "__dict__")
-    return own if type(own) is dict and all(type(name) is str for name in own) else None
+    if type(own) is not dict:
+        return None
+    for name in own:
+        if type(name) is not str:
+            return None
+    return own
 
 
 def is_descriptor(value: Any) -> bool:
@@ -263,28 +309,3 @@ def is_library_class(cls: type) -> bool:
         return False
     found = module.__dict__.get(type_name(cls))
     return found is cls
-
-
-# --- facts that are checked again ------------------------------------------------------------------------------------
-
-
-def print_of(cls: type) -> list[Any]:
-    """All that the classes in the MRO are made of; to be compared by `same_print`."""
-    found: list[Any] = []
-    for each in mro_of(cls):
-        found.append(each)
-        if id(each) not in BUILTINS:
-            namespace = _NAMESPACE.__get__(each)
-            found += namespace
-            found += namespace.values()
-    return found
-
-
-def with_codes(found: list[Any]) -> list[Any]:
-    """A print with the code of the functions in it, which may be replaced in place, too."""
-    return found + [each.__code__ for each in found if type(each) is types.FunctionType]
-
-
-def same_print(one: list[Any], two: list[Any]) -> bool:
-    """Whether two prints are made of the same objects."""
-    return len(one) == len(two) and all(map(operator.is_, one, two))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
 from teola_plugin.adapters.reader import records
+from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import describe, in_mro
@@ -22,8 +24,7 @@ def _fields(run: Any, value: Any) -> dict[str, Any]:
         raise Barrier(f"it uses a function of dataclasses on {describe(value)}")
     if not facts_of(type(value)).is_dataclass:
         raise TypeError("it should be called on dataclass instances")
-    held = records.fields_of(value) or {}
-    return {name: held[name] for name in facts_of(type(value)).fields}
+    return {name: attribute(run, value, name) for name in facts_of(type(value)).fields}
 
 
 def _asdict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -49,13 +50,7 @@ def _plain(run: Any, value: Any) -> Any:
     run.require_known(value)
     if records.fields_of(value) is not None or facts_of(kind).kind == "tuple":
         raise Barrier("it calls asdict() on an object that holds others")
-    return value if facts_of(kind).kind == "enum" else _copied(value)
-
-
-def _copied(value: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(value)
+    return value if facts_of(kind).kind == "enum" else copy.deepcopy(value)
 
 
 def _replace(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

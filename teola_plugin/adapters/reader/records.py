@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.facts import facts_of, text_accessor
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of, text_accessor
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
-
-MODEL_SLOTS = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-"""What an object of a pydantic model has besides its fields."""
 
 
 def fields_of(value: Any) -> dict[Any, Any] | None:
     """The values that an object of a record holds, by name; None if it is no record."""
     facts = facts_of(type(value))
     if facts.kind == "record":
-        own = foreign.own_attributes(value)
+        own = foreign.plain_attributes(value)
         extra = model_slot(value, "__pydantic_extra__") if facts.is_model else None
         return {**own, **extra} if own is not None and type(extra) is dict and extra else own
     if facts.kind == "slots":
@@ -40,18 +36,14 @@ def is_atom_enum(value: Any) -> bool:
 
 def model_slot(value: Any, name: str) -> Any:
     """One of `MODEL_SLOTS` of an object of a model, MISSING if it was never set."""
-    member = in_mro(type(value), name)
-    if type(member) is not types.MemberDescriptorType:
-        return MISSING
-    try:
-        return member.__get__(value, type(value))
-    except AttributeError:
-        return MISSING
+    cls = type(value)
+    members = facts_of(cls).members
+    return _member(value, cls, members[MODEL_SLOTS.index(name)]) if members else MISSING
 
 
 def set_model_slot(value: Any, name: str, content: Any) -> None:
     """See `model_slot`."""
-    in_mro(type(value), name).__set__(value, content)
+    facts_of(type(value)).members[MODEL_SLOTS.index(name)].__set__(value, content)
 
 
 def new_object(cls: type) -> Any:
@@ -80,38 +72,43 @@ def copy_of(value: Any, load: Callable[[Any], Any], keep: Callable[[Any], Any]) 
     `keep` is told of the copy before its fields are read by `load`, for objects that hold themselves.
     """
     cls = type(value)
-    if cls is text_accessor():
-        return str.__str__(value)
     facts = facts_of(cls)
+    if facts.kind == "record":
+        if foreign.is_abstract(cls):
+            return MISSING
+        return _copied_record(value, cls, facts.members, load, keep)
     if facts.kind == "enum":
         return value
     if facts.kind == "tuple":
         return keep(tuple.__new__(cls, [load(part) for part in tuple.__iter__(value)]))
     if facts.kind == "slots":
         return _copied_slots(value, cls, facts.fields, load, keep)
-    if facts.kind != "record" or foreign.is_abstract(cls):
-        return MISSING
-    return _copied_record(value, cls, facts.is_model, load, keep)
+    return str.__str__(value) if cls is text_accessor() else MISSING
 
 
 def _copied_record(
-    value: Any, cls: type, is_model: bool, load: Callable[[Any], Any], keep: Callable[[Any], Any]
+    value: Any, cls: type, members: tuple[Any, ...], load: Callable[[Any], Any], keep: Callable[[Any], Any]
 ) -> Any:
-    own = foreign.own_attributes(value)
+    own = foreign.plain_attributes(value)
     if own is None:
         return MISSING
-    slots = [model_slot(value, name) for name in MODEL_SLOTS] if is_model else []
-    if is_model and (type(slots[0]) is not set or not all(map(_is_optional_dict, slots[1:])) or slots[2]):
+    slots = [_member(value, cls, member) for member in members]
+    if slots and (type(slots[0]) is not set or not all(map(_is_optional_dict, slots[1:])) or slots[2]):
         return MISSING
-    made = keep(new_object(cls))
+    made = keep(object.__new__(cls))
     fields = object.__getattribute__(made, "__dict__")
     for name, part in list(own.items()):
         fields[name] = load(part)
-    if is_model:
-        set_model_slot(made, MODEL_SLOTS[0], load(slots[0]))
-        set_model_slot(made, MODEL_SLOTS[1], load(slots[1]))
-        set_model_slot(made, MODEL_SLOTS[2], slots[2] if slots[2] is None else {})
+    for member, part in zip(members, slots, strict=True):
+        member.__set__(made, part if part is None else load(part))
     return made
+
+
+def _member(value: Any, cls: type, member: Any) -> Any:
+    try:
+        return member.__get__(value, cls)
+    except AttributeError:
+        return MISSING
 
 
 def _is_optional_dict(content: Any) -> bool:
