@@ -129,7 +129,7 @@ class Colour(enum.Enum):
         return cls.RED
 
 
-# --- LangChain: parsers, prompts, retrievers ----------------------------------------------------------------------------
+# --- LangChain: parsers, prompts, retrievers -------------------------------------------------------------------------
 
 
 class Adding(BaseOutputParser[str]):

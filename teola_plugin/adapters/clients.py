@@ -15,11 +15,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import SecretStr
 
+from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
 _SDKS = ("openai",)
@@ -28,14 +30,42 @@ _SDKS = ("openai",)
 _FOUND_OUT = frozenset({"_platform"})
 """What a client finds out by itself."""
 
+_ATOMS = (str, int, float, bool, type(None))
 
-def client_key(value: Any, tell: Callable[[Any], Any]) -> Any:
-    """What stands for a client or a part of one; anything else counts as the object that it is."""
+Tell = Callable[[Any], Any]
+
+
+class Clients:
+    """What stands for the clients of one model; each part of one is looked at once."""
+
+    def __init__(self) -> None:
+        self._looked_at: set[int] = set()
+
+    def key(self, value: Any, tell: Tell) -> Any:
+        """See `value_keys.configuration_key`."""
+        return client_key(value, tell, self._looked_at)
+
+
+def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any:
+    """What stands for a client or a part of one; anything else counts as the object that it is.
+
+    `looked_at`: parts, by their `id`, that are known to be as they were.
+    """
     cls = type(value)
     if _is_class_of("httpx", "URL", cls):
         return cls, str(value)
     if not _is_of_sdk(cls):
         return Same(value)
+    known = _known.get(value)
+    if known is not None and _is_as_seen(known[0], tell, looked_at if looked_at is not None else set()):
+        return known[1]
+    _known.forget(value)
+    seen, key = _seen(value, tell), _key(value, tell)
+    return _known.get_or_make(value, lambda: (seen, key))[1]
+
+
+def _key(value: Any, tell: Tell) -> Any:
+    cls = type(value)
     told = []
     for name, held in sorted(vars(value).items()):
         if name in _FOUND_OUT:
@@ -87,3 +117,67 @@ def _is_genuine(value: Any, seen: set[int]) -> bool:
 
 def _is_code(value: Any) -> bool:
     return not isinstance(value, type) and (callable(value) or _is_of_sdk(type(value)))
+
+
+# --- keys that still hold --------------------------------------------------------------------------------------------
+
+Seen = list[tuple["weakref.ref[Any]", int, list[tuple[str, bool, Any]]]]
+"""Each part of a client: how many attributes it has, and each of these, as it is (a plain value) or as a reference."""
+
+_known: IdentityMap[tuple[Seen, Any]] = IdentityMap()
+
+
+def _seen(value: Any, tell: Tell) -> Seen:
+    """All that the key of a client hangs on, with no hold on the client."""
+    return [
+        (
+            weakref.ref(part),
+            len(vars(part)),
+            [(name, *_reference(held, tell)) for name, held in list(vars(part).items())],
+        )
+        for part in _parts(value)
+    ]
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    todo, found = [value], set[int]()
+    while todo:
+        part = todo.pop()
+        if id(part) in found:
+            continue
+        found.add(id(part))
+        yield part
+        for held in list(vars(part).values()):
+            owner = held.__self__ if type(held) is types.MethodType else held
+            if _is_of_sdk(type(owner)):
+                todo.append(owner)
+
+
+def _reference(held: Any, tell: Tell) -> tuple[bool, Any]:
+    if type(held) in _ATOMS:
+        return True, held
+    if type(held) is dict:
+        return True, tell(held)
+    return False, weakref.ref(held)
+
+
+def _is_as_seen(seen: Seen, tell: Tell, looked_at: set[int]) -> bool:
+    for reference, count, attributes in seen:
+        part = reference()
+        if part is None or len(own := vars(part)) != count:
+            return False
+        if id(part) in looked_at:
+            continue
+        looked_at.add(id(part))
+        for name, is_plain, kept in attributes:
+            held = own.get(name, _MISSING)
+            if is_plain:
+                now = tell(held) if type(held) is dict else held
+                if now is not kept and (type(now) is not type(kept) or now != kept) and name not in _FOUND_OUT:
+                    return False
+            elif held is not kept():
+                return False
+    return True
+
+
+_MISSING: Any = object()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from teola_plugin.adapters.clients import client_key
+from teola_plugin.adapters.clients import Clients
 from teola_plugin.errors import Cancelled
 from teola_plugin.value_keys import Same, configuration_key, is_comparable
 
@@ -66,7 +66,7 @@ def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:
     """All that is set on the model; where that alone tells models apart, also what is in it besides its fields."""
     if not is_known_by_settings:
         return configuration_key(model)
-    configured = configuration_key(model, client_key)
+    configured = configuration_key(model, Clients().key)
     if not is_comparable(configured):
         return configured
     fields = type(model).model_fields

@@ -45,7 +45,11 @@ def _answer(request: httpx.Request) -> httpx.Response:
     if "tools" in body:
         name = body["tools"][0]["function"]["name"]
         call = {"name": name, "arguments": json.dumps({"score": "yes" if text < "8" else "no"})}
-        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]}
+        message = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": call}],
+        }
     reply = {
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -109,7 +113,9 @@ def _value(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any])
     outcomes: list[Any] = []
 
     async def run() -> None:
-        await engine_for(spec).run(Batch(op, dict(settings), (Item(payload),)), lambda at, outcome: outcomes.append(outcome))
+        await engine_for(spec).run(
+            Batch(op, dict(settings), (Item(payload),)), lambda at, outcome: outcomes.append(outcome)
+        )
 
     _run(run())
     last = outcomes[-1]

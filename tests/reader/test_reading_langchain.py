@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 from langchain.chat_models import init_chat_model
+from langchain_classic.retrievers.multi_query import LineListOutputParser, MultiQueryRetriever
+from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, chain
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, field_validator
 
+from teola_plugin.adapters.langchain.models import as_set_now
 from tests.langchain_world import Engines, ask, format_docs
 from tests.reader.langchain_reading import ASYNC_CLIENT, CLIENT, check, hosted, read, stopped
 
@@ -101,9 +106,7 @@ def test_a_config_is_handed_on(model: Any) -> None:
 
 
 def test_a_branch_that_is_decided(model: Any) -> None:
-    branch = RunnableBranch(
-        (lambda x: "code" in x["x"], ask("Code {x}") | model), ask("Text {x}") | model
-    )
+    branch = RunnableBranch((lambda x: "code" in x["x"], ask("Code {x}") | model), ask("Text {x}") | model)
     assert check(branch, {"x": "code"}).shown == [1]
     assert check(branch, {"x": "text"}).shown == [1]
 
@@ -112,7 +115,7 @@ def test_a_branch_that_a_reply_decides(model: Any) -> None:
     judge = ask("Judge {x}") | model | (lambda m: m.content < "8")
     branch = RunnableBranch((judge, ask("Low {x}") | model), ask("High {x}") | model)
     found = read(branch, {"x": "a"})
-    assert [len(each) for each in found.rounds][0] == 3
+    assert found.shown[0] == 3
     assert found.certain[0] == [True, False, False]
 
 
@@ -192,7 +195,11 @@ def test_a_template_is_filled_in_the_body(model: Any) -> None:
 
     def node(state: dict[str, Any]) -> Any:
         messages = ask("Say {x}").format_messages(x=state["x"])
-        return [model.invoke(template.format(x=state["x"])), model.invoke(messages), model.invoke(template.invoke({"x": "q"}))]
+        return [
+            model.invoke(template.format(x=state["x"])),
+            model.invoke(messages),
+            model.invoke(template.invoke({"x": "q"})),
+        ]
 
     assert check(node, {"x": "a"}).shown == [3]
 
@@ -306,3 +313,123 @@ def test_what_is_not_read() -> None:
     assert "stream" in stopped(lambda x: list(LLM.stream(x)), "a")
     assert "stream" in stopped(hosted(streaming=True), "a")
     assert "limits" in stopped(LLM.with_config(max_concurrency=1), "a")
+
+
+def test_no_loop_lets_a_model_in_that_is_set_otherwise() -> None:
+    """Equal keys only for models that no service can tell apart."""
+    same = as_set_now(hosted()).configured
+    assert as_set_now(hosted()).configured == same
+    others = [
+        hosted(temperature=0.5), hosted(model="n"), hosted(api_key="other"), hosted(base_url="http://other/v1"),
+        hosted(max_retries=7), hosted(timeout=3), hosted(default_headers={"a": "b"}), hosted(organization="o"),
+        ChatOpenAI(model="m", api_key="key", base_url="http://service/v1"),
+    ]  # fmt: skip
+    keys = [as_set_now(model).configured for model in others]
+    assert same not in keys
+    assert len({str(index) for index, key in enumerate(keys) if key in keys[:index]}) == 0
+
+
+def test_a_client_that_was_changed_is_another() -> None:
+    same = as_set_now(hosted()).configured
+    for change in (_replace_method, _replace_wrapped_method, _replace_key, _replace_client):
+        model = hosted()
+        model.invoke("a")
+        assert as_set_now(model).configured == same
+        change(model)
+        assert as_set_now(model).configured != same, change
+
+
+def _replace_method(model: Any) -> None:
+    model.client.create = lambda **kwargs: None
+
+
+def _replace_wrapped_method(model: Any) -> None:
+    model.client.with_raw_response.create = lambda **kwargs: None
+
+
+def _replace_key(model: Any) -> None:
+    model.root_client.api_key = "other"
+
+
+def _replace_client(model: Any) -> None:
+    model.root_client.chat.completions = object()
+
+
+def test_a_model_of_the_users_own_class_is_known_by_itself() -> None:
+    class Mine(ChatOpenAI):
+        pass
+
+    one = [as_set_now(Mine(model="m", api_key="key", http_client=CLIENT)).key(0) for _ in range(2)]
+    assert one[0] != one[1]
+
+
+# --- what is asked by others -----------------------------------------------------------------------------------------
+
+
+class Reordering(BaseRetriever):
+    """Of the user's own class: searches a store and asks a model."""
+
+    store: Any
+    llm: Any
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        better = self.llm.invoke("Better: " + query).content
+        return self.store.similarity_search(better, k=1) + self.store.similarity_search(query, k=1)
+
+
+def test_a_retriever_of_the_users_own_is_read() -> None:
+    retriever = Reordering(store=E.store("reading3"), llm=E.chat)
+    found = read(retriever | format_docs, "a")
+    assert not found.stopped, found.stopped
+    assert found.shown == [2, 1]
+    assert found.value == (retriever | format_docs).invoke("a")
+
+
+def test_queries_of_a_multi_query_retriever() -> None:
+    queries = PromptTemplate.from_template("Rewrite in lines: {question}") | E.completion | LineListOutputParser()
+    retriever = MultiQueryRetriever(retriever=E.store("reading4").as_retriever(), llm_chain=queries, verbose=False)
+    found = read(retriever, "a")
+    assert not found.stopped, found.stopped
+    assert found.value == retriever.invoke("a")
+    assert found.shown[0] == 1
+
+
+def test_a_tool_whose_function_is_read(model: Any) -> None:
+    @tool
+    def look_up(word: str, times: int = 1) -> str:
+        """Looks up a word."""
+        return model.invoke("Look up " + word * times).content
+
+    def node(state: dict[str, Any]) -> Any:
+        return look_up.invoke({"word": state["x"], "times": 2})
+
+    assert check(node, {"x": "a"}).shown == [1]
+
+
+def test_many_inputs_at_once(model: Any) -> None:
+    def node(state: dict[str, Any]) -> Any:
+        return [m.content for m in (ask("Say {x}") | model).batch([{"x": word} for word in state["words"]])]
+
+    assert check(node, {"words": ["a", "b", "a"]}).shown == [3]
+
+
+def test_ids_that_are_made_up_are_not_known(model: Any) -> None:
+    def node(state: dict[str, Any]) -> Any:
+        first = model.invoke(state["x"])
+        return model.invoke(f"About {first.id}: {state['x']}").content
+
+    found = read(node, {"x": "a"})
+    assert found.shown == [1]
+
+
+def test_tools_are_bound_in_the_body() -> None:
+    @tool
+    def look_up(word: str) -> str:
+        """Looks up a word."""
+        return word
+
+    def node(state: dict[str, Any]) -> Any:
+        reply = LLM.bind_tools([look_up]).invoke(state["x"])
+        return [call["args"] for call in reply.tool_calls]
+
+    assert check(node, {"x": "a"}).shown == [1]

@@ -248,7 +248,7 @@ _finding = threading.Lock()
 
 def _resource_of(model: Model) -> _Settings:
     def find() -> _Settings:
-        settings = _as_set_now(model).configured
+        settings = as_set_now(model).configured
         with _finding:
             found = _by_settings.get(settings)
             if found is None:
@@ -259,23 +259,26 @@ def _resource_of(model: Model) -> _Settings:
     return _resources.get(model) or _resources.get_or_make(model, find)
 
 
-def _as_set_now(model: Model) -> AsSetNow:
+def as_set_now(model: Model) -> AsSetNow:
+    """How a model is set, and if that is all by which it is known."""
     return AsSetNow.of(model, is_known_by_settings=is_known_by_settings(model))
 
 
 def foreign_call(
-    model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any], context: Context
-) -> Foreign:
+    model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any], context: Context,
+    now: AsSetNow | None = None,
+) -> Foreign:  # fmt: skip
     """The call that the framework will make: after the model's own treatment of its input, before the model.
 
     It runs in the caller's context, but apart from the callbacks there: the framework's own run reports it.
+    `now`: how the model is set, where that is known.
     """
     stop = kwargs.get("stop")
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
     if isinstance(model, BaseChatModel):
         content = normalized(content)
     content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change them
-    now = _as_set_now(model)
+    now = now or as_set_now(model)
     key = _key(now, content, stop, is_async, rest)
     whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
     pieces = partial(_astreamed if is_async else _streamed, model, content, stop, rest)
@@ -367,6 +370,16 @@ def _completion(result: ChatResult | LLMResult) -> Completion:
     return Completion(generations[0].text if generations else "", raw=result)
 
 
+def instrument_loaded() -> None:
+    """Let calls of all hosted models whose classes are loaded share what ran ahead: a function may make one of them."""
+    todo: list[type] = [BaseChatModel, BaseLLM]
+    while todo:
+        cls = todo.pop()
+        todo += type.__subclasses__(cls)
+        if cls.__module__.split(".")[0] in HOSTED:
+            instrument_model(cls)
+
+
 def instrument_model(cls: type) -> None:
     """Let calls of a foreign model's class share what ran ahead."""
     hold_retries()
@@ -398,7 +411,7 @@ def _claim(
         if not is_stateless(self):
             return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
-    key = _key(_as_set_now(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    key = _key(as_set_now(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
     return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {})

@@ -25,6 +25,7 @@ from langchain_core.vectorstores import VectorStore
 
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
+from teola_plugin.adapters.langchain.reading_models import Settings
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class, unknown_from
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
 from teola_plugin.adapters.langchain.reading_runnables import Function, Way, require_plain_config, run_component
@@ -45,6 +46,8 @@ from teola_plugin.adapters.reader.values import (
 
 _PACKAGES = frozenset({"langchain_core", "langchain", "langchain_classic", "langchain_community", "teola_plugin"})
 
+NO_ARGUMENTS: Mapping[str, Any] = {}
+
 _STREAMS = frozenset({
     "stream", "astream", "transform", "atransform", "astream_events", "astream_log", "batch_as_completed",
     "abatch_as_completed", "stream_events", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
@@ -64,6 +67,7 @@ class LangChainAsker:
         self._is_async = is_async
         self._is_configured = is_configured
         self._builder = Builder()
+        self._settings = Settings()
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any
@@ -72,8 +76,13 @@ class LangChainAsker:
 
         Raises: Barrier, Stalled, and what the program raises there.
         """
-        way = Way(source, self._context, is_async, False, self._is_configured, kwargs)
+        way = self._way(source, is_async, False, kwargs)
         return run_component(run, component, value, way)
+
+    def _way(
+        self, source: Any, is_async: bool, is_batch: bool = False, kwargs: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> Way:
+        return Way(source, self._context, self._settings, is_async, is_batch, self._is_configured, kwargs)
 
     # --- attributes --------------------------------------------------------------------------------------------------
 
@@ -128,7 +137,7 @@ class LangChainAsker:
                 require_plain_config(config)
             if is_batch and rest.pop("return_exceptions", False):
                 raise Barrier("it calls batch with return_exceptions")
-            way = Way(held, self._context, is_async, is_batch, self._is_configured, rest)
+            way = self._way(held, is_async, is_batch, rest)
 
             def force() -> Any:
                 return _batch(run, held, value, way) if is_batch else run_component(run, held, value, way)
@@ -144,7 +153,7 @@ class LangChainAsker:
         is_async = name.startswith("a")
 
         def read(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
-            way = Way(held, self._context, is_async)
+            way = self._way(held, is_async)
             method = name.removeprefix("a") if is_async else name
 
             def force() -> Any:

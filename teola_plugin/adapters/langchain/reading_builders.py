@@ -248,7 +248,7 @@ def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
     if foreign.is_kind_of(held, BaseTool):
         _require_clean_tool(held)
         return held
-    if foreign.is_kind_of(held, Runnable | BaseMessagePromptTemplate):
+    if foreign.is_kind_of(held, Runnable) or foreign.is_kind_of(held, BaseMessagePromptTemplate):
         return held
     if _is_client(held):
         return held
@@ -316,7 +316,7 @@ def _exceptions(exchange: Exchange, value: Any) -> Any:
     if type(value) is tuple:
         return tuple([_exceptions(exchange, each) for each in value])
     held = value.held if type(value) is Opaque else None
-    if foreign.is_class(held) and foreign.is_subtype(held, BaseException):
+    if held is not None and foreign.is_class(held) and foreign.is_subtype(held, BaseException):
         return held
     return exchange.out(value)
 

@@ -15,6 +15,7 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
+from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
@@ -35,9 +36,24 @@ _REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
 _SAFE = ("text",)
 
 
+class Settings:
+    """How models are set, looked up once for all evaluations of a call. A call that was foreseen checks it again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, AsSetNow] = {}
+
+    def of(self, model: Model) -> AsSetNow:
+        """How this model is set."""
+        known = self._known.get(id(model))
+        if known is None or known.model is not model:
+            known = self._known[id(model)] = models.as_set_now(model)
+        return known
+
+
 def ask_model(
-    run: Run, model: Model, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any, context: Context
-) -> Any:
+    run: Run, model: Model, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any, context: Context,
+    settings: Settings,
+) -> Any:  # fmt: skip
     """The reply of a model, which is asked for. Raises: Barrier."""
     kwargs = {name: _class_or(held) for name, held in kwargs.items() if name not in models.NOT_ASKED}
     require_readable(model, kwargs)
@@ -50,8 +66,10 @@ def ask_model(
         more_sources = frozenset([source])
         return unknown_from(run, [value, dict(kwargs)], _holds(is_chat), is_safe=is_safe, more=more_sources)
     prompt = outcome(lambda: model._convert_input(given))
-    make = _ours if models.is_ours(model) else _foreign
-    return run.ask(make(model, prompt, more, is_async=is_async, source=source, context=context))
+    if models.is_ours(model):
+        return run.ask(_ours(model, prompt, more, source))
+    models.instrument_model(type(model))
+    return run.ask(_foreign(model, prompt, more, is_async, source, context, settings.of(model)))
 
 
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +102,7 @@ def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
             require_clean_schema(each)
 
 
-def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any, context: Context) -> Request:
+def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], source: Any) -> Request:
     is_chat = isinstance(model, BaseChatModel)
     content = models.normalized(prompt.to_messages()) if is_chat else prompt.to_string()
     try:
@@ -104,16 +122,15 @@ def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], *, is_async: bool, so
 
 
 def _foreign(
-    model: Any, prompt: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any, context: Context
+    model: Any, prompt: Any, kwargs: dict[str, Any], is_async: bool, source: Any, context: Context, now: AsSetNow
 ) -> Request:
     is_chat = isinstance(model, BaseChatModel)
-    models.instrument_model(type(model))
     content = prompt.to_messages() if is_chat else [prompt.to_string()]
     if any(_is_mark(message.id) for message in content if isinstance(message, BaseMessage)):
         if plain_class(model).__module__.split(".")[0] not in models.ASKED_WITHOUT_IDS:
             raise Barrier(f"{type_name(type(model))} is told the random id of a message")
         content = [_without_mark(message) for message in content]
-    payload = models.foreign_call(model, content, is_async, kwargs, context)
+    payload = models.foreign_call(model, content, is_async, kwargs, context, now)
 
     def value(reply: Any) -> Any:
         raw = reply.own_raw()

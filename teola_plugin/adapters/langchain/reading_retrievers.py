@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.tools import StructuredTool
+from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from teola_plugin.adapters import chroma
@@ -24,8 +26,10 @@ from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
+from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -194,10 +198,29 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way) -> Any:
 
 
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
-    """What a tool returns that only reads. Raises: Barrier."""
+    """What a tool returns that only reads, or whose function is read. Raises: Barrier."""
     from teola_plugin.adapters.langchain import tools
 
-    if not tools.is_said_to_read(tool) or isinstance(tools.read_tool(tool), str):
+    if tools.is_said_to_read(tool) and isinstance(tools.read_tool(tool), tools.EarlyTool):
+        tools.instrument_tool(type(tool))
+        return act(run, tool, "invoke", (value,), {}, way, frozenset())
+    return _use_function(run, tool, value, way)
+
+
+def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
+    """What the function behind a stock tool returns, called as the tool calls it."""
+    function = tool.coroutine if way.is_async and getattr(tool, "coroutine", None) else getattr(tool, "func", None)
+    is_call = type(value) is dict and value.get("type") == "tool_call"
+    is_simple = tool.response_format == "content" and tool.callbacks is None and not tool.return_direct
+    if type(tool) is not StructuredTool or type(function) is not types.FunctionType or is_call or not is_simple:
         raise Barrier(f"it uses the tool {tool.name!r}", "declare that it only reads: @reads(...)")
-    tools.instrument_tool(type(tool))
-    return act(run, tool, "invoke", (value,), {}, way, frozenset())
+    if not is_clean_model(tool.args_schema) or _get_runnable_config_param(function) or tool._injected_args_keys:
+        raise Barrier(f"it uses the tool {tool.name!r}, whose arguments are not plain")
+    exchange = Exchange(run)
+    given = exchange.out(value)
+    try:
+        args, named = outcome(lambda: tool._to_args_and_kwargs(given, None))
+        found = call(run, run.load(function), exchange.back(tuple(args)), exchange.back(dict(named)))
+        return found.force() if type(found) is Pending else found
+    except Exception as e:
+        raise Barrier(f"the tool {tool.name!r} raises {type_name(type(e))}") from e

@@ -35,7 +35,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import BaseTool
 
-from teola_plugin.adapters.langchain.reading_models import ask_model, source_of
+from teola_plugin.adapters.langchain.reading_models import Settings, ask_model, source_of
 from teola_plugin.adapters.langchain.reading_parts import (
     format_prompt,
     parse,
@@ -67,11 +67,12 @@ class Way:
     """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
 
     `source`: what the program called. `context`: the caller's. `is_configured`: a config may choose among
-    alternatives; `is_whole`: so it would not be seen.
+    alternatives.
     """
 
     source: Any
     context: Context
+    settings: Settings
     is_async: bool = False
     is_batch: bool = False
     is_configured: bool = True
@@ -129,8 +130,9 @@ def _model(run: Run, model: Any, value: Any, way: Way) -> Any:
     if way.is_batch and not foreign.is_kind_of(model, BaseChatModel):
         raise Barrier(f"{type_name(type(model))} is asked for several replies at once")
     return ask_model(
-        run, model, value, way.kwargs, is_async=way.is_async, source=source_of(way.source), context=way.context
-    )
+        run, model, value, way.kwargs, is_async=way.is_async, source=source_of(way.source), context=way.context,
+        settings=way.settings,
+    )  # fmt: skip
 
 
 def _no_kwargs(way: Way) -> None:

@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from langchain_core.runnables import ensure_config
+from langchain_core.runnables import Runnable, RunnablePassthrough, ensure_config
 from langgraph._internal._constants import CONF, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
+from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.constants import START
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
 from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.adapters.langchain.models import instrument_loaded
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.reading import Front, Graph, GraphReader, LangGraphAsker, Task, Way, interrupts
 from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.mentions import is_harmless, mentioned
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.reader.values import Unknown
-from teola_plugin.adapters.source import origin_of
+from teola_plugin.adapters.reader.values import Unknown, isinstance_of
+from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import Reply, current, instrument
 from teola_plugin.trace import Asides, Break, Reading, Traced
@@ -62,6 +68,8 @@ def trace(graph: Any) -> Traced:
         agents = agents_in(graph)
         breaks = [why for agent in agents.values() for why in agent.breaks]
         early = dict.fromkeys(tool for agent in agents.values() for tool in agent.shown)
+        if not (agents or prepared(graph)):
+            return Traced(PGraph((), (), ()), breaks=tuple(breaks))
         followed = Followed(graph, agents, readings_of(graph))
         return Traced(
             PGraph((), (), ()), breaks=tuple(breaks), follow=followed.follow, early=tuple(early),
@@ -132,7 +140,9 @@ class Following:
         asides.rewind()
         given = Given()
         channels = loop.channels
-        held = {key: channels[key].get() for key in self.followed.graph.builder.channels if channels[key].is_available()}
+        held = {
+            key: channels[key].get() for key in self.followed.graph.builder.channels if channels[key].is_available()
+        }
         state = given.copy(held)
         tasks = tuple(Task(task.name, given.copy(task.argument)) if task.is_sent else task for task in tasks)
         joined = {
@@ -147,7 +157,13 @@ class Following:
             interrupts(loop.interrupt_after),
         )
         self.expected = {}
-        steps = _Supersteps(GraphReader(self.followed.graph, asker.run_component, self.followed.readings), way, given, self.expected, loop.stop)
+        steps = _Supersteps(
+            GraphReader(self.followed.graph, asker.run_component, self.followed.readings),
+            way,
+            given,
+            self.expected,
+            loop.stop,
+        )
         line = _Line(asides)
         self.prediction = Prediction(asker, line, steps.state(Front(tasks, state, joined), loop.step))
         self.prediction.begin()
@@ -217,6 +233,36 @@ class _Line:
     def spent(self, seconds: float) -> None:
         """See `Line`."""
         self.asides.spent(seconds)
+
+
+def prepared(graph: Graph) -> bool:
+    """Compile the functions of a graph and instrument what they use. Returns whether anything in it may be asked."""
+    instrument_loaded()
+    may_ask = False
+    for each in (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))):
+        for function in _functions_of(each):
+            if isinstance(function, Runnable):
+                trace_runnable(function)
+                may_ask = True
+                continue
+            if plain := unwrapped(function):
+                compiled(plain)
+            for value in mentioned(function):
+                if isinstance_of(value, Runnable):
+                    trace_runnable(value)
+                may_ask |= not is_harmless(value)
+    return may_ask
+
+
+def _functions_of(graph: Any) -> Iterator[Any]:
+    """The functions of its nodes and conditional edges; a node that is no function as it is."""
+    for node in graph.nodes.values():
+        for component in (node.bound, *(getattr(w.func, "__self__", None) for w in node.writers if hasattr(w, "func"))):
+            bound = getattr(component, "path", component)
+            if type(bound) is RunnableCallable:
+                yield from (f for f in (bound.func, bound.afunc) if f is not None and type(f) is not partial)
+            elif isinstance(bound, Runnable) and not isinstance(bound, CompiledStateGraph | RunnablePassthrough):
+                yield bound
 
 
 def readings_of(graph: Graph) -> dict[str, Reading]:

@@ -20,10 +20,10 @@ from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.last_value import LastValue
 from langgraph.channels.named_barrier_value import NamedBarrierValue
+from langgraph.config import get_stream_writer
 from langgraph.constants import END, START
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
-from langgraph.config import get_stream_writer
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Overwrite, Send, interrupt
 
@@ -158,7 +158,9 @@ _quiet = Callee(lambda run, args, kwargs: None, "writer")
 class GraphReader:
     """Reads one compiled graph. `run_component` reads the runnables of LangChain's that are nodes of it."""
 
-    def __init__(self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None
+    ) -> None:
         """`readings`: by the names of nodes, where to note how far each is read."""
         self.graph = graph
         self._run_component = run_component
@@ -184,7 +186,9 @@ class GraphReader:
             ended |= run.gates
         run.gates = ended
         if blocked is not None:
-            raise Stalled from blocked if isinstance(blocked, Stalled | Undecided) else blocked
+            if isinstance(blocked, Barrier):
+                raise blocked
+            raise Stalled from blocked
         joined = {key: set(seen) for key, seen in front.joined.items()}
         found: set[str] = set()
         sends: list[Task] = []
@@ -402,8 +406,10 @@ class GraphReader:
             seen = classes.construct(run, run.load(schema), (), seen)
         elif branch.input_schema is None and type(value) is dict:
             seen = {**value, **seen}
-        chosen = self._called(run, path, seen, way) if type(path) is RunnableCallable else self._run_component(
-            run, path, seen, {}, is_async=way.is_async, source=path
+        chosen = (
+            self._called(run, path, seen, way)
+            if type(path) is RunnableCallable
+            else self._run_component(run, path, seen, {}, is_async=way.is_async, source=path)
         )
         if run.is_unknown(chosen):
             raise Stalled("where it goes is not known yet")
@@ -419,7 +425,9 @@ class GraphReader:
 
 def _overwrites(value: Any) -> bool:
     """LangGraph may take it for an `Overwrite`."""
-    return type(value) is Overwrite or (type(value) is dict and (OVERWRITE in value or {"type", "value"} <= value.keys()))
+    return type(value) is Overwrite or (
+        type(value) is dict and (OVERWRITE in value or {"type", "value"} <= value.keys())
+    )
 
 
 def _pairs(update: Any) -> Any:
@@ -459,5 +467,3 @@ def interrupts(nodes: str | Iterable[str] | None) -> Names:
 
 def _meets(names: Sequence[str], stops: frozenset[str]) -> bool:
     return bool(stops) and (stops == frozenset({"*"}) or not stops.isdisjoint(names))
-
-

@@ -1,4 +1,4 @@
-"""What the reader asks the frameworks' adapters: how their objects are used, and what a use of them asks engines for."""
+"""What the reader asks the adapters: how their frameworks' objects are used, and what a use of them asks for."""
 
 from __future__ import annotations
 

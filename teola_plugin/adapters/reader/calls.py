@@ -1,7 +1,7 @@
 """Calls: of the program's own functions, which are read, and of what natives, classes and adapters know.
 
-    call(run, callee, args, kwargs)        any value of the reader's
-    call_site(run, callee, given)          the same, for an expression: unknown where it needs what is not known
+call(run, callee, args, kwargs)        any value of the reader's
+call_site(run, callee, given)          the same, for an expression: unknown where it needs what is not known
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def code_of(
     )
 
 
-def closure(
-    code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]
-) -> FunctionValue:
+def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]) -> FunctionValue:
     """A function that is defined in the program."""
 
     def handler(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,5 +311,6 @@ def _bind(
         frame[given.kwarg.arg] = kwargs
     elif kwargs:
         raise TypeError(f"{code.name}() got an unexpected keyword argument {next(iter(kwargs))!r}")
+
 
 calling.install(call)

@@ -1,48 +1,49 @@
-"""Whether a function could ask for anything at all, by the names in its code: a hint, which allows nothing."""
+"""What a function may come to use, by the names in its code: a hint, which allows nothing."""
 
 from __future__ import annotations
 
 import builtins
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
 MOST = 200
-"""So many functions are looked at; beyond that the answer is yes."""
+"""So many functions are looked at."""
 
 
-def may_ask(callable_: Any, is_engine: Callable[[Any], bool]) -> bool:
-    """Whether something that asks an engine, or that is not known, can be reached by the names in the code.
+def mentioned(callable_: Any) -> Iterator[Any]:
+    """What the names in the code of a function stand for, and in the code of the functions among these, and so on.
 
-    `is_engine`: whether an object, or what a class makes, is asked for something.
+    A function whose code is not known, and what comes after the first `MOST` ones, is given itself.
     """
     todo, seen = [callable_], set[int]()
     while todo:
-        function = unwrapped(todo.pop())
+        each = todo.pop()
+        function = unwrapped(each)
         if function is None or len(seen) > MOST:
-            return True
+            yield each
+            continue
+        if type(each) is types.MethodType:
+            yield each.__self__
         if id(function) in seen:
             continue
         seen.add(id(function))
-        for value in (*_bound(callable_), *_mentioned(function)):
-            kind = type(value)
-            if kind is types.FunctionType:
+        for value in _mentioned(function):
+            if type(value) is types.FunctionType:
                 todo.append(value)
-            elif kind is types.ModuleType:
-                if value.__name__.split(".")[0] not in sys.stdlib_module_names:
-                    return True
-            elif is_engine(value) or not _is_harmless(value):
-                return True
-    return False
+            else:
+                yield value
 
 
-def _bound(callable_: Any) -> Iterator[Any]:
-    if type(callable_) is types.MethodType:
-        yield callable_.__self__
+def is_harmless(value: Any) -> bool:
+    """Nothing in it can be asked: it is data, or of the standard library."""
+    if type(value) is types.ModuleType:
+        return value.__name__.split(".")[0] in sys.stdlib_module_names
+    return _is_harmless(value)
 
 
 def _mentioned(function: types.FunctionType) -> Iterator[Any]:
@@ -72,12 +73,14 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFuncti
 def _is_harmless(value: Any) -> bool:
     """It is data, a class of data, or of the standard library: nothing in it can be asked."""
     kind = type(value)
-    if kind in _PLAIN or getattr(builtins, getattr(kind, "__name__", ""), None) is kind and kind is not type:
+    if kind in _PLAIN or (getattr(builtins, getattr(kind, "__name__", ""), None) is kind and kind is not type):
         if kind in (list, tuple, set, frozenset):
             return all(map(_is_harmless, value))
         return kind is not dict or all(map(_is_harmless, value.values()))
     if isinstance_of(value, type):
-        names = {name for each in type.__dict__["__mro__"].__get__(value) for name in type.__dict__["__dict__"].__get__(each)}
+        names = {
+            name for each in type.__dict__["__mro__"].__get__(value) for name in type.__dict__["__dict__"].__get__(each)
+        }
         is_data = not names.isdisjoint(_OF_DATA) or type.__dict__["__mro__"].__get__(value)[-2:-1] in _BASES
         return is_data or str(type.__dict__["__module__"].__get__(value)).split(".")[0] in sys.stdlib_module_names
     return str(getattr(kind, "__module__", "")).split(".")[0] in sys.stdlib_module_names

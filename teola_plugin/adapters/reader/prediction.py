@@ -118,7 +118,9 @@ class Prediction:
 
     def _evaluate(self) -> None:
         self.readings += 1
-        if self.readings > MAX_READINGS or not all(self._answered(*self._ended.popleft()) for _ in range(len(self._ended))):
+        if self.readings > MAX_READINGS or not all(
+            self._answered(*self._ended.popleft()) for _ in range(len(self._ended))
+        ):
             self.is_over = True
             return
         run = Run(self._asker, answers=self._answers, given=self._given)
@@ -178,7 +180,9 @@ class Prediction:
         return True
 
 
-def read_whole(asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given) -> Any:
+def read_whole(
+    asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given
+) -> Any:
     """What a program comes to, whose requests are made here; waits for their replies.
 
     Raises: LookupError if it is not read to its end, and what the program raises.

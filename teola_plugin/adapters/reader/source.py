@@ -1,7 +1,6 @@
 """The syntax tree of a code object, which is certain: compiled again, the file gives an equal code object."""
 
 from __future__ import annotations
-
 import __future__
 
 import functools

@@ -291,14 +291,11 @@ class Statements(Expressions):
             run: Run = frame[RUN]
             value = subject(frame)
             try:
-                for pattern, guard, body in cases:
-                    if pattern(frame, value) and (guard is None or operators.truth(run, guard(frame))):
-                        break
-                else:
-                    return None
+                held = (b for p, guard, b in cases if p(frame, value) and _holds(run, frame, guard))
+                body = next(held, None)
             except Undecided as e:
                 raise Stalled from e
-            return body(frame)
+            return None if body is None else body(frame)
 
         return match_
 
@@ -506,6 +503,10 @@ def _either(beginning: Beginning, first: Block, handle: Callable[[Frame, Any], E
     return lambda frame: frame[RUN].fork(frame, first, second)  # type: ignore[no-any-return]
 
 
+def _holds(run: Run, frame: Frame, guard: Evaluate | None) -> bool:
+    return guard is None or operators.truth(run, guard(frame))
+
+
 def _first(path: str) -> str:
     return path.split(".")[0]
 
@@ -516,4 +517,3 @@ def _module(name: str) -> types.ModuleType:
     if type(module) is not types.ModuleType:
         raise Barrier(f"it imports {name}, which is not loaded")
     return module
-
