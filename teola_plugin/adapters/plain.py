@@ -14,12 +14,21 @@ import fractions
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import is_kind_of, is_library_class, module_of, mro_of, namespace_of
+from teola_plugin.adapters.reader.foreign import (
+    BUILTINS,
+    is_kind_of,
+    is_library_class,
+    is_of_library,
+    module_of,
+    mro_of,
+    namespace_of,
+)
 from teola_plugin.adapters.reader.records import fields_of, model_slot
 from teola_plugin.adapters.reader.values import Barrier as UnreadableClass
 from teola_plugin.engines import Completion
@@ -41,6 +50,9 @@ _FRAMEWORKS = (
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema",
 )  # fmt: skip
 """Modules whose classes only hold what they are given."""
+
+_OF_TUPLES = frozenset(["_make"])
+"""What `namedtuple` writes into a class."""
 
 _NUMPY = frozenset([np.ndarray, *np.sctypeDict.values()])
 
@@ -76,7 +88,8 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
         facts = facts_of(kind)
         if facts.kind == "enum":
             return None if facts.user_names else [value._value_]
-        fields = fields_of(value) if facts.kind in ("record", "tuple") and not facts.user_names else None
+        is_data = facts.kind in ("record", "tuple") and facts.user_names <= _OF_TUPLES
+        fields = fields_of(value) if is_data else None
         private = model_slot(value, "__pydantic_private__") if facts.is_model else None
     except UnreadableClass:
         return None
@@ -87,8 +100,9 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
 
 def _of_class(cls: type, fields: tuple[str, ...]) -> list[Any]:
     """What objects find in their class: a template may call it."""
-    own = [namespace_of(each) for each in mro_of(cls) if each is not object and not is_library_class(each)]
-    return [value for held in own for name, value in held.items() if name[0] != "_" and name not in fields]
+    own = [namespace_of(each) for each in mro_of(cls) if id(each) not in BUILTINS and not is_library_class(each)]
+    held = [value for names in own for name, value in names.items() if name[:1] != "_" and name not in fields]
+    return [value for value in held if type(value) is not FunctionType or not is_of_library(value)]
 
 
 def _is_atom(kind: type) -> bool:
