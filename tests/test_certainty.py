@@ -521,6 +521,16 @@ def test_of_an_input_that_asks_for_something_else_nothing_is_known() -> None:
     assert bindings.bind("text") == {}
 
 
+def test_what_is_bound_of_an_input_is_a_copy_and_plain_data() -> None:
+    bindings = Bindings(lambda name: name, lambda name: None)
+    for key in ("rows", "client"):
+        bindings.key(key)
+    given = {"rows": [["a"]], "client": object()}
+    bound = bindings.bind(given)
+    given["rows"][0].append("b")  # type: ignore[index]
+    assert bound == {"rows": [["a"]]}
+
+
 def test_branches_have_no_gates_of_one_another_and_what_follows_has_all() -> None:
     draft, hosted = Draft(), EngineSpec("python", object(), provider="service")
     asked = draft.bindings.whole()

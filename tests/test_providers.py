@@ -22,7 +22,7 @@ from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, 
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.python import MAX_ITEMS
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.outside import provider_of
+from teola_plugin.runtime.outside import OURS, Outside, provider_of
 from teola_plugin.runtime.session import Session
 from teola_plugin.runtime.slots import Slots
 from teola_plugin.seams import Reply, active, ashare, share
@@ -378,6 +378,30 @@ def test_a_function_that_runs_ahead_ends_where_it_may_not_ask(host: LocalHost) -
         assert asked.guess(model.spec, "decoding", [model.payload(1)], {}, Urgency()) is None
         asked.close()
     assert model.begun == [0]
+
+
+def end_ahead(call: Outside, at: Provider, error: BaseException) -> None:
+    reply = Reply()
+    call.ask(at, reply, is_own=False)
+    reply.put(Failed(error))
+
+
+def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
+    there, elsewhere = Provider(), Provider()
+    call, other = (Outside(lambda reply: True) for _ in range(2))
+    end_ahead(call, there, of_status(400))
+    assert not call.may_ask(there)
+    assert call.may_ask(elsewhere)
+    assert other.may_ask(there)
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
+    there, call = Provider(), Outside(lambda reply: True)
+    for _ in range(FEW):
+        end_ahead(call, there, ours("of ours"))
+    assert call.may_ask(there)
+    assert there.may_ask(0.0)
 
 
 def test_an_answer_of_the_framework_s_own_request_closes_the_breaker(host: LocalHost) -> None:
