@@ -40,9 +40,13 @@ from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Prompt, Record
+from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.plain import on_own_copies
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Graph
+from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.models.llamaindex import EngineLLM
+from teola_plugin.runtime.engines.openai import OpenAIEngine
 from tests.langchain_world import Engines, ask
 from tests.llamaindex_world import Engines as LlamaIndexEngines
 from tests.llamaindex_world import index_of
@@ -286,9 +290,6 @@ def test_explain_names_the_gates() -> None:
 
 
 def test_a_remote_engine_of_ours_is_outside_too() -> None:
-    from teola_plugin.models.langchain import EngineChatModel
-    from teola_plugin.runtime.engines.openai import OpenAIEngine
-
     engine = OpenAIEngine("m", base_url="http://127.0.0.1:1/v1", prefix="off")
     assert "gated(ok)" in explain(optimize(guarded(EngineChatModel(engine=engine, max_tokens=4))))
 
@@ -395,6 +396,15 @@ def test_no_further_prompt_of_a_reranker_whose_reply_cannot_be_parsed() -> None:
         return _engine(llm, node_postprocessors=[LLMRerank(llm=llm, choice_batch_size=1, top_n=1)])
 
     _same_prompts(build, {"relevance": "Doc: none, Relevance: much"})
+
+
+def test_models_whose_requests_leave_this_process() -> None:
+    own, service = LlamaIndexEngines(), OpenAIEngine("m", base_url="http://127.0.0.1:1/v1", prefix="off")
+    index = index_of(own, ["passage"])
+    elsewhere = EngineLLM(engine=service, max_tokens=4)
+    assert not asks_outside(index.as_query_engine(llm=own.model))
+    assert asks_outside(index.as_query_engine(llm=elsewhere))
+    assert asks_outside(index.as_query_engine(llm=hosted_llm(_Raw({}))))
 
 
 def _engine(llm: Any, **kwargs: Any) -> Any:

@@ -404,6 +404,15 @@ def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> 
     assert there.may_ask(0.0)
 
 
+def test_what_the_framework_s_run_waits_for_is_noted() -> None:
+    call, reply = Outside(lambda reply: True), Reply()
+    call.ask(Provider(), reply, is_own=False)
+    assert reply.provider_call
+    assert not reply.provider_call.is_taken
+    call.take(reply)
+    assert reply.provider_call.is_taken
+
+
 def test_an_answer_of_the_framework_s_own_request_closes_the_breaker(host: LocalHost) -> None:
     model = Model()
     there = providers.provider("there")
