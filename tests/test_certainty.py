@@ -452,6 +452,7 @@ def test_a_run_of_a_component_inside_another_one_tells_nothing() -> None:
 
         def noted(x: dict[str, str]) -> str:
             log.append(x["q"])
+            time.sleep(0.05)  # by then a request about what it was told first would be out
             return x["q"] + "!"
 
         inner = RunnableLambda(noted)
