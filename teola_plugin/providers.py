@@ -182,9 +182,11 @@ class ProviderCall:
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""
+        if isinstance(error, Withheld):  # decided before the framework's run came, if only a moment before
+            return False
         if may_come_of_company(error):  # or of its time: the framework would have asked later
             return self.was_taken and not self.company
-        is_ours = isinstance(error, TeolaError | asyncio.CancelledError | Withheld)
+        is_ours = isinstance(error, TeolaError | asyncio.CancelledError)
         return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 
     def wait_for_company(self) -> None:

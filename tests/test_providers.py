@@ -246,6 +246,15 @@ def chat(url: str, **more: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", api_key="none", base_url=url, **more)  # type: ignore[arg-type,call-arg]
 
 
+def test_what_was_withheld_is_asked_again_by_who_came_a_moment_later() -> None:
+    call = ProviderCall(Provider(), is_own=False)
+    with call.under_way():
+        with pytest.raises(Withheld) as raised:
+            retry_after(of_status(429))
+        call.is_taken = True
+    assert not call.stands(raised.value)
+
+
 def test_clients_of_one_server_are_one_provider() -> None:
     server = [
         chat("http://host:8000/v1"), chat("http://HOST:8000/other", temperature=1.0),
