@@ -12,7 +12,8 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.globals import set_llm_cache
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import ChatMessage as RoleMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
@@ -25,6 +26,7 @@ from teola_plugin.engines import Completion, Failed
 from teola_plugin.errors import EngineError
 from teola_plugin.models import langchain as lc
 from teola_plugin.models import llamaindex as li
+from teola_plugin.models.langchain_messages import for_template
 from teola_plugin.runtime.engines.vllm import VllmEngine
 from teola_plugin.seams import active
 from teola_plugin.value_keys import value_key
@@ -90,6 +92,46 @@ def test_a_langchain_stream_has_one_chunk_per_token() -> None:
     assert [c.content for c in chunks] == [*PIECES, ""]
     assert [c.chunk_position for c in chunks] == [None] * 4 + ["last"]
     assert list(lc.EngineLLM(engine=llm()).stream("Why?")) == [*PIECES, ""]
+
+
+@pytest.mark.parametrize(("kind", "given"), [(lc.EngineChatModel, MESSAGES), (lc.EngineLLM, "Why?")])
+def test_a_run_manager_hears_each_token_of_a_langchain_stream(kind: Any, given: Any) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class Manager:
+        def on_llm_new_token(self, token: str, *, chunk: Any) -> None:
+            heard.append((token, chunk))
+
+    class AsyncManager:
+        async def on_llm_new_token(self, token: str, *, chunk: Any) -> None:
+            heard.append((token, chunk))
+
+    async def read() -> list[Any]:
+        return [chunk async for chunk in kind(engine=llm())._astream(given, run_manager=AsyncManager())]
+
+    chunks = list(kind(engine=llm())._stream(given, run_manager=Manager()))
+    assert heard == list(zip(PIECES, chunks, strict=False))
+    heard.clear()
+    chunks = asyncio.run(read())
+    assert heard == list(zip(PIECES, chunks, strict=False))
+
+
+def test_langchain_messages_as_chat_templates_take_them() -> None:
+    calls: Any = [{"name": "find", "args": {"x": 1}, "id": "call_7"}]
+    given = [
+        RoleMessage(role="critic", content="No."),
+        AIMessage("", tool_calls=calls),
+        ToolMessage("12", tool_call_id="call_7", name="find"),
+    ]
+    assert [for_template(message) for message in given] == [
+        {"role": "critic", "content": "No."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "id": "call_7", "function": {"name": "find", "arguments": {"x": 1}}}],
+        },
+        {"role": "tool", "content": "12", "tool_call_id": "call_7", "name": "find"},
+    ]
 
 
 def test_a_langchain_llm_says_the_same_in_every_form() -> None:

@@ -1,9 +1,8 @@
-"""An engine's actor, the line to it and the list of engines, with doubles in the place of Ray and of other processes."""
+"""An engine's actor, the line to it and the list of engines, with doubles for Ray and for other processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +44,7 @@ class Children:
 
 
 @pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     made = Children()
 
     class Line(RayLine):
@@ -72,7 +71,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
 
     monkeypatch.setattr(ray_actor, "RayLine", Line)
     monkeypatch.setattr(ray_actor, "RemoteEngine", Child)
-    yield made
+    return made
 
 
 def actor_of(instances: int) -> EngineActor:
@@ -220,7 +219,7 @@ async def test_a_process_that_is_to_start_anew_is_not_ended_for_good(monkeypatch
 
 async def test_what_does_not_fit_into_the_cluster_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = Ray()
-    with pytest.raises(EngineError, match="5 instances of .* do not fit"):
+    with pytest.raises(EngineError, match=r"5 instances of .* do not fit"):
         await line_to(ray, monkeypatch, replace(CONFIG, instances=5)).hello()
     assert ray.actors == {}
 
@@ -231,7 +230,7 @@ async def test_what_does_not_fit_into_the_cluster_is_not_made(monkeypatch: pytes
 @pytest.mark.parametrize("differs", [{"version": "0"}, {"protocol": PROTOCOL + 1}, {"model": "other"}])
 def test_an_engine_that_is_another_is_refused(differs: dict[str, Any]) -> None:
     ray_engines._check(greeting(), CONFIG)
-    with pytest.raises(EngineError, match="engine 'e' (runs|exists)"):
+    with pytest.raises(EngineError, match=r"engine 'e' (runs|exists)"):
         ray_engines._check(greeting(**differs), CONFIG)
 
 

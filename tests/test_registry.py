@@ -49,6 +49,14 @@ def simulated(**more: Any) -> EngineConfig:
 # --- fields -------------------------------------------------------------------------------------------------
 
 
+def test_a_declaration_stays_as_it_was_made() -> None:
+    given: dict[str, Any] = {"config": {"sleep": False}, "resources": {"far": 1.0}}
+    config = simulated(**given)
+    given["config"]["sleep"] = True
+    given["resources"].clear()
+    assert (config.config, config.resources) == ({"sleep": False}, {"far": 1.0})
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -57,6 +65,7 @@ def simulated(**more: Any) -> EngineConfig:
         ({"config": {"sleep": print}}, "config: .* JSON"),
         ({"config": {1: "a"}}, "config: .* JSON"),
         ({"config": {"nan": float("nan")}}, "config: .* JSON"),
+        ({"config": {"infinity": float("inf")}}, "config: .* JSON"),
         ({"num_cpus": -1}, "num_cpus: expected a number >= 0, got -1"),
         ({"num_gpus": "1"}, "num_gpus: expected a number >= 0, got '1'"),
         ({"num_gpus": True}, "num_gpus"),
