@@ -339,6 +339,8 @@ def test_langchain_embeddings() -> None:
     assert model.embed_documents([]) == []
     assert len(engine.batches[0].items) == 2
     assert model.request_for("a") == ("a", {})
+    lc.EngineEmbeddings(engine, normalize=True).embed_query("abc")
+    assert engine.batches[-1].settings == {"normalize": True}
 
 
 def test_a_langchain_reranker_keeps_the_best() -> None:
@@ -386,6 +388,8 @@ def test_a_llamaindex_llm_says_the_same_in_every_form(call: str) -> None:
     for form, said in completion_forms(model, call, messages if call == "chat" else "Why?").items():
         if isinstance(said, list):
             assert [r.delta for r in said] == [*PIECES, ""], form
+            told = [r.message.content if call == "chat" else r.text for r in said]
+            assert told[:2] == ["because ", "because it "], form
             said = said[-1]
         text = said.message.content if call == "chat" else said.text
         assert text == "because it is so", form
@@ -417,6 +421,11 @@ def test_llamaindex_settings_come_from_the_model_and_the_call() -> None:
     assert own.request_for([ChatMessage("a"), ChatMessage("b")])[0] == "a; b"
 
 
+def test_llamaindex_sizes_its_prompts_by_the_model() -> None:
+    known = li.EngineLLM(engine=llm(), context_window=100, max_tokens=7).metadata
+    assert (known.context_window, known.num_output, known.model_name) == (100, 7, "llm")
+
+
 def test_llamaindex_embedding() -> None:
     engine = FakeEngine(lambda text: np.full(2, len(text), np.float32), name="embedder", max_items=64)
     model = li.EngineEmbedding(engine=engine, embed_batch_size=20)
@@ -441,6 +450,8 @@ def test_a_llamaindex_reranker_keeps_the_best() -> None:
     other = asyncio.run(model.apostprocess_nodes(nodes(), QueryBundle("q")))
     assert [(n.node_id, n.score) for n in other] == [("2", 2.0), ("5", 2.0)]
     assert model.request_for("q", nodes()[0]) == (engine.seen[0], {})
+    described = TextNode(text="a", metadata={"title": "T", "page": 1}, excluded_embed_metadata_keys=["page"])
+    assert model.request_for("q", NodeWithScore(node=described))[0] == ("q", "title: T\n\na")
     with pytest.raises(ValueError, match="query"):
         model.postprocess_nodes(nodes())
 

@@ -28,8 +28,8 @@ OPTIONS = (
 )  # fmt: skip
 
 FEWER = {
-    "TEOLA_TEST_AGENTS": "30", "TEOLA_TEST_CHAINS": "40", "TEOLA_TEST_GRAPHS": "40", "TEOLA_TEST_GUESSES": "30",
-    "TEOLA_TEST_HISTORIES": "30", "TEOLA_TEST_TEMPLATES": "30",
+    "TEOLA_TEST_AGENTS": "20", "TEOLA_TEST_CHAINS": "25", "TEOLA_TEST_GRAPHS": "25", "TEOLA_TEST_GUESSES": "20",
+    "TEOLA_TEST_HISTORIES": "20", "TEOLA_TEST_TEMPLATES": "20",
 }  # fmt: skip
 """Random cases for one fault, unless the environment says otherwise: what survives these mostly survives them all."""
 
