@@ -17,6 +17,8 @@ from langchain_core.messages import ChatMessage as RoleMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.callbacks.schema import EventPayload
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
@@ -185,6 +187,8 @@ def test_two_langchain_models_share_no_entry_of_a_response_cache(kind: Any) -> N
         chains = [kind(engine=with_model(model)) | StrOutputParser() for model in ("a", "b", "a")]
         assert [chain.invoke("Why?") for chain in chains] == ["a says", "b says", "a says"]
         assert chains[2].first.engine.seen == []
+        first, second = (kind(engine=llm(), temperature=t) for t in (0.0, 1.0))
+        assert [m.invoke("Who?") and len(m.engine.seen) for m in (first, second, first)] == [1, 1, 1]
     finally:
         set_llm_cache(None)
     engines = [VllmEngine(f"/models/{model}") for model in "ab"]
@@ -447,6 +451,10 @@ def test_a_llamaindex_reranker_keeps_the_best() -> None:
     best = model.postprocess_nodes(nodes(), query_str="q")
     assert [(n.node_id, n.score) for n in best] == [("2", 2.0), ("5", 2.0)]
     assert best[0].node.metadata["retrieval_score"] == pytest.approx(0.2)
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    heard = li.EngineRerank(engine=engine, callback_manager=CallbackManager([debug]))
+    best = heard.postprocess_nodes(nodes(), query_str="q")
+    assert debug.get_event_pairs(CBEventType.RERANKING)[0][1].payload == {EventPayload.NODES: best}
     other = asyncio.run(model.apostprocess_nodes(nodes(), QueryBundle("q")))
     assert [(n.node_id, n.score) for n in other] == [("2", 2.0), ("5", 2.0)]
     assert model.request_for("q", nodes()[0]) == (engine.seen[0], {})
