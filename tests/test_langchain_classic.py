@@ -76,6 +76,14 @@ def queries_merged(e: Engines) -> Runnable[Any, Any]:
     return MultiQueryRetriever(retriever=merged(e), llm_chain=expand, verbose=False) | format_docs
 
 
+def queries_and_question(e: Engines) -> Runnable[Any, Any]:
+    """They find the same documents, and the question itself is searched last."""
+    expand = PromptTemplate.from_template("Rewrite in lines: {question}") | e.completion | LineListOutputParser()
+    search = e.store().as_retriever(search_kwargs={"k": 3})
+    queries = MultiQueryRetriever(retriever=search, llm_chain=expand, include_original=True, verbose=False)
+    return queries | format_docs | ask("Read {text}") | e.chat
+
+
 def history_aware(e: Engines) -> Runnable[Any, Any]:
     prompt = ChatPromptTemplate.from_messages(
         [("system", "Rephrase."), MessagesPlaceholder("chat_history"), ("human", "{input}")]
@@ -287,6 +295,7 @@ ASKED = {"input_documents": DOCS, "question": QUESTION}
 CASES: dict[str, tuple[Callable[[Engines], Runnable[Any, Any]], Any]] = {
     "merger": (merger, QUESTION),
     "queries_merged": (queries_merged, QUESTION),
+    "queries_and_question": (queries_and_question, QUESTION),
     "history_aware": (history_aware, {"input": QUESTION, "chat_history": TURNS}),
     "history_aware_first": (history_aware, {"input": QUESTION}),
     "conversation": (conversation, {"input": QUESTION, "chat_history": TURNS}),

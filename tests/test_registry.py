@@ -22,6 +22,7 @@ from teola_plugin.registry import (
     POLICIES,
     EngineConfig,
     load_engines,
+    object_named,
     register,
     registered,
     unregister,
@@ -279,6 +280,13 @@ def test_an_engine_of_the_users_own() -> None:
 def test_what_is_wrong_with_an_own_engine(executable: str, config: dict[str, Any], said: str) -> None:
     with pytest.raises(EngineError, match=f"engine 'own': .*{said}"):
         build(EngineConfig("own", "custom", executable=executable, config=config))
+
+
+def test_a_module_that_lacks_another_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_of_mine.py").write_text("import nothing_of_the_kind")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
+        object_named("module_of_mine:make")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "embedding", "reranking", "chroma"])
