@@ -48,6 +48,7 @@ class World(FakeEngine):
         self.calls = [write_tool_calls([{"name": name, "arguments": arguments}]) for name, arguments in calls]
         self.go_on = threading.Event()
         self.waits = waits
+        self.lingers_s = 0.0
         self.is_writing = False
         self.asked: list[Any] = []
         self.early: list[Any] = []
@@ -77,6 +78,7 @@ class World(FakeEngine):
         deadline = time.monotonic() + WAIT_S
         while self.waits and not self.go_on.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+        await asyncio.sleep(self.lingers_s)
         self.is_writing = False
         emit(position, Done(Completion("".join(self.calls), pieces=self.calls)))
 
@@ -294,6 +296,7 @@ def not_early(world: World, agent: Any, **options: Any) -> Any:
     expected = invoke(agent)
     world.asked.clear()
     fast = optimize(agent)
+    world.lingers_s = 0.1  # time enough to start early
     assert invoke(fast) == expected
     assert world.early == []
     return fast
