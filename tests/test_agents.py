@@ -359,11 +359,21 @@ def test_whoever_may_object_is_asked_first(made: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"interrupt_before": ["tools"]}, {"interrupt_before": "*"}, {"config": {"max_concurrency": 1}}],
+    [
+        {"interrupt_before": ["tools"]},
+        {"interrupt_before": "*"},
+        {"interrupt_after": "*"},
+        {"config": {"max_concurrency": 1}},
+    ],
 )
 def test_a_call_that_stops_at_the_tools_or_limits_them(options: dict[str, Any]) -> None:
     world = World(*TWO)
     not_early(world, create_agent(world.model, [world.reading()]), **options)
+
+
+def test_an_agent_whose_own_config_limits_the_tools() -> None:
+    world = World(*TWO)
+    not_early(world, create_agent(world.model, [world.reading()]).with_config(max_concurrency=1))
 
 
 @pytest.mark.parametrize("who", ["model", "sibling"])
