@@ -12,8 +12,8 @@ A loopback server stands for the hosted service. It answers after `LATENCY_S`, o
     start               all fail for the first second, and none from then on
     none                nothing fails: what the care for outages costs
 
-The clients are `ChatOpenAI` with its default of two retries, or none where it says so, and `OpenAILike` with one. The
-pauses of the SDK, and those of LangGraph's retries, are a tenth of their defaults, so that the table takes minutes. Each
+The clients are `ChatOpenAI` with two retries, its default, or none where it says so, and `OpenAILike` with one. The
+pauses of the SDK, and those of LangGraph's retries, are a tenth of their defaults: the table takes minutes. Each
 cell is a run of `--queries` calls one after the other, of the original and the optimized pipeline by turns. Each has a
 service of its own, of which nothing is known when the first call begins. `hits` are what ran ahead and was used.
 """
