@@ -318,6 +318,16 @@ def test_what_is_not_asked_ahead_is_asked_by_the_framework_and_shared() -> None:
     assert (len(left), wasted, shared) == (1, 0, 1)
 
 
+def test_what_was_left_may_be_asked_after_all_until_the_framework_comes_there() -> None:
+    slots = Slots()
+    first, second, third = (slots.ahead(key, asks=False).reply for key in "abc")
+    assert slots.retire("a").outcome == "miss"
+    assert slots.give_up(third)
+    assert [slots.ask_after_all(reply) for reply in (first, second, third)] == [False, True, False]
+    assert not slots.ask_after_all(second)
+    assert slots.retire("b") == (second, "hit", None, None)
+
+
 def test_what_is_there_is_used_even_if_nothing_may_be_asked() -> None:
     slots = Slots()
     mine = slots.retire("k").reply
