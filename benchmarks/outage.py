@@ -12,10 +12,10 @@ A loopback server stands for the hosted service. It answers after `LATENCY_S`, o
     start               all fail for the first second, and none from then on
     none                nothing fails: what the care for outages costs
 
-The clients are `ChatOpenAI` with its default of two retries and `OpenAILike` with one. The pauses of the SDK, and those
-of LangGraph's retries, are a tenth of their defaults, so that the table takes minutes. Each cell is a run of
-`--queries` calls one after the other, of the original and the optimized pipeline by turns. Each has a service of its
-own, of which nothing is known when the first call begins. `hits` are what ran ahead and was used.
+The clients are `ChatOpenAI` with two retries, its default, or none where it says so, and `OpenAILike` with one. The
+pauses of the SDK, and those of LangGraph's retries, are a tenth of their defaults: the table takes minutes. Each
+cell is a run of `--queries` calls one after the other, of the original and the optimized pipeline by turns. Each has a
+service of its own, of which nothing is known when the first call begins. `hits` are what ran ahead and was used.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +55,7 @@ LATENCY_S = 0.05
 FAILURE_S = 0.01
 OUTAGES = ("500", "429", "503", "drop", "third", "start", "none")
 QUESTION = {"q": "why"}
+AT_ONCE = 12
 
 
 @dataclass
@@ -210,8 +212,8 @@ def outcome(shape: Shape, pipeline: Any, form: str, runner: asyncio.Runner) -> s
         return type(e).__name__
 
 
-def ask(url: str, text: str) -> Runnable[Any, str]:
-    model = ChatOpenAI(model="m", api_key="none", base_url=url)  # type: ignore[arg-type,call-arg]
+def ask(url: str, text: str, retries: int = 2) -> Runnable[Any, str]:
+    model = ChatOpenAI(model="m", api_key="none", base_url=url, max_retries=retries)  # type: ignore[arg-type,call-arg]
     return ChatPromptTemplate.from_template(text) | model | StrOutputParser()
 
 
@@ -219,11 +221,27 @@ def parallel(url: str) -> Any:
     return RunnableParallel({f"k{n}": ask(url, f"{n}: {{q}}") for n in range(5)})
 
 
-def assigns(url: str) -> Any:
+def assigns(url: str, retries: int = 2) -> Any:
     chain: Runnable[Any, Any] = RunnablePassthrough()
     for n in range(3):
-        chain = chain | RunnablePassthrough.assign(**{f"k{n}": ask(url, f"{n}: {{q}}")})
+        chain = chain | RunnablePassthrough.assign(**{f"k{n}": ask(url, f"{n}: {{q}}", retries)})
     return chain
+
+
+def at_once(pipeline: Any) -> Any:
+    """What `AT_ONCE` queries come to that begin together. Raises: the error of the first one."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = [pool.submit(pipeline.invoke, QUESTION) for _ in range(AT_ONCE)]
+    return [each.result() for each in asked]
+
+
+async def gathered(pipeline: Any) -> Any:
+    """`at_once` for coroutines."""
+    answers = await asyncio.gather(*(pipeline.ainvoke(QUESTION) for _ in range(AT_ONCE)), return_exceptions=True)
+    for error in answers:
+        if isinstance(error, BaseException):
+            raise error
+    return answers
 
 
 def mapped(url: str) -> Any:
@@ -263,6 +281,10 @@ def accumulate(url: str) -> Any:
 SHAPES = [
     Shape("parallel of 5", parallel, lambda p: p.invoke(QUESTION), lambda p: p.ainvoke(QUESTION)),
     Shape("assigns in turn", assigns, lambda p: p.invoke(QUESTION), lambda p: p.ainvoke(QUESTION)),
+    Shape(
+        "assigns, no retries", lambda url: assigns(url, 0), lambda p: p.invoke(QUESTION), lambda p: p.ainvoke(QUESTION)
+    ),
+    Shape("12 of these at once", lambda url: assigns(url, 0), at_once, gathered),
     Shape(
         "batch of 4 assigns", assigns, lambda p: p.batch([QUESTION] * 4, {"max_concurrency": 4}),
         lambda p: p.abatch([QUESTION] * 4, {"max_concurrency": 4}),

@@ -6,8 +6,11 @@ says (`EngineSpec.provider`). Engines that run in this process have none.
 **Breaker.** One failure that speaks of an outage, or a few others in a row, end asking ahead at a provider for all
 queries: for a while that doubles, and until a request of the framework's own has succeeded. So the probe of an open
 breaker is a request that the original makes as well, and costs nothing. Without a single failure for `ENOUGH` requests
-it closes sooner: a busy service that fails now and then is not left for long.
+it closes sooner: a busy service that fails now and then is not left for long. A provider that has not answered yet may
+be down, so its breaker begins half open.
 
+    a new provider --------------------------.
+                                             v
     closed --failure--> open --pause over--> half open --success of the framework's own request--> closed
                          ^------- failure ------'
 
@@ -72,14 +75,14 @@ class Breaker:
     successes: int = 0
     """In a row, since the last failure."""
 
-    is_open: bool = False
+    is_open: bool = True
     until_s: float = 0.0
     pause_s: float = FIRST_PAUSE_S
     """How long it will be open next."""
 
     def may_ask(self, now_s: float) -> bool:
         """Whether requests may run ahead."""
-        return not self.is_open or self.successes >= ENOUGH or (self.successes > 0 and now_s >= self.until_s)
+        return not self.is_open or (self.successes > 0 and now_s >= self.until_s)
 
     def succeeded(self) -> None:
         """A request came back with an answer."""
@@ -169,7 +172,7 @@ class ProviderCall:
     def under_way(self) -> Iterator[None]:
         """The request is made inside. Raises: Withheld if it would run ahead and may not any more."""
         if not (self.is_taken or self.provider.may_ask(time.monotonic())):
-            raise Withheld("a request that runs ahead is not begun after another one has failed")
+            raise Withheld("a request that runs ahead is not begun: its provider has failed, or not answered yet")
         self.provider.begin(self)
         try:
             with running_as(self):
@@ -182,9 +185,11 @@ class ProviderCall:
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""
+        if isinstance(error, Withheld):  # decided before the framework's run came, if only a moment before
+            return False
         if may_come_of_company(error):  # or of its time: the framework would have asked later
             return self.was_taken and not self.company
-        is_ours = isinstance(error, TeolaError | asyncio.CancelledError | Withheld)
+        is_ours = isinstance(error, TeolaError | asyncio.CancelledError)
         return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 
     def wait_for_company(self) -> None:

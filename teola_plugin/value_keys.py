@@ -10,9 +10,9 @@ stands for is done on a `snapshot` of the object, so that both say the same.
 
 A key holds the exact type of each part, floats by their bits, arrays by type, shape and bytes, mappings and sets in
 their order, objects of pydantic and dataclasses by class and all they hold, classes and functions as the objects that
-they are, kept alive. All other objects are not comparable, nor is what nests too deeply or is too large: their key is
-an `Incomparable`, equal to no other key. A key that is finer than it must be costs time, one that is coarser gives a
-wrong answer.
+they are, kept alive. All other objects are not comparable, nor are sets whose copies are read in another order, nor is
+what nests too deeply or is too large: their key is an `Incomparable`, equal to no other key. A key that is finer than
+it must be costs time, one that is coarser gives a wrong answer.
 """
 
 from __future__ import annotations
@@ -206,6 +206,22 @@ def _sequence(value: Any, teller: _Teller) -> Any:
     return (type(value), *teller.all(value, len(value)))
 
 
+def _set(value: Any, teller: _Teller) -> Any:
+    return (type(value), *teller.all(_in_order(type(value), value), len(value)))
+
+
+def _in_order(kind: type[set[Any]] | type[frozenset[Any]], items: Any) -> list[Any]:
+    """What a set holds, if its copies hold that in the same order. Raises: _Untold.
+
+    They may not where hashes meet, or are those of the objects: the order is then that in which the items came.
+    """
+    held = list(kind.__iter__(items))
+    copies = copy.deepcopy(held)
+    if list(map(hash, held)) != list(map(hash, copies)) or list(map(id, kind(copies))) != list(map(id, copies)):
+        raise _Untold
+    return held
+
+
 def _dict(value: Any, teller: _Teller) -> Any:
     return type(value), teller.items(value)
 
@@ -244,8 +260,8 @@ _TELLINGS: dict[type, Telling] = {
     bytearray: _bytearray,
     list: _sequence,
     tuple: _sequence,
-    set: _sequence,
-    frozenset: _sequence,
+    set: _set,
+    frozenset: _set,
     dict: _dict,
     OrderedDict: _dict,
     defaultdict: _defaultdict,
@@ -304,8 +320,8 @@ _READ: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: bytes(memoryview(value)),
     list: lambda value: list(list.__iter__(value)),
     tuple: lambda value: tuple(tuple.__iter__(value)),
-    set: lambda value: tuple(set.__iter__(value)),
-    frozenset: lambda value: tuple(frozenset.__iter__(value)),
+    set: lambda value: tuple(_in_order(set, value)),
+    frozenset: lambda value: tuple(_in_order(frozenset, value)),
     dict: lambda value: dict(dict.items(value)),
     OrderedDict: lambda value: dict(OrderedDict.items(value)),
 }

@@ -23,6 +23,7 @@ RLock = threading.RLock
 STDERR = pytest.StashKey[int]()
 HUNG_S = 240
 GARBAGE_OBJECTS = 200_000
+COLD_PROVIDER = providers.Provider
 SHOWN_CALLS = 8
 ROOT = Path(__file__).parents[1] / "t"  # tests/ and teola_plugin/, not .venv/
 os.environ.setdefault("ANONYMIZED_TELEMETRY", "False")  # chromadb refuses a second client with other settings
@@ -124,9 +125,18 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _no_provider_has_failed() -> None:
-    """What an earlier test did to the services it made up says nothing."""
+def _providers_have_answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each provider has answered before and none has failed; in a test marked `cold`, none was asked before."""
     providers.forget()
+    if request.node.get_closest_marker("cold") is None:
+        monkeypatch.setattr(providers, "Provider", answered_provider)
+
+
+def answered_provider() -> providers.Provider:
+    """A provider that may be asked ahead."""
+    provider = COLD_PROVIDER()
+    provider.heard(None, 0.0)
+    return provider
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware, after_model, wrap_tool_call
+from langchain.agents.middleware import HumanInTheLoopMiddleware, after_model, wrap_model_call, wrap_tool_call
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import BaseTool, create_retriever_tool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
 from pydantic import PrivateAttr
 
@@ -48,6 +48,7 @@ class World(FakeEngine):
         self.calls = [write_tool_calls([{"name": name, "arguments": arguments}]) for name, arguments in calls]
         self.go_on = threading.Event()
         self.waits = waits
+        self.lingers_s = 0.0
         self.is_writing = False
         self.asked: list[Any] = []
         self.early: list[Any] = []
@@ -77,6 +78,7 @@ class World(FakeEngine):
         deadline = time.monotonic() + WAIT_S
         while self.waits and not self.go_on.is_set() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+        await asyncio.sleep(self.lingers_s)
         self.is_writing = False
         emit(position, Done(Completion("".join(self.calls), pieces=self.calls)))
 
@@ -294,6 +296,7 @@ def not_early(world: World, agent: Any, **options: Any) -> Any:
     expected = invoke(agent)
     world.asked.clear()
     fast = optimize(agent)
+    world.lingers_s = 0.1  # time enough to start early
     assert invoke(fast) == expected
     assert world.early == []
     return fast
@@ -338,11 +341,17 @@ def _wrapped(request: Any, handler: Any) -> Any:
     return handler(request)
 
 
+@wrap_model_call
+def _around(request: Any, handler: Any) -> Any:
+    return handler(request)
+
+
 @pytest.mark.parametrize(
     "made",
     [
         {"middleware": [_look]},
         {"middleware": [_wrapped]},
+        {"middleware": [_around]},
         {"middleware": [HumanInTheLoopMiddleware({"search": True})], "checkpointer": InMemorySaver()},
         {"interrupt_before": ["tools"], "checkpointer": InMemorySaver()},
         {"interrupt_after": ["model"], "checkpointer": InMemorySaver()},
@@ -356,11 +365,47 @@ def test_whoever_may_object_is_asked_first(made: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"interrupt_before": ["tools"]}, {"interrupt_before": "*"}, {"config": {"max_concurrency": 1}}],
+    [
+        {"interrupt_before": ["tools"]},
+        {"interrupt_before": "*"},
+        {"interrupt_after": "*"},
+        {"config": {"max_concurrency": 1}},
+    ],
 )
 def test_a_call_that_stops_at_the_tools_or_limits_them(options: dict[str, Any]) -> None:
     world = World(*TWO)
     not_early(world, create_agent(world.model, [world.reading()]), **options)
+
+
+def test_an_agent_whose_own_config_limits_the_tools() -> None:
+    world = World(*TWO)
+    not_early(world, create_agent(world.model, [world.reading()]).with_config(max_concurrency=1))
+
+
+def test_a_call_behind_one_that_may_write_is_not_early() -> None:
+    world = World(("mail", {"query": "bees"}), ("search", {"query": "wasps"}))
+    not_early(world, create_agent(world.model, [world.mailing(), world.reading()]))
+
+
+@pytest.mark.parametrize("between", ["sibling", "node"])
+def test_a_node_beside_or_behind_the_model_comes_before_the_tools(between: str) -> None:
+    """It may write what they read."""
+    world = World(*TWO)
+    bound = world.model.bind_tools([world.reading()])
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [bound.invoke(state["messages"])]})
+    builder.add_node("other", lambda state: {"messages": []})
+    builder.add_node("tools", ToolNode([world.reading()]))
+    builder.add_edge(START, "model")
+    builder.add_edge("tools", "model")
+    if between == "sibling":
+        builder.add_edge(START, "other")
+        builder.add_conditional_edges("model", tools_condition)
+    else:
+        builder.add_edge("other", "tools")
+        ways = {"tools": "other", END: END}
+        builder.add_conditional_edges("model", tools_condition, ways)
+    not_early(world, builder.compile())
 
 
 @pytest.mark.parametrize("who", ["model", "sibling"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -14,6 +15,7 @@ from langgraph.graph import END, START, StateGraph
 
 import teola_plugin
 from teola_plugin import compare, explain, optimize, optimized, pure, reads, runtime, writes
+from teola_plugin.adapters.purity import effects_of
 from teola_plugin.api import STANCE
 from teola_plugin.errors import PassError, TeolaError
 from teola_plugin.graph import PIPELINE, Graph
@@ -108,6 +110,18 @@ def test_nodes_and_conditions_of_a_graph_may_be_assumed_pure() -> None:
     fast = optimize(graph, assume_pure=[shout, elsewhere])
     assert "shout" in ahead([shout, elsewhere])
     assert fast.invoke({"x": "it"}) == graph.invoke({"x": "it"})
+
+
+def test_what_is_assumed_pure_is_so_where_a_call_goes_on() -> None:
+    said: list[bool] = []
+
+    def tell(*_: Any) -> None:
+        said.append(effects_of(shout).pure)
+
+    pipeline = chain() | RunnableLambda(shout)
+    for fast in (optimize(pipeline), optimize(pipeline, assume_pure=[shout])):
+        optimized(fast)._follow(SimpleNamespace(tell=tell), shout, None, None)  # type: ignore[arg-type]
+    assert said == [False, True]
 
 
 def both() -> Runnable[Any, Any]:

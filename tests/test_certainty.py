@@ -40,8 +40,12 @@ from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Prompt, Record
+from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Graph
+from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.models.llamaindex import EngineLLM
+from teola_plugin.runtime.engines.openai import OpenAIEngine
 from tests.langchain_world import Engines, ask
 from tests.llamaindex_world import Engines as LlamaIndexEngines
 from tests.llamaindex_world import index_of
@@ -285,9 +289,6 @@ def test_explain_names_the_gates() -> None:
 
 
 def test_a_remote_engine_of_ours_is_outside_too() -> None:
-    from teola_plugin.models.langchain import EngineChatModel
-    from teola_plugin.runtime.engines.openai import OpenAIEngine
-
     engine = OpenAIEngine("m", base_url="http://127.0.0.1:1/v1", prefix="off")
     assert "gated(ok)" in explain(optimize(guarded(EngineChatModel(engine=engine, max_tokens=4))))
 
@@ -396,6 +397,15 @@ def test_no_further_prompt_of_a_reranker_whose_reply_cannot_be_parsed() -> None:
     _same_prompts(build, {"relevance": "Doc: none, Relevance: much"})
 
 
+def test_models_whose_requests_leave_this_process() -> None:
+    own, service = LlamaIndexEngines(), OpenAIEngine("m", base_url="http://127.0.0.1:1/v1", prefix="off")
+    index = index_of(own, ["passage"])
+    elsewhere = EngineLLM(engine=service, max_tokens=4)
+    assert not asks_outside(index.as_query_engine(llm=own.model))
+    assert asks_outside(index.as_query_engine(llm=elsewhere))
+    assert asks_outside(index.as_query_engine(llm=hosted_llm(_Raw({}))))
+
+
 def _engine(llm: Any, **kwargs: Any) -> Any:
     index = index_of(LlamaIndexEngines(), [f"passage {n}" for n in range(3)])
     return index.as_query_engine(llm=llm, similarity_top_k=3, **kwargs)
@@ -441,6 +451,7 @@ def test_a_run_of_a_component_inside_another_one_tells_nothing() -> None:
 
         def noted(x: dict[str, str]) -> str:
             log.append(x["q"])
+            time.sleep(0.05)  # by then a request about what it was told first would be out
             return x["q"] + "!"
 
         inner = RunnableLambda(noted)
@@ -518,6 +529,16 @@ def test_of_an_input_that_asks_for_something_else_nothing_is_known() -> None:
     assert bindings.bind({"q": "text", "other": 1}) == {}
     bindings.require_dict()
     assert bindings.bind("text") == {}
+
+
+def test_what_is_bound_of_an_input_is_a_copy_and_plain_data() -> None:
+    bindings = Bindings(lambda name: name, lambda name: None)
+    for key in ("rows", "client"):
+        bindings.key(key)
+    given = {"rows": [["a"]], "client": object()}
+    bound = bindings.bind(given)
+    given["rows"][0].append("b")  # type: ignore[index]
+    assert bound == {"rows": [["a"]]}
 
 
 def test_branches_have_no_gates_of_one_another_and_what_follows_has_all() -> None:

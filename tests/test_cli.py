@@ -26,6 +26,14 @@ def changing(x):
     count += 1
     return count
 unstable = RunnableLambda(changing)
+given = []
+def note(x):
+    given.append(("invoke", x))
+    return x
+async def anote(x):
+    given.append(("ainvoke", x))
+    return x
+noting = RunnableLambda(note, anote)
 number = 7
 """
 NO_ROOM = Path("/dev/full")
@@ -58,6 +66,16 @@ def test_compare() -> None:
     assert done.exit_code == 0, done.output
     assert "equal" in done.output
     assert "nothing to optimize" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
+def test_compare_calls_as_it_is_told_with_json_or_a_text(mode: str) -> None:
+    given = '{"a": 1}'
+    done = teola("compare", "app_under_test:noting", "-i", given, "-i", "{b", "--mode", mode, "--repeats", "1")
+    assert done.exit_code == 0, done.output
+    seen = sys.modules["app_under_test"].given
+    assert seen.count((mode, {"a": 1})) == seen.count((mode, "{b")) == len(seen) / 2 > 0
 
 
 @pytest.mark.usefixtures("folder")

@@ -12,10 +12,13 @@ import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.globals import set_llm_cache
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import ChatMessage as RoleMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.callbacks.schema import EventPayload
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
@@ -25,6 +28,7 @@ from teola_plugin.engines import Completion, Failed
 from teola_plugin.errors import EngineError
 from teola_plugin.models import langchain as lc
 from teola_plugin.models import llamaindex as li
+from teola_plugin.models.langchain_messages import for_template
 from teola_plugin.runtime.engines.vllm import VllmEngine
 from teola_plugin.seams import active
 from teola_plugin.value_keys import value_key
@@ -92,6 +96,46 @@ def test_a_langchain_stream_has_one_chunk_per_token() -> None:
     assert list(lc.EngineLLM(engine=llm()).stream("Why?")) == [*PIECES, ""]
 
 
+@pytest.mark.parametrize(("kind", "given"), [(lc.EngineChatModel, MESSAGES), (lc.EngineLLM, "Why?")])
+def test_a_run_manager_hears_each_token_of_a_langchain_stream(kind: Any, given: Any) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class Manager:
+        def on_llm_new_token(self, token: str, *, chunk: Any) -> None:
+            heard.append((token, chunk))
+
+    class AsyncManager:
+        async def on_llm_new_token(self, token: str, *, chunk: Any) -> None:
+            heard.append((token, chunk))
+
+    async def read() -> list[Any]:
+        return [chunk async for chunk in kind(engine=llm())._astream(given, run_manager=AsyncManager())]
+
+    chunks = list(kind(engine=llm())._stream(given, run_manager=Manager()))
+    assert heard == list(zip(PIECES, chunks, strict=False))
+    heard.clear()
+    chunks = asyncio.run(read())
+    assert heard == list(zip(PIECES, chunks, strict=False))
+
+
+def test_langchain_messages_as_chat_templates_take_them() -> None:
+    calls: Any = [{"name": "find", "args": {"x": 1}, "id": "call_7"}]
+    given = [
+        RoleMessage(role="critic", content="No."),
+        AIMessage("", tool_calls=calls),
+        ToolMessage("12", tool_call_id="call_7", name="find"),
+    ]
+    assert [for_template(message) for message in given] == [
+        {"role": "critic", "content": "No."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "id": "call_7", "function": {"name": "find", "arguments": {"x": 1}}}],
+        },
+        {"role": "tool", "content": "12", "tool_call_id": "call_7", "name": "find"},
+    ]
+
+
 def test_a_langchain_llm_says_the_same_in_every_form() -> None:
     engine = llm()
     for form, text in chat_forms(lc.EngineLLM(engine=engine), "Why?").items():
@@ -143,6 +187,8 @@ def test_two_langchain_models_share_no_entry_of_a_response_cache(kind: Any) -> N
         chains = [kind(engine=with_model(model)) | StrOutputParser() for model in ("a", "b", "a")]
         assert [chain.invoke("Why?") for chain in chains] == ["a says", "b says", "a says"]
         assert chains[2].first.engine.seen == []
+        first, second = (kind(engine=llm(), temperature=t) for t in (0.0, 1.0))
+        assert [m.invoke("Who?") and len(m.engine.seen) for m in (first, second, first)] == [1, 1, 1]
     finally:
         set_llm_cache(None)
     engines = [VllmEngine(f"/models/{model}") for model in "ab"]
@@ -297,6 +343,8 @@ def test_langchain_embeddings() -> None:
     assert model.embed_documents([]) == []
     assert len(engine.batches[0].items) == 2
     assert model.request_for("a") == ("a", {})
+    lc.EngineEmbeddings(engine, normalize=True).embed_query("abc")
+    assert engine.batches[-1].settings == {"normalize": True}
 
 
 def test_a_langchain_reranker_keeps_the_best() -> None:
@@ -344,6 +392,8 @@ def test_a_llamaindex_llm_says_the_same_in_every_form(call: str) -> None:
     for form, said in completion_forms(model, call, messages if call == "chat" else "Why?").items():
         if isinstance(said, list):
             assert [r.delta for r in said] == [*PIECES, ""], form
+            told = [r.message.content if call == "chat" else r.text for r in said]
+            assert told[:2] == ["because ", "because it "], form
             said = said[-1]
         text = said.message.content if call == "chat" else said.text
         assert text == "because it is so", form
@@ -375,6 +425,11 @@ def test_llamaindex_settings_come_from_the_model_and_the_call() -> None:
     assert own.request_for([ChatMessage("a"), ChatMessage("b")])[0] == "a; b"
 
 
+def test_llamaindex_sizes_its_prompts_by_the_model() -> None:
+    known = li.EngineLLM(engine=llm(), context_window=100, max_tokens=7).metadata
+    assert (known.context_window, known.num_output, known.model_name) == (100, 7, "llm")
+
+
 def test_llamaindex_embedding() -> None:
     engine = FakeEngine(lambda text: np.full(2, len(text), np.float32), name="embedder", max_items=64)
     model = li.EngineEmbedding(engine=engine, embed_batch_size=20)
@@ -396,9 +451,15 @@ def test_a_llamaindex_reranker_keeps_the_best() -> None:
     best = model.postprocess_nodes(nodes(), query_str="q")
     assert [(n.node_id, n.score) for n in best] == [("2", 2.0), ("5", 2.0)]
     assert best[0].node.metadata["retrieval_score"] == pytest.approx(0.2)
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    heard = li.EngineRerank(engine=engine, callback_manager=CallbackManager([debug]))
+    best = heard.postprocess_nodes(nodes(), query_str="q")
+    assert debug.get_event_pairs(CBEventType.RERANKING)[0][1].payload == {EventPayload.NODES: best}
     other = asyncio.run(model.apostprocess_nodes(nodes(), QueryBundle("q")))
     assert [(n.node_id, n.score) for n in other] == [("2", 2.0), ("5", 2.0)]
     assert model.request_for("q", nodes()[0]) == (engine.seen[0], {})
+    described = TextNode(text="a", metadata={"title": "T", "page": 1}, excluded_embed_metadata_keys=["page"])
+    assert model.request_for("q", NodeWithScore(node=described))[0] == ("q", "title: T\n\na")
     with pytest.raises(ValueError, match="query"):
         model.postprocess_nodes(nodes())
 

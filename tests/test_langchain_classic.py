@@ -39,6 +39,7 @@ from langchain_text_splitters import CharacterTextSplitter
 
 from teola_plugin import optimize, runtime
 from teola_plugin.adapters.langchain import adapter
+from teola_plugin.adapters.langchain.classic import without_stop
 from tests.langchain_world import TEXTS, Engines, answer, ask, format_docs
 from tests.test_langchain_differential import FORMS, call, report_of, run
 from tests.test_langchain_trace import FOLDER, shown
@@ -74,6 +75,14 @@ def queries_merged(e: Engines) -> Runnable[Any, Any]:
     """A merger inside a map."""
     expand = PromptTemplate.from_template("Rewrite in lines: {question}") | e.completion | LineListOutputParser()
     return MultiQueryRetriever(retriever=merged(e), llm_chain=expand, verbose=False) | format_docs
+
+
+def queries_and_question(e: Engines) -> Runnable[Any, Any]:
+    """They find the same documents, and the question itself is searched last."""
+    expand = PromptTemplate.from_template("Rewrite in lines: {question}") | e.completion | LineListOutputParser()
+    search = e.store().as_retriever(search_kwargs={"k": 3})
+    queries = MultiQueryRetriever(retriever=search, llm_chain=expand, include_original=True, verbose=False)
+    return queries | format_docs | ask("Read {text}") | e.chat
 
 
 def history_aware(e: Engines) -> Runnable[Any, Any]:
@@ -241,6 +250,13 @@ def assigned(e: Engines) -> Runnable[Any, Any]:
     )
 
 
+def with_metadata(e: Engines) -> MapReduceDocumentsChain:
+    """The prompt that combines the answers shows what the documents say of themselves."""
+    chain: Any = map_reduce(e)
+    chain.reduce_documents_chain.document_prompt = PromptTemplate.from_template("{number}: {page_content}")
+    return chain  # type: ignore[no-any-return]
+
+
 def with_arguments(e: Engines) -> Runnable[Any, Any]:
     """One chain has arguments for its model."""
     chain = asking(e, "Just {question}")
@@ -287,6 +303,7 @@ ASKED = {"input_documents": DOCS, "question": QUESTION}
 CASES: dict[str, tuple[Callable[[Engines], Runnable[Any, Any]], Any]] = {
     "merger": (merger, QUESTION),
     "queries_merged": (queries_merged, QUESTION),
+    "queries_and_question": (queries_and_question, QUESTION),
     "history_aware": (history_aware, {"input": QUESTION, "chat_history": TURNS}),
     "history_aware_first": (history_aware, {"input": QUESTION}),
     "conversation": (conversation, {"input": QUESTION, "chat_history": TURNS}),
@@ -307,6 +324,7 @@ CASES: dict[str, tuple[Callable[[Engines], Runnable[Any, Any]], Any]] = {
     "map_rerank": (map_rerank, ASKED),
     "map_rerank_mapped": (map_rerank_mapped, ASKED),
     "assigned": (assigned, ASKED),
+    "with_metadata": (with_metadata, ASKED),
     "with_arguments": (with_arguments, {"question": QUESTION}),
     "with_stop_words": (with_stop_words, {"question": QUESTION}),
     "with_a_memory": (with_a_memory, {"question": QUESTION}),
@@ -372,6 +390,22 @@ def test_what_runs_ahead_is_taken(name: str) -> None:
         return bool(report_of(fast).hits + report_of(fast).shared)
 
     assert any(takes() for _ in range(100))
+
+
+def test_what_combines_answers_runs_ahead_with_the_metadata() -> None:
+    fast = optimize(with_metadata(Engines()))
+
+    def misses() -> int:
+        run(fast, "invoke", ASKED, {})
+        return report_of(fast).misses
+
+    assert any(not misses() for _ in range(100))
+
+
+def test_an_input_with_stop_words_is_not_known() -> None:
+    assert without_stop({"question": QUESTION}) == {"question": QUESTION}
+    with pytest.raises(LookupError, match="stop words"):
+        without_stop({"question": QUESTION, "stop": ["hive"]})
 
 
 OLD_WAYS: dict[str, Callable[[Any, Any], Any]] = {

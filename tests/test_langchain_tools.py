@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
+from contextvars import copy_context
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any
@@ -15,9 +16,11 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from pydantic import BaseModel
 
-from teola_plugin import pure, reads, writes
+from teola_plugin import pure, reads, runtime, writes
 from teola_plugin.adapters.langchain import tools
-from teola_plugin.adapters.langchain.tools import EarlyTool, read_tool
+from teola_plugin.adapters.langchain.tools import EarlyTool, TalkedError, read_tool
+from teola_plugin.runtime.session import Session
+from teola_plugin.seams import active
 
 
 @pure
@@ -189,8 +192,6 @@ def test_arguments_that_cannot_be_compared_have_no_key() -> None:
 
 
 def test_a_coroutine_is_used_where_the_tool_has_one_and_the_run_is_asynchronous() -> None:
-    from contextvars import copy_context
-
     for early, is_async, expected in (
         (made(find, afind), True, True), (made(find, afind), False, False), (made(find), True, False),
         (Declared(), True, False), (made(None, afind), True, True),
@@ -201,3 +202,46 @@ def test_a_coroutine_is_used_where_the_tool_has_one_and_the_run_is_asynchronous(
         assert is_coroutine is expected
         message = asyncio.run(call()) if is_coroutine else call()
         assert message.content == "bee"
+
+
+# --- calls inside a session ------------------------------------------------------------------------------------------
+
+
+class Own(StructuredTool):
+    """Instrumented here alone."""
+
+
+tools.instrument_tool(Own)
+
+
+def test_a_coroutine_s_call_is_not_that_of_the_function() -> None:
+    claimed: list[Any] = []
+
+    class Noting(Session):
+        def claim(self, spec: Any, op: str, payload: Any, settings: Any) -> None:  # type: ignore[override]
+            claimed.append(payload)
+
+    early = Own.from_function(func=find, coroutine=afind, name="find", description="d", metadata=HINT)
+    with active(Noting(runtime.host)):
+        assert early.invoke({"word": "bee"}) == asyncio.run(early.ainvoke({"word": "bee"})) == "bee"
+    assert len(set(claimed)) == 2
+
+
+def test_a_tool_that_changes_its_arguments_is_not_asked_early_again() -> None:
+    def grow(words: list[str]) -> str:
+        """Adds a word."""
+        words.append("bee")
+        return words[-1]
+
+    early = read_tool(Own.from_function(func=grow, name="grow", description="d", metadata=HINT))
+    assert isinstance(early, EarlyTool)
+
+    class Ahead(Session):
+        is_unheard = True
+
+    with active(Ahead(runtime.host)):
+        call, _ = early.begin("grow", {"words": []}, False, copy_context())
+        with pytest.raises(TalkedError):
+            call()
+    assert not early.is_so_still()
+    assert early.tool.invoke({"words": []}) == "bee"

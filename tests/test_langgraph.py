@@ -7,6 +7,7 @@ import operator
 import re
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
@@ -14,14 +15,18 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
 from teola_plugin import compare, explain, optimize, optimized, pure
+from teola_plugin.adapters.langchain.binding import ABSENT, Entered
+from teola_plugin.adapters.langchain.values import Constant
+from teola_plugin.adapters.langgraph.follow import Fronts, _front
 from teola_plugin.adapters.langgraph.returned import Written, returned_keys
-from teola_plugin.adapters.langgraph.supersteps import Front, first_front, trace_from
+from teola_plugin.adapters.langgraph.supersteps import Front, _Steps, first_front, trace_from
 from teola_plugin.graph import PIPELINE
 from teola_plugin.models.langchain import EngineChatModel
 from tests.fakes import FakeEngine, says
@@ -230,6 +235,72 @@ def test_a_graph_inside_a_graph_that_decides_is_left_to_its_run() -> None:
 def test_a_graph_that_asks_nothing_comes_back_as_it_is() -> None:
     graph = built({"A": lambda state: {"a": state["q"]}}, (START, "A"))
     assert optimize(graph) is graph
+
+
+def test_what_runs_ahead_gives_no_message_its_id() -> None:
+    graph, given = barrier(), HumanMessage("x")
+    steps: Any = _Steps(graph, first_front(graph))
+    merged = steps._merged("messages", lambda: Constant(ABSENT), [lambda: Constant(ABSENT)])
+    functions = steps.draft.traced(merged).functions
+    (merge,) = (function.call for name, function in functions.items() if name.startswith("update_messages"))
+    assert merge(ABSENT, [given])[0].id
+    assert given.id is None
+
+
+@dataclass
+class Checked(Record):
+    def __post_init__(self) -> None:
+        noted.append(self.q)
+
+
+@pytest.mark.parametrize(("state", "codes"), [(Record, []), (Checked, ["TB101", "TB101"])])
+def test_a_state_with_code_of_its_own_is_not_made_early(state: type, codes: list[str]) -> None:
+    graph: Any = StateGraph(state)
+    graph.add_node("first", lambda state: {"a": llm.invoke(state.q).content})
+    graph.add_node("second", lambda state: {"b": llm.invoke(state.a).content})
+    graph.add_edge(START, "first")
+    graph.add_edge("first", "second")
+    compiled = graph.compile()
+    assert [b.code for b in trace_from(compiled, first_front(compiled)).traced.breaks] == codes
+
+
+# --- following a run -------------------------------------------------------------------------------------------------
+
+
+class Standing(SimpleNamespace):
+    """A loop of LangGraph's, as far as it is looked at."""
+
+
+def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
+    tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name)) for name in nodes}
+    fields = {"config": {}, "manager": None, "step": 0, "stop": 25, "channels": graph.channels}
+    return Standing(**{**fields, "tasks": tasks, "interrupt_before": (), "interrupt_after": (), **more})
+
+
+def test_where_a_loop_stands() -> None:
+    joins = NamedBarrierValue(str, {"C", "D"})
+    joins.update(["C"])
+    loop = loop_at(barrier(), "D", channels={"join:C+D:E": joins}, interrupt_before=["A"], interrupt_after="*")
+    joined = frozenset({("join:C+D:E", "C")})
+    assert _front(loop, frozenset("D")) == Front(frozenset("D"), joined, frozenset("A"), frozenset("*"))
+
+
+def test_a_run_is_followed_as_long_as_it_goes_where_it_was_expected_to() -> None:
+    graph = barrier()
+    following = Fronts(graph).follow(Entered({"q": "x"}, "invoke"))
+    loop, asides = loop_at(graph, "A"), None
+    assert following.tell(graph.nodes, loop, asides) is not None  # type: ignore[arg-type]
+    rest = [{"B", "C"}, {"D"}, {"E"}]
+    assert following.expected == rest
+    for other in ((graph.nodes, loop_at(graph, "A")), ({}, loop)):  # the same graph inside itself, or another one
+        assert following.tell(*other, asides) is None  # type: ignore[arg-type]
+        assert following.expected == rest
+    loop.tasks = loop_at(graph, "B", "C").tasks
+    assert following.tell(graph.nodes, loop, asides) is None  # type: ignore[arg-type]
+    assert following.expected == rest[1:]
+    loop.tasks = loop_at(graph, "E").tasks
+    following.tell(graph.nodes, loop, asides)  # type: ignore[arg-type]
+    assert following.expected == []
 
 
 # --- the keys a function writes --------------------------------------------------------------------------------------

@@ -13,19 +13,24 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 
-from teola_plugin import optimize, optimized
+from teola_plugin import optimize, optimized, runtime
 from teola_plugin.adapters.langgraph import adapter
+from teola_plugin.adapters.langgraph.saves import _SAVES, Saves, _remembering_first
 from teola_plugin.runtime.session import Session
+from teola_plugin.seams import active
 from tests.langchain_world import ask as prompt_of
 from tests.langgraph_world import ChangedState, SteadyMaker, Tardy, World
 from tests.test_langgraph_differential import _threads, settle, told
@@ -306,3 +311,32 @@ def test_random_history(seed: int) -> None:
         found = conversation(maker_of_fast, fast, form, durability)
         for one, other in zip(expected, found, strict=True):
             assert other == one
+
+
+def test_saves_are_told_from_other_work() -> None:
+    class Loop:
+        checkpointer, cache = InMemorySaver(), InMemoryCache()
+
+        def submit(self, work: Any) -> Future[Any]:
+            return Future()
+
+        def save(self) -> None: ...
+
+    loop = Loop()
+    saves = Saves(loop)
+    works = (loop.save, loop.checkpointer.put_writes, loop.cache.set, print)
+    futures = [saves.submit(work) for work in works]
+    assert saves.take_due() == []
+    saves.fall_due()
+    assert saves.take_due() == futures[:3]
+    assert saves.take_due() == []
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_saves_are_kept_in_mind_only_where_something_may_run_ahead(limit: int | None) -> None:
+    loop: Any = SimpleNamespace(
+        checkpointer=InMemorySaver(), cache=None, config={"max_concurrency": limit}, submit=lambda work: None
+    )
+    with active(Session(runtime.host)):
+        _remembering_first(lambda loop: None)(loop)
+    assert hasattr(loop, _SAVES) == (limit is None)

@@ -131,6 +131,23 @@ def commanding(w: World) -> StateGraph[Any]:
     return built(nodes, (START, "A"), ("A", "B"), ("B", "D"))
 
 
+def leaving_out(w: World) -> StateGraph[Any]:
+    """B mostly leaves `a` as it was."""
+
+    def b(state: State) -> dict[str, Any]:
+        if len(state["q"]) > 100:
+            return {"a": "none"}
+        return {"b": state["a"]}
+
+    return built({"A": w.asks("a", "q"), "B": b, "C": w.asks("c", "a", "b")}, (START, "A"), ("A", "B"), ("B", "C"))
+
+
+def busy(w: World) -> StateGraph[Any]:
+    """D could be asked while C is."""
+    nodes = {"A": w.asks("a", "q"), "B": w.asks("b", "a"), "C": w.asks("c", "a"), "D": w.asks("d", "b")}
+    return built(nodes, (START, "A"), ("A", "B"), ("A", "C"), ("B", "D"))
+
+
 def failing(w: World) -> StateGraph[Any]:
     def c(state: State) -> dict[str, Any]:
         raise ValueError("c")
@@ -170,6 +187,7 @@ CASES: dict[str, tuple[Any, Act]] = {
     "send": (compiled(sending), invoked()),
     "command": (compiled(commanding), invoked()),
     "a node that fails": (compiled(failing), invoked()),
+    "a key left out": (compiled(leaving_out), invoked()),
     "before D": (saved(barrier, interrupt_before=["D"]), on_a_thread()),
     "after B": (saved(barrier, interrupt_after=["B"]), on_a_thread()),
     "before each": (saved(barrier, interrupt_before="*"), on_a_thread()),
@@ -203,7 +221,7 @@ def test_the_same_is_asked(case: str) -> None:
 @pytest.mark.parametrize("is_the_graphs_own", [False, True])
 def test_no_more_is_asked_at_once_than_a_config_allows(is_the_graphs_own: bool) -> None:
     plain, fast = World(), World()
-    original, graph, act = compiled(barrier)(plain), compiled(barrier)(fast), invoked()
+    original, graph, act = compiled(busy)(plain), compiled(busy)(fast), invoked()
     if is_the_graphs_own:
         original, graph = (each.with_config(max_concurrency=1) for each in (original, graph))
     else:

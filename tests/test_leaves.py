@@ -143,6 +143,17 @@ def test_langchain_stores_that_are_not_stock() -> None:
     assert leaves.search(langchain_store(), "similarity_search_by_image", uri="x") is None
 
 
+def test_line_breaks_of_a_query_are_replaced_before_it_is_embedded() -> None:
+    from langchain_core.runnables import RunnableLambda
+
+    from teola_plugin.adapters.langchain import adapter
+
+    search = langchain_store().as_retriever()
+    made_up = RunnableLambda(lambda x: x["a"] + x["b"]) | search
+    assert "fn='one_line'" in str(adapter.trace(made_up).graph)
+    assert "fn='one_line'" not in str(adapter.trace(search).graph)
+
+
 def test_langchain_reranker() -> None:
     from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
     from langchain_community.cross_encoders import HuggingFaceCrossEncoder
@@ -163,6 +174,12 @@ def test_langchain_reranker() -> None:
     assert leaves.reranked(compressor, "who sat?", documents, scores) == asked == plain
     assert leaves.reranked(compressor, "who sat?", [], []) == []
     assert leaves.reranking(object()) is None
+
+    class Last(CrossEncoderReranker):
+        def compress_documents(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compress_documents(*args, **kwargs)[-1:]
+
+    assert leaves.reranking(Last(model=encoder)) is None
 
 
 # --- rehearsals ----------------------------------------------------------------------------------------------

@@ -115,6 +115,17 @@ def test_a_cached_prefix_costs_less_than_its_prefill_and_not_nothing() -> None:
     assert llm.prefill_s(100, cached_tokens=1000) - llm.prefill_s(100) == pytest.approx(100 * 1000 * 1.4e-8)
 
 
+def test_requests_take_their_prefill_and_their_answers() -> None:
+    llm = PAPER_LLM["7b"]
+    assert llm.predict_s(2, 200) == pytest.approx(llm.prefill_s(200, items=2) + 64 * llm.step_s(2))
+
+
+def test_where_items_and_tokens_tell_the_same_it_goes_by_items() -> None:
+    found = fit([Sample(n, 10 * n, 0.05 + 0.025 * n) for n in (1, 4, 16)])
+    assert found.token_s == 0
+    assert found.predict_s(8) == pytest.approx(0.25)
+
+
 def test_leaving_the_measured_range_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     profile = fit([Sample(2, 20, 0.1), Sample(8, 80, 0.2)], source="an engine of this test")
     with caplog.at_level(logging.WARNING, logger="teola_plugin"):
@@ -152,6 +163,7 @@ LLM = {"prefill": {"points": POINTS}, "step": {"points": POINTS}}
         ({"points": [[-1, 0.5]]}, "embedder.points"),
         ({"points": [[1, -0.5]]}, "embedder.points"),
         ({"points": [[1, float("nan")]]}, "embedder.points"),
+        ({"points": [[1, float("inf")]]}, "embedder.points: expected finite"),
         ({"points": POINTS, "token_s": -1}, "embedder.token_s"),
         ({"points": POINTS, "item_tokens": -1}, "embedder.item_tokens"),
         ({"points": POINTS, "max_items": 0}, "embedder.max_items"),

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,10 @@ from typer.testing import CliRunner, Result
 from teola_plugin import profiling
 from teola_plugin.cli import app
 from teola_plugin.demo.tiny_model import minilm_path
+from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed
 from teola_plugin.errors import EngineError, ProfileError
-from teola_plugin.profile import PAPER, LlmProfile, Profile, Sample, load, save
-from teola_plugin.profiling import measure, measured, report, store
+from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile, Sample, load, save
+from teola_plugin.profiling import batches, llm, measure, measured, measuring, report, store
 from teola_plugin.profiling.steps import Budget, fitted, is_past_knee, steady
 from teola_plugin.registry import EngineConfig, load_engines
 from teola_plugin.runtime.engines.chroma import ChromaEngine
@@ -112,6 +114,64 @@ def test_prefills_and_steps_of_an_llm() -> None:
     assert llm.stats.cached_tokens == 0, "no prompt was answered from the prefix cache"
 
 
+class Writer:
+    """An LLM of four slots in virtual time, the last of which is slow. Some servers know no `ignore_eos`."""
+
+    name = "writer"
+    capabilities = Capabilities(max_items=4, concurrent=True)
+
+    def __init__(self, clock: Clock, *, tokens: int = 100, knows_ignore_eos: bool = True) -> None:
+        self.clock = clock
+        self.tokens = tokens
+        self.knows_ignore_eos = knows_ignore_eos
+
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        began_s = self.clock.now_s
+        for at in range(len(batch.items)):
+            if "ignore_eos" in batch.settings and not self.knows_ignore_eos:
+                emit(at, Failed(EngineError("what is ignore_eos?")))
+                continue
+            for token in range(min(self.tokens, batch.settings["max_tokens"])):
+                self.clock.now_s = began_s + 1.0 + token * (0.9 if at == 3 else 0.1)
+                emit(at, Delta("a "))
+            emit(at, Done("a"))
+
+    async def close(self) -> None: ...
+
+
+def measured_writer(**options: Any) -> LlmProfile:
+    clock = Clock()
+    found = measure(Writer(clock, **options), op="decoding", clock=clock, budget_s=LONG_S)
+    assert isinstance(found, LlmProfile)
+    return found
+
+
+@pytest.mark.parametrize("knows_ignore_eos", [True, False])
+def test_a_step_is_that_of_most_sequences(knows_ignore_eos: bool) -> None:
+    found = measured_writer(knows_ignore_eos=knows_ignore_eos)
+    assert [found.step_s(n) for n in (1, 2, 4)] == pytest.approx([0.1] * 3)
+
+
+def test_answers_that_are_too_short_tell_nothing_of_steps() -> None:
+    with pytest.raises(EngineError, match="'writer' wrote fewer than two tokens"):
+        measured_writer(tokens=1)
+
+
+def test_prompts_are_no_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "longest_tokens", lambda engine: 60)
+    clock = Clock()
+    engine = ProfileLLM("llm", PAPER_LLM["7b"], max_items=2, sleep=clock.sleep)
+    found = measured(engine, clock=clock, budget_s=LONG_S, lengths=[20, 256])
+    prompts = {sample.tokens // sample.items for sample in found.parts[0].samples}
+    assert prompts == {20, 60 - llm.STEP_TOKENS}
+
+
+def test_texts_have_as_many_tokens_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an engine for which each word is two."""
+    monkeypatch.setattr(batches, "count_tokens", lambda engine, text: 2 * len(text.split()))
+    assert len(batches.Texts(FakeEngine()).make(40).split()) == 20
+
+
 def test_a_profile_that_was_measured_can_be_measured_again() -> None:
     """What `teola profile` finds, an engine of kind profile_embedding waits by."""
     first = measured_profile(BENT, Clock())
@@ -149,6 +209,13 @@ def test_it_ends_when_its_time_is_up() -> None:
     assert 1 < max(sizes(found)) < 64
     assert clock.now_s < 5.0 + 2 * 1.0 + 2 * 6.4
     assert "time was up after" in report.verdict(found.parts[0], found.parts[0].profile)
+
+
+def test_a_part_of_a_budget_is_no_longer_than_what_is_left() -> None:
+    clock = Clock()
+    budget = Budget(10.0, clock)
+    clock.now_s = 4.0
+    assert [budget.until(seconds).seconds for seconds in (5.0, 100.0)] == [5.0, 6.0]
 
 
 def test_whatever_the_budget_one_size_is_measured() -> None:
@@ -206,6 +273,42 @@ def test_a_line_is_enough_where_it_fits() -> None:
     assert len(fitted(line, 16, "").points) == 2
     bent = [Sample(n, 10 * n, 0.01 if n < 8 else 0.002 * n) for n in (1, 2, 4, 8, 16)]
     assert len(fitted(bent, 16, "").points) > 2
+
+
+def test_who_made_an_engine_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, made = FakeEngine(len), FakeEngine(len)
+    monkeypatch.setattr("teola_plugin.runtime.engines.build.build", lambda config: made)
+    measure(given, op="embedding", budget_s=0.01)
+    measure(EngineConfig("made", "profile_embedding", profile=BENT), op="embedding", budget_s=0.01)
+    assert (given.is_closed, made.is_closed) == (False, True)
+
+
+def test_who_is_interrupted_waits_until_all_is_cleared_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, cleared = threading.Event(), list[bool]()
+    submit = asyncio.run_coroutine_threadsafe
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            cleared.append(True)
+
+    def interrupted(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        future = submit(coroutine, loop)
+
+        def result() -> None:
+            assert begun.wait(20)
+            raise KeyboardInterrupt
+
+        future.result = result  # type: ignore[method-assign, assignment]
+        return future
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measuring._on_host(work())
+    assert cleared == [True]
 
 
 # --- engines that do not answer -----------------------------------------------------------------------------

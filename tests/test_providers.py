@@ -18,11 +18,11 @@ from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
-from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, Provider, ProviderCall
+from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, ProviderCall
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.python import MAX_ITEMS
 from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.outside import provider_of
+from teola_plugin.runtime.outside import OURS, Outside, provider_of
 from teola_plugin.runtime.session import Session
 from teola_plugin.runtime.slots import Slots
 from teola_plugin.seams import Reply, active, ashare, share
@@ -34,8 +34,9 @@ GOOD, OUTAGE, BAD = "+", "!", "-"
 
 
 def breaker(*ends: tuple[float, str]) -> Breaker:
-    """A breaker that heard of these ends, at these times."""
+    """A breaker that heard of a success and then of these ends, at these times."""
     made = Breaker()
+    made.succeeded()
     for now_s, ended in ends:
         if ended == GOOD:
             made.succeeded()
@@ -69,8 +70,23 @@ def test_when_a_provider_is_asked_ahead(ends: Sequence[tuple[float, str]], now_s
     assert breaker(*ends).may_ask(now_s) is may_ask
 
 
+def test_a_provider_that_has_not_answered_yet_is_not_asked_ahead() -> None:
+    made, failing = Breaker(), Breaker()
+    assert not made.may_ask(1e6)
+    made.succeeded()
+    assert made.may_ask(0)
+    made.failed(0, is_outage=False)  # as of any provider that answers
+    assert made.may_ask(0)
+
+    failing.failed(0, is_outage=True)
+    failing.failed(7, is_outage=True)
+    failing.succeeded()
+    assert not failing.may_ask(7)
+    assert failing.may_ask(7 + FIRST_PAUSE_S)
+
+
 def test_a_pause_grows_to_a_bound() -> None:
-    made, now_s = Breaker(), 0.0
+    made, now_s = breaker(), 0.0
     for _ in range(20):
         made.failed(now_s, is_outage=True)
         made.succeeded()
@@ -157,7 +173,7 @@ def ended(call: ProviderCall, *, is_taken: bool, beside: Sequence[ProviderCall] 
 
 @pytest.mark.parametrize("is_own", [True, False])
 def test_an_error_stands_if_the_framework_would_have_got_it_itself(is_own: bool) -> None:
-    provider = Provider()
+    provider = providers.Provider()
     crowd, fault, wrong, odd = of_status(429), of_status(500), of_status(400), ValueError()
 
     def stands(is_taken: bool, *beside: ProviderCall) -> list[bool]:
@@ -172,7 +188,7 @@ def test_an_error_stands_if_the_framework_would_have_got_it_itself(is_own: bool)
 
 
 def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
-    provider = Provider()
+    provider = providers.Provider()
     first, second, ahead = (ProviderCall(provider, is_own=False) for _ in range(3))
     with first.under_way(), second.under_way():
         for call in (first, second):
@@ -186,7 +202,7 @@ def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
 
 
 def test_an_error_of_a_reply_that_came_stands() -> None:
-    call, missed = (ProviderCall(Provider(), is_own=False) for _ in range(2))
+    call, missed = (ProviderCall(providers.Provider(), is_own=False) for _ in range(2))
     with call.under_way():
         providers.reply_came()
     with missed.under_way():
@@ -205,7 +221,7 @@ def retry_after(error: Exception) -> None:
 
 
 def test_nothing_begins_ahead_once_an_attempt_has_failed() -> None:
-    provider = Provider()
+    provider = providers.Provider()
     waited_for, late, own = (ProviderCall(provider, is_own=is_own) for is_own in (True, False, True))
     with waited_for.under_way():
         retry_after(of_status(500))
@@ -216,7 +232,7 @@ def test_nothing_begins_ahead_once_an_attempt_has_failed() -> None:
 
 
 def test_company_is_judged_by_the_last_attempt() -> None:
-    provider = Provider()
+    provider = providers.Provider()
     call, other = (ProviderCall(provider, is_own=False) for _ in range(2))
     with call.under_way():
         with other.under_way():
@@ -228,7 +244,7 @@ def test_company_is_judged_by_the_last_attempt() -> None:
 
 
 def test_a_request_that_runs_ahead_is_repeated_only_if_it_is_waited_for() -> None:
-    call = ProviderCall(Provider(), is_own=False)
+    call = ProviderCall(providers.Provider(), is_own=False)
     providers.hold_retry()  # nothing runs ahead here
     with call.under_way():
         error = of_status(500)
@@ -244,6 +260,15 @@ def test_a_request_that_runs_ahead_is_repeated_only_if_it_is_waited_for() -> Non
 
 def chat(url: str, **more: Any) -> ChatOpenAI:
     return ChatOpenAI(model="m", api_key="none", base_url=url, **more)  # type: ignore[arg-type,call-arg]
+
+
+def test_what_was_withheld_is_asked_again_by_who_came_a_moment_later() -> None:
+    call = ProviderCall(Provider(), is_own=False)
+    with call.under_way():
+        with pytest.raises(Withheld) as raised:
+            retry_after(of_status(429))
+        call.is_taken = True
+    assert not call.stands(raised.value)
 
 
 def test_clients_of_one_server_are_one_provider() -> None:
@@ -269,6 +294,16 @@ def test_own_engines_have_none() -> None:
     assert provider_of(EngineSpec("python", engine)) is not provider_of(EngineSpec("python", service))
 
 
+@pytest.mark.cold
+def test_a_new_provider_has_not_answered() -> None:
+    assert not providers.provider("a").may_ask(1e6)
+    providers.provider("a").heard(None, 0)
+    assert providers.provider("a").may_ask(0)
+    assert not providers.provider("b").may_ask(0)
+    providers.forget()
+    assert not providers.provider("a").may_ask(0)
+
+
 def test_only_the_providers_used_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "MAX_PROVIDERS", 2)
     first, second = providers.provider(1), providers.provider(2)
@@ -290,6 +325,16 @@ def test_what_is_not_asked_ahead_is_asked_by_the_framework_and_shared() -> None:
     assert slots.ahead("k", asks=False).outcome == "left"
     left, wasted, shared = slots.clear()
     assert (len(left), wasted, shared) == (1, 0, 1)
+
+
+def test_what_was_left_may_be_asked_after_all_until_the_framework_comes_there() -> None:
+    slots = Slots()
+    first, second, third = (slots.ahead(key, asks=False).reply for key in "abc")
+    assert slots.retire("a").outcome == "miss"
+    assert slots.give_up(third)
+    assert [slots.ask_after_all(reply) for reply in (first, second, third)] == [False, True, False]
+    assert not slots.ask_after_all(second)
+    assert slots.retire("b") == (second, "hit", None, None)
 
 
 def test_what_is_there_is_used_even_if_nothing_may_be_asked() -> None:
@@ -380,6 +425,39 @@ def test_a_function_that_runs_ahead_ends_where_it_may_not_ask(host: LocalHost) -
     assert model.begun == [0]
 
 
+def end_ahead(call: Outside, at: Provider, error: BaseException) -> None:
+    reply = Reply()
+    call.ask(at, reply, is_own=False)
+    reply.put(Failed(error))
+
+
+def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
+    there, elsewhere = Provider(), Provider()
+    call, other = (Outside(lambda reply: True) for _ in range(2))
+    end_ahead(call, there, of_status(400))
+    assert not call.may_ask(there)
+    assert call.may_ask(elsewhere)
+    assert other.may_ask(there)
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
+    there, call = Provider(), Outside(lambda reply: True)
+    for _ in range(FEW):
+        end_ahead(call, there, ours("of ours"))
+    assert call.may_ask(there)
+    assert there.may_ask(0.0)
+
+
+def test_what_the_framework_s_run_waits_for_is_noted() -> None:
+    call, reply = Outside(lambda reply: True), Reply()
+    call.ask(Provider(), reply, is_own=False)
+    assert reply.provider_call
+    assert not reply.provider_call.is_taken
+    call.take(reply)
+    assert reply.provider_call.is_taken
+
+
 def test_an_answer_of_the_framework_s_own_request_closes_the_breaker(host: LocalHost) -> None:
     model = Model()
     there = providers.provider("there")
@@ -405,7 +483,7 @@ def test_an_error_raised_twice_has_the_same_traceback() -> None:
 
 def test_company_ends_before_the_framework_asks_again() -> None:
     """A service that takes one request at a time refuses what came first; the run-ahead's is under way until then."""
-    provider = Provider()
+    provider = providers.Provider()
     reply, other = Reply(), ProviderCall(provider, is_own=False)
     reply.provider_call = ProviderCall(provider, is_own=True)
     seen: list[bool] = []
@@ -428,7 +506,7 @@ def test_company_ends_before_the_framework_asks_again() -> None:
 
 
 async def test_company_ends_before_a_coroutine_of_the_framework_asks_again() -> None:
-    provider, reply = Provider(), Reply()
+    provider, reply = providers.Provider(), Reply()
     other = ProviderCall(provider, is_own=False)
     reply.provider_call = ProviderCall(provider, is_own=True)
     seen: list[bool] = []

@@ -375,6 +375,9 @@ def test_assumed() -> None:
     assert not is_pure(one.show, Printer)  # as of a class that is declared so
     assert is_pure(lambda x: Printer(), Printer)
     assert not any(map(is_pure, (prints, one, one.show)))
+    with assuming(assumed([prints])):
+        assert effects_of(prints).pure
+    assert not effects_of(prints).pure
 
 
 def test_a_mark_stands_whatever_is_assumed() -> None:

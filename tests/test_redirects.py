@@ -72,7 +72,7 @@ async def test_redirects_in_a_circle_end_and_are_not_tried_again(here: Service) 
     assert (len(here.seen), clock.slept) == (MAX_REDIRECTS + 1, [])
 
 
-@pytest.mark.parametrize("location", ["http://[", "https://", "javascript:alert(1)", "ftp://127.0.0.1/"])
+@pytest.mark.parametrize("location", ["http://[", "http://a:b/", "https://", "javascript:alert(1)", "ftp://127.0.0.1/"])
 async def test_a_redirect_to_what_is_no_address_is_said(location: str, here: Service) -> None:
     here.faults.append(moved(location))
     async with opened(here.url) as engine:

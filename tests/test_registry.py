@@ -22,6 +22,7 @@ from teola_plugin.registry import (
     POLICIES,
     EngineConfig,
     load_engines,
+    object_named,
     register,
     registered,
     unregister,
@@ -49,6 +50,14 @@ def simulated(**more: Any) -> EngineConfig:
 # --- fields -------------------------------------------------------------------------------------------------
 
 
+def test_a_declaration_stays_as_it_was_made() -> None:
+    given: dict[str, Any] = {"config": {"sleep": False}, "resources": {"far": 1.0}}
+    config = simulated(**given)
+    given["config"]["sleep"] = True
+    given["resources"].clear()
+    assert (config.config, config.resources) == ({"sleep": False}, {"far": 1.0})
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -57,6 +66,7 @@ def simulated(**more: Any) -> EngineConfig:
         ({"config": {"sleep": print}}, "config: .* JSON"),
         ({"config": {1: "a"}}, "config: .* JSON"),
         ({"config": {"nan": float("nan")}}, "config: .* JSON"),
+        ({"config": {"infinity": float("inf")}}, "config: .* JSON"),
         ({"num_cpus": -1}, "num_cpus: expected a number >= 0, got -1"),
         ({"num_gpus": "1"}, "num_gpus: expected a number >= 0, got '1'"),
         ({"num_gpus": True}, "num_gpus"),
@@ -270,6 +280,13 @@ def test_an_engine_of_the_users_own() -> None:
 def test_what_is_wrong_with_an_own_engine(executable: str, config: dict[str, Any], said: str) -> None:
     with pytest.raises(EngineError, match=f"engine 'own': .*{said}"):
         build(EngineConfig("own", "custom", executable=executable, config=config))
+
+
+def test_a_module_that_lacks_another_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_of_mine.py").write_text("import nothing_of_the_kind")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
+        object_named("module_of_mine:make")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "embedding", "reranking", "chroma"])

@@ -42,6 +42,7 @@ from teola_plugin.simulator import (
     simulate,
     simulate_many,
 )  # fmt: skip
+from teola_plugin.simulator.clock import Clock
 from teola_plugin.templates import App, Apply, Generation, Loop
 from teola_plugin.trace import Function
 
@@ -256,6 +257,30 @@ def test_what_nobody_wants_is_not_waited_for_and_fails_nobody(is_wanted: bool, r
     assert latency["ahead"] == pytest.approx(latency["after"]), "a read that failed is made again"
 
 
+def asked_although_unwanted(ahead: str) -> Simulation:
+    text = f"""
+    inputs(question)
+    verdict = embedding(question) @ embedder
+    needed = condition(verdict, fn='needed') @ python
+    kv = prefilling(question) @ llm
+    {ahead}
+    late = aggregate(ahead), when(needed)
+    outputs(verdict, late)
+    """
+    return one(text, needed=lambda verdict: False, inputs=given)
+
+
+def test_what_nobody_wants_any_more_is_not_asked_for() -> None:
+    found = asked_although_unwanted("""text = decoding(kv, max_tokens=12) @ llm
+    ahead = embedding(text, ahead=True) @ embedder""")
+    assert (found.engines["embedder"].items, found.engines["llm"].items) == (1, 1)
+
+
+def test_a_text_that_nobody_wants_any_more_is_not_written_on() -> None:
+    found = asked_although_unwanted("ahead = decoding(kv, max_tokens=500, ahead=True) @ llm")
+    assert 0 < found.engines["llm"].steps < 100
+
+
 @pytest.mark.parametrize("rounds", [2, 7])
 def test_rounds_that_are_revealed_take_as_long_as_on_the_real_host(rounds: int) -> None:
     better = Generation("Better: {draft}", "draft", max_tokens=10, name="better")
@@ -411,13 +436,13 @@ def test_who_asks_for_each_request_himself_pays_a_round_trip_for_each() -> None:
 
 
 def boom(*_: Any) -> Any:
-    raise ZeroDivisionError("boom")
+    raise LookupError("boom")
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("inputs(x); y = call(x, fn='boom') @ python; outputs(y)", ZeroDivisionError),
+        ("inputs(x); y = call(x, fn='boom') @ python; outputs(y)", LookupError),
         ("inputs(x); y = searching(x) @ store; outputs(y)", EngineError),
         ("inputs(x); kv = prefilling(x) @ llm; y = decoding(kv, shape='rings:3') @ llm; outputs(y)", EngineError),
         ("inputs(x); kv = prefilling(x) @ llm; y: [] = decoding(kv, items='runes') @ llm; outputs(y)", GraphError),
@@ -438,7 +463,7 @@ def test_what_only_a_dropped_branch_needs_is_no_error_of_the_query() -> None:
 
 
 def test_inputs_that_fail_are_an_error_of_the_query() -> None:
-    assert isinstance(one(EMBED, inputs=boom).ended[0].error, ZeroDivisionError)
+    assert isinstance(one(EMBED, inputs=boom).ended[0].error, LookupError)
     waits = one(EMBED, inputs=lambda n: {}).ended[0]
     assert isinstance(waits.error, TeolaError)
 
@@ -505,3 +530,12 @@ def test_tokens_count_where_a_profile_goes_by_them() -> None:
     by_token = Profile.affine(0.1, token_s=0.01)
     servers = server("embedder", profiles={"embedding": by_token})
     assert latencies(one(EMBED, system(servers=servers), inputs=lambda n: {"x": "x" * 40})) == pytest.approx([0.2])
+    prompted = EMBED.replace("embedding(x)", "embedding(x, prompt='pppp')")
+    assert latencies(one(prompted, system(servers=servers), inputs=lambda n: {"x": "x" * 40})) == pytest.approx([0.21])
+
+
+def test_what_was_due_before_happens_now() -> None:
+    clock, seen = Clock(), list[float]()
+    clock.at(1.0, lambda: clock.at(0.5, lambda: seen.append(clock.now_s)))
+    clock.run()
+    assert seen == [1.0]

@@ -234,6 +234,14 @@ def test_items_are_handed_out_evenly_over_the_tokens() -> None:
     assert some.items == 2
 
 
+def test_who_joins_a_text_late_gets_all_of_its_items() -> None:
+    text = LIST.format(kind="partial_decoding", more=", temperature=0")
+    found = run(text, [0.0, 1.2 + 0.5], inputs={"x": "x" * 80})
+    assert found.engines["llm"].joined == 1
+    items = [sum(s.items for s in found.spans if (s.query, s.primitive) == (query, "vecs")) for query in range(2)]
+    assert items == [3, 3]
+
+
 def test_a_text_ends_early_once_the_items_that_are_wanted_are_there() -> None:
     steps = [
         listed("partial_decoding", more).engines["llm"].steps

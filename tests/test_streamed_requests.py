@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableParallel, RunnablePassthrough
 from langchain_core.tracers._streaming import _V2StreamingCallbackHandler
@@ -25,6 +25,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy, Command, Send
 
 from teola_plugin import optimize, optimized, pure
+from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
 from tests.langchain_world import answer, ask
@@ -278,3 +279,10 @@ def test_what_a_cache_answers_is_not_asked(place: str) -> None:
         return pipelines.requests(make(compiled(builder)), lambda p: p.invoke(GIVEN))
 
     assert outcome(optimize) == outcome(lambda graph: graph)
+
+
+@pytest.mark.parametrize("kind", ["handlers", "inheritable_handlers"])
+@pytest.mark.parametrize("handler", [Tap, Marked])
+def test_handlers_of_a_manager_want_streams(kind: str, handler: Any) -> None:
+    assert wants_streams(CallbackManager(**{"handlers": [], kind: [handler()]}))
+    assert not wants_streams(CallbackManager(**{"handlers": [], kind: [BaseCallbackHandler()]}))

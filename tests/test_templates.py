@@ -43,6 +43,7 @@ from teola_plugin.templates import (
     WebSearch,
 )
 from teola_plugin.templates.decompose import decompose
+from teola_plugin.templates.functions import chunks, parsed
 from teola_plugin.templates.options import number
 
 INDEX = Chunking() >> Embedding() >> Ingestion()
@@ -169,6 +170,28 @@ def test_what_may_not_be_staged_or_split_is_not() -> None:
     assert graph["query_vectors"].setting("stage_items") == graph["hits"].setting("stage_items") == 0
 
 
+def test_chunks_begin_with_the_end_of_the_one_before() -> None:
+    assert chunks("abcdefghijkl", 2, 1) == ["abcdefgh", "efghijkl"]
+
+
+def test_of_a_list_that_is_not_split_only_what_is_wanted_counts() -> None:
+    assert parsed("a\nb\nc", "lines", 2) == ["a", "b"]
+    assert parsed("a\nb\nc", "lines") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("make", [Generation, QueryExpansion])
+def test_settings_of_an_engine_are_those_of_its_decoding(make: Any) -> None:
+    (decoding,) = (p for p in decompose(make(prompt="{question}", settings={"seed": 7})).graph if p.kind == "decoding")
+    assert decoding.setting("seed") == 7
+
+
+@pytest.mark.parametrize("mode", ["one-shot", "tree", "refine"])
+def test_settings_of_an_engine_are_those_of_all_decodings_of_a_synthesis(mode: str) -> None:
+    graph = decompose(Searching(2) >> Synthesis(mode, settings={"seed": 7}, max_tokens=9)).graph
+    seeds = [(p.setting("seed"), p.setting("max_tokens")) for p in graph if p.kind == "decoding"]
+    assert seeds == [(7, 9)] * (1 if mode == "one-shot" else 2)
+
+
 def test_nested_lists_are_joined_where_the_scope_says() -> None:
     """FacTool as ALTO has it: claims, queries of each claim, hits of each query, a verdict for each claim."""
     template = (
@@ -221,6 +244,30 @@ def test_tools_stay_in_order_unless_they_are_said_to_read() -> None:
         graph = decompose(Tool("question", "a") >> Tool("question", "b", name="other", **more)).graph
         pruned = optimize_graph(graph, [prune_dependencies], Context(), strict=True).graph
         assert pruned["b"].after == after
+
+
+def test_operations_read_and_write_what_their_engine_holds() -> None:
+    """Unless something else is said."""
+
+    def touched(op: str, **more: Any) -> tuple[Any, Any]:
+        (made,) = decompose(Operation(op, "question", "a", engine="vault", **more)).graph
+        return made.reads, made.writes
+
+    assert touched("searching") == (("vault",), ())
+    assert touched("ingestion") == touched("tool") == ((), ("vault",))
+    assert touched("embedding") == touched("tool", writes=()) == ((), ())
+    assert touched("searching", reads=["kb"]) == (("kb",), ())
+
+
+def test_profiles_that_are_given_win_over_those_of_the_engines() -> None:
+    known: list[Any] = []
+
+    def spy(graph: Any, context: Context) -> Any:
+        known.append(context.profiles)
+        return graph, []
+
+    App("x", Generation("{question}"), engines(), passes=[spy], profiles={"llm": PAPER_LLM["figure7"]})
+    assert known[0] == {"llm": PAPER_LLM["figure7"], **{n: e.profile for n, e in engines().items() if n != "llm"}}  # type: ignore[attr-defined]
 
 
 def test_a_primitive_does_not_take_the_name_of_an_input() -> None:
@@ -352,6 +399,13 @@ def text(prompt: str = "{question}", to: str = "text", **more: Any) -> Component
             lambda: text(to="x", items="lines")
             >> Loop(text("{x}", "x", items="lines", scope="x", name="more"), bool, "x", at_most=4, name="deeper"),
             "component 'deeper': gives: x_5 is in other lists than x_4 of the round before: at_most=3 at most",
+        ),
+        (
+            lambda: text(to="claims", items="lines")
+            >> text("{claims}", "queries", items="lines", scope="claims")
+            >> text("{claims}", "notes", items="lines", scope="claims")
+            >> text("{queries} {notes}", "y", scope="queries"),
+            "component 'y': scope: notes and queries stand in different lists",
         ),
         (lambda: Chunking(10, 10), "component 'chunking': overlap: expected less than size=10, got 10"),
         (

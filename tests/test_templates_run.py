@@ -397,6 +397,21 @@ def test_rounds_are_revealed_until_it_is_enough(at_most: int | None, enough: int
     assert len([batch for batch in engine.batches if batch.op == "decoding"]) == enough + 1
 
 
+@pytest.mark.parametrize("at_most", [1, 3, 4, 6])
+def test_a_loop_that_is_never_enough_ends_after_its_last_round(at_most: int) -> None:
+    loop = Loop(Apply(lambda n: n + 1, "n", "n"), lambda n: False, of="n", at_most=at_most)
+    assert App("x", loop, {}, inputs=["n"], outputs=["n"]).run(n=0) == at_most
+
+
+def test_two_functions_of_one_component_are_two() -> None:
+    def rule(part: Part) -> None:
+        part.give("loud", part.call(str.upper, part.value("text"), named="loud"))
+        part.give("quiet", part.call(str.lower, part.value("text"), named="quiet"))
+
+    both = Component("both", rule, {"text": Takes(("question",))}, {"loud": "loud", "quiet": "quiet"})
+    assert App("x", both, {}, outputs=["loud", "quiet"]).run(question="Who") == {"loud": "WHO", "quiet": "who"}
+
+
 def test_an_error_in_a_late_round_is_that_of_the_query() -> None:
     def fails(count: int) -> int:
         if count == 5:
@@ -527,6 +542,15 @@ async def test_who_leaves_a_stream_ends_its_query() -> None:
     assert await anext(pieces) == "one "
     await pieces.aclose()  # type: ignore[attr-defined]
     await until(lambda: engine.aborted)
+
+
+def test_who_leaves_a_stream_without_a_loop_ends_its_query() -> None:
+    engine = Slow()
+    pieces: Any = App("x", Generation("{question}", "answer"), {"llm": engine}).stream(question="q")
+    engine.gate.release()
+    assert next(pieces) == "one "
+    pieces.close()
+    asyncio.run(until(lambda: engine.aborted))
 
 
 def test_a_stream_ends_with_its_error() -> None:

@@ -168,7 +168,6 @@ def _is_as_seen(seen: Seen, tell: Tell, looked_at: set[int]) -> bool:
             return False
         if id(part) in looked_at:
             continue
-        looked_at.add(id(part))
         for name, is_plain, kept in attributes:
             held = own.get(name, _MISSING)
             if is_plain:
@@ -177,6 +176,7 @@ def _is_as_seen(seen: Seen, tell: Tell, looked_at: set[int]) -> bool:
                     return False
             elif held is not kept():
                 return False
+        looked_at.add(id(part))
     return True
 
 

@@ -68,7 +68,12 @@ class AskedAhead:
 def require_asking(call: Call, spec: EngineSpec) -> None:
     """Raises: Withheld if nothing may run ahead there; a function would wait until the framework's run has asked."""
     if call.withholds(spec):
-        raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
+        raise withheld(spec)
+
+
+def withheld(spec: EngineSpec) -> Withheld:
+    """Why a function that runs ahead ends where it would ask this engine."""
+    return Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed, or not answered yet")
 
 
 def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:

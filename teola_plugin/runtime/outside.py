@@ -1,7 +1,8 @@
 """What one call asks of providers outside this process: whether it may ask ahead, and what follows from a failure.
 
 After a failure nothing more of the call runs ahead at that provider (the framework's run asks itself when it gets
-there), and what is queued for it and not begun is withdrawn. The breaker of the provider hears of every end.
+there), and what is queued for it and not begun is withdrawn. The breaker of the provider hears of every end. Where it
+was the breaker that let nothing run ahead, what waits for it is asked ahead after the reply that closes it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,25 @@ class Outside:
         self._lock = threading.RLock()
         self._failed: set[Provider] = set()
         self._open: dict[Provider, dict[Reply, None]] = {}  # asked ahead, in order
+        self._waiting: dict[Provider, list[Callable[[], None]]] = {}
 
     def may_ask(self, provider: Provider | None) -> bool:
         """Whether requests to the provider may run ahead."""
         return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
+
+    def when_answered(self, provider: Provider, act: Callable[[], None]) -> None:
+        """Call `act` once a request of this call has succeeded there and requests may run ahead, if that comes."""
+        with kept_off, self._lock:
+            self._waiting.setdefault(provider, []).append(act)
+        self._wake(provider)
+
+    def _wake(self, provider: Provider) -> None:
+        if not self.may_ask(provider):
+            return
+        with kept_off, self._lock:
+            waiting = self._waiting.pop(provider, ())
+        for act in waiting:
+            act()
 
     def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool) -> None:
         """The reply is asked for, by the framework's own run or ahead of it."""
@@ -77,5 +93,7 @@ class Outside:
             if error:
                 self._failed.add(provider)
         provider.heard(error, time.monotonic())
+        if not error:
+            self._wake(provider)
         for other in queued:
             other.withdraw(lambda other=other: self._leave(other))  # type: ignore[misc]

@@ -14,6 +14,9 @@ from teola_plugin.trace import Traced
 class Report:
     """What one call came to. `hits` + `shared` + `misses` + `stale` = items the framework's run asked for.
 
+    Where a model calls a pipeline itself, what that asks is among them if the framework's run made the call of the
+    model; if an engine made it, the pipeline has a report of its own.
+
     `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
     result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
     `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:

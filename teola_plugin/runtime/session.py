@@ -31,7 +31,7 @@ from teola_plugin.graph import Graph
 from teola_plugin.providers import Provider
 from teola_plugin.request_identity import keys_of, request_key
 from teola_plugin.runtime import asides
-from teola_plugin.runtime.asking import AskedAhead, pass_on, require_asking
+from teola_plugin.runtime.asking import AskedAhead, pass_on, require_asking, withheld
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.local import LocalHost, Query
 from teola_plugin.runtime.lockstep import Lockstep
@@ -214,6 +214,7 @@ class Session:
         fresh: list[tuple[Any, Reply]] = []
         missing: list[Reply] = []
         shared: list[tuple[Reply, Any, Reply]] = []
+        left: list[tuple[Any, Reply]] = []
         with kept_off, self._lock:
             if self._is_closed:
                 return [_ended_reply() for _ in payloads]
@@ -225,14 +226,32 @@ class Session:
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
-                    self._outside.ask(provider, slot.reply, is_own=False)
-                    fresh.append(self._to_submit(self._bound(payload, slot.reply), slot.reply))
+                    fresh.append(self._asked_ahead(provider, payload, slot.reply))
                     missing.append(slot.reply)
+                elif slot.outcome == "left":
+                    left.append((payload, slot.reply))
                 replies.append(slot.reply)
         submit = partial(self._submit, engine, op, settings=settings, urgency=urgency, spec=spec)
         submit(fresh, gives_way=partial(self._give_way, missing) if is_guess else None)
         self._take_over(shared, submit)
+        if provider and left and not is_guess:
+            self._outside.when_answered(provider, partial(self._ask_after_all, provider, left, submit))
         return replies
+
+    def _asked_ahead(self, provider: Provider | None, payload: Any, reply: Reply) -> tuple[Any, Reply]:
+        """What to submit for a slot of the run-ahead. The lock is held."""
+        self._outside.ask(provider, reply, is_own=False)
+        return self._to_submit(self._bound(payload, reply), reply)
+
+    def _ask_after_all(
+        self, provider: Provider, left: Sequence[tuple[Any, Reply]],
+        submit: Callable[[Sequence[tuple[Any, Reply]]], None],
+    ) -> None:  # fmt: skip
+        """Ask ahead for what had been left to the framework's run, where that has not come to it yet."""
+        with kept_off, self._lock:
+            open_yet = [] if self._is_closed else [each for each in left if self._slots.ask_after_all(each[1])]
+            fresh = [self._asked_ahead(provider, payload, reply) for payload, reply in open_yet]
+        submit(fresh)
 
     def _give_way(self, replies: Sequence[Reply]) -> bool:
         """Leave these slots, unless the framework's run has taken one."""
@@ -339,7 +358,7 @@ class Session:
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
-            raise Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed")
+            raise withheld(spec)
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:

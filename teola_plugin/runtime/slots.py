@@ -136,6 +136,15 @@ class Slots:
         for entry in self._by_key.values():
             entry.ahead = entry.taken
 
+    def ask_after_all(self, reply: Reply) -> bool:
+        """The run-ahead asks for what it had left. Returns whether it may: the framework's run has not come there."""
+        for entry in self._by_key.values():
+            for slot in entry.slots[entry.taken :]:
+                if slot.reply is reply and slot.is_left and not slot.is_given_up:
+                    slot.is_left, slot.since_s = False, time.perf_counter()
+                    return True
+        return False
+
     def is_taken_over(self, reply: Reply) -> None:
         """The framework's run computes this slot, which it has reached, in place of the engine."""
         for entry in self._by_key.values():

@@ -36,11 +36,11 @@ from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_schema,
     require_clean_template,
 )
+from teola_plugin.adapters.langchain.reading_retrievers import has_clean_arguments
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config
 from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.foreign import ATOMS
-from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -280,9 +280,8 @@ def _is_simple_hint(hint: Any) -> bool:
 
 
 def _require_clean_tool(tool: Any) -> None:
-    if type(tool) not in (StructuredTool, Tool) or not (
-        tool.args_schema is None or type(tool.args_schema) is dict or is_clean_model(tool.args_schema)
-    ):
+    is_plain = tool.args_schema is None or type(tool.args_schema) is dict
+    if type(tool) not in (StructuredTool, Tool) or not (is_plain or has_clean_arguments(tool)):
         raise Barrier(f"it hands the tool {tool.name!r} to a model")
 
 

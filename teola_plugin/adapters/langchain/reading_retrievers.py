@@ -26,7 +26,7 @@ from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
 from teola_plugin.adapters.rehearsal import outcome
@@ -207,6 +207,12 @@ def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     return _use_function(run, tool, value, way)
 
 
+def has_clean_arguments(tool: Any) -> bool:
+    """Checking the arguments of a tool runs no code of the user's."""
+    schema = tool.args_schema
+    return foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_schema(schema)
+
+
 def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """What the function behind a stock tool returns, called as the tool calls it."""
     function = tool.coroutine if way.is_async and getattr(tool, "coroutine", None) else getattr(tool, "func", None)
@@ -214,7 +220,7 @@ def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     is_simple = tool.response_format == "content" and tool.callbacks is None and not tool.return_direct
     if type(tool) is not StructuredTool or type(function) is not types.FunctionType or is_call or not is_simple:
         raise Barrier(f"it uses the tool {tool.name!r}", "declare that it only reads: @reads(...)")
-    if not is_clean_model(tool.args_schema) or _get_runnable_config_param(function) or tool._injected_args_keys:
+    if not has_clean_arguments(tool) or _get_runnable_config_param(function) or tool._injected_args_keys:
         raise Barrier(f"it uses the tool {tool.name!r}, whose arguments are not plain")
     exchange = Exchange(run)
     given = exchange.out(value)

@@ -5,9 +5,10 @@
     --route=object   a composite's constructor makes an optimized twin; so do `|`, `bind` and their like
     --route=graph    what StateGraph.compile() and @entrypoint give is optimized
 
-`exec-ahead`, `object-ahead` and `graph-ahead` are the same with every model declared pure and every pipeline taken to
-gain by running ahead, which gets a head start before each model. Otherwise hardly anything would run ahead: the fake
-models of the tests count their calls and answer at once, and most pipelines are one model behind one prompt.
+`exec-ahead`, `object-ahead` and `graph-ahead` are the same with every model declared pure and taken to have answered
+before, and every pipeline taken to gain by running ahead, which gets a head start before each model. Otherwise hardly
+anything would run ahead: the fake models of the tests count their calls (which is no setting of theirs here) and answer
+at once, each is a provider of its own class, and most pipelines are one model behind one prompt.
 
 A pipeline without anything to run ahead, which `optimize` hands back as it is, becomes a twin all the same, so that the
 suite tests every method of a twin. At the end stands what became of the pipelines and the calls.
@@ -15,6 +16,7 @@ suite tests every method of a twin. At the end stands what became of the pipelin
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +27,9 @@ from routed.twins import Twins
 
 MODES = ("off", "exec", "object", "graph", "exec-ahead", "object-ahead", "graph-ahead")
 HEAD_START_S = 0.01
+COUNTERS = ("i", "response_index")
+"""Fields in which fake models count their calls."""
+
 _twins = Twins()
 
 
@@ -90,11 +95,32 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"routed ({mode}): {_twins.summary()}")
 
 
+@pytest.fixture(autouse=True)
+def no_provider_has_failed() -> None:
+    """What an earlier test did to models of the same class says nothing."""
+    from teola_plugin import providers
+
+    providers.forget()
+
+
 def _run_all_ahead() -> None:
     from langchain_core.language_models import BaseChatModel, BaseLLM
 
-    from teola_plugin import api, pure
+    from teola_plugin import api, providers, pure
+    from teola_plugin.adapters import configured
 
+    provider, configuration_key = providers.Provider, configured.configuration_key
+
+    def answered() -> providers.Provider:
+        made = provider()
+        made.heard(None, 0.0)
+        return made
+
+    def uncounted(model: Any) -> Hashable:
+        counters = {name: 0 for name in COUNTERS if name in getattr(type(model), "model_fields", ())}
+        return configuration_key(model.model_copy(update=counters) if counters else model)
+
+    providers.Provider, configured.configuration_key = answered, uncounted  # type: ignore[misc,assignment]
     for cls in (BaseChatModel, BaseLLM):
         pure(cls)
         give_head_start(cls, HEAD_START_S)
