@@ -9,12 +9,14 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_classic.retrievers.multi_query import LineListOutputParser, MultiQueryRetriever
 from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage, get_buffer_string, trim_messages
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, chain
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.graph.message import add_messages
 from pydantic import BaseModel, field_validator
 
 from teola_plugin.adapters.langchain.models import as_set_now
@@ -433,3 +435,13 @@ def test_tools_are_bound_in_the_body() -> None:
         return [call["args"] for call in reply.tool_calls]
 
     assert check(node, {"x": "a"}).shown == [1]
+
+
+def test_helpers_of_langchain_take_replies(model: Any) -> None:
+    def node(state: dict[str, Any]) -> Any:
+        history = add_messages([HumanMessage("hi", id="1")], [model.invoke(state["x"])])
+        history = add_messages(history, [history[-1], HumanMessage("more", id="2")])
+        last = trim_messages(history, max_tokens=2, token_counter=len)
+        return [len(history), len(last), model.invoke(get_buffer_string(history)).content]
+
+    assert check(node, {"x": "a"}).shown == [1, 1]

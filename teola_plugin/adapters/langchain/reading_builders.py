@@ -38,8 +38,8 @@ from teola_plugin.adapters.langchain.reading_parts import (
 )
 from teola_plugin.adapters.langchain.reading_retrievers import has_clean_arguments
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config
-from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -19,10 +20,10 @@ from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
-from teola_plugin.adapters.langchain.reading_values import MARK, Exchange, unknown_id
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.exchange import MARK, Exchange, unknown_id
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
@@ -50,12 +51,27 @@ class Settings:
         return known
 
 
-def ask_model(
-    run: Run, model: Model, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any, context: Context,
-    settings: Settings,
-) -> Any:  # fmt: skip
+@dataclass(frozen=True)
+class Way:
+    """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
+
+    `source`: what the program called. `context`: the caller's. `is_configured`: a config may choose among
+    alternatives.
+    """
+
+    source: Any
+    context: Context
+    settings: Settings
+    is_async: bool = False
+    is_batch: bool = False
+    is_configured: bool = True
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     """The reply of a model, which is asked for. Raises: Barrier."""
-    kwargs = {name: _class_or(held) for name, held in kwargs.items() if name not in models.NOT_ASKED}
+    source = source_of(way.source)
+    kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     require_readable(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)
     exchange = Exchange(run)
@@ -69,7 +85,7 @@ def ask_model(
     if models.is_ours(model):
         return run.ask(_ours(model, prompt, more, source))
     models.instrument_model(type(model))
-    return run.ask(_foreign(model, prompt, more, is_async, source, context, settings.of(model)))
+    return run.ask(_foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model)))
 
 
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.prompts import BasePromptTemplate, MessagesPlaceholder
 from langchain_core.prompts.chat import BaseChatPromptTemplate
 
-from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
 from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.heap import sources_of
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
@@ -20,21 +20,18 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from teola_plugin.adapters import chroma
 from teola_plugin.adapters.langchain import leaves
 from teola_plugin.adapters.langchain.quiet import apart
-from teola_plugin.adapters.langchain.reading_models import source_of
+from teola_plugin.adapters.langchain.reading_models import Way, source_of
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class, unknown_from
-from teola_plugin.adapters.langchain.reading_values import Exchange
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
-
-if TYPE_CHECKING:
-    from teola_plugin.adapters.langchain.reading_runnables import Way
 
 Providers = frozenset[Hashable]
 """The services outside this process that a component asks; empty if it asks none."""
@@ -144,13 +141,16 @@ def _own(value: Any) -> Any:
     return value
 
 
-def retrieve(run: Run, retriever: Any, value: Any, way: Way) -> Any:
+RunComponent = Callable[[Run, Any, Any, Way], Any]
+
+
+def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:
     """The documents that a retriever finds. Raises: Barrier."""
     providers = _of_retriever(retriever)
     if providers is not None:
         return act(run, retriever, "invoke", (value,), {}, way, providers)
     if is_stock(retriever, _CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever":
-        return _multi_query(run, retriever, value, way)
+        return _multi_query(run, retriever, value, way, run_component)
     return _retrieve_by_users_code(run, retriever, value, way)
 
 
@@ -173,9 +173,7 @@ def _retrieve_by_users_code(run: Run, retriever: Any, value: Any, way: Way) -> A
     return found.force() if type(found) is Pending else found
 
 
-def _multi_query(run: Run, retriever: Any, value: Any, way: Way) -> Any:
-    from teola_plugin.adapters.langchain.reading_runnables import run_component
-
+def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:
     inner = _of_retriever(retriever.retriever)
     if inner is None:
         raise Barrier("it searches by a MultiQueryRetriever whose retriever is not known")
@@ -197,13 +195,18 @@ def _multi_query(run: Run, retriever: Any, value: Any, way: Way) -> Any:
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
+_shared: list[Callable[[Any], bool]] = []
+
+
+def install(shares: Callable[[Any], bool]) -> None:
+    """Let `shares` say of a tool that it only reads, and that its framework's run takes what ran ahead."""
+    _shared[:] = [shares]
+
+
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """What a tool returns that only reads, or whose function is read. Raises: Barrier."""
-    from teola_plugin.adapters.langchain import tools
-
-    if tools.is_said_to_read(tool) and isinstance(tools.read_tool(tool), tools.EarlyTool):
-        tools.instrument_tool(type(tool))
-        return act(run, tool, "invoke", (value,), {}, way, frozenset())
+    if any(shares(tool) for shares in _shared):
+        return act(run, tool, "invoke", (value,), {}, way, frozenset([("tool", tool.name)]))
     return _use_function(run, tool, value, way)
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import operator as python_operator
 import types
 from collections.abc import Callable, Mapping
-from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -35,7 +34,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import BaseTool
 
-from teola_plugin.adapters.langchain.reading_models import Settings, ask_model, source_of
+from teola_plugin.adapters.langchain.reading_models import Way, ask_model
 from teola_plugin.adapters.langchain.reading_parts import (
     format_prompt,
     parse,
@@ -60,23 +59,6 @@ from teola_plugin.adapters.reader.values import (
     Unknown,
     type_name,
 )
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
-
-    `source`: what the program called. `context`: the caller's. `is_configured`: a config may choose among
-    alternatives.
-    """
-
-    source: Any
-    context: Context
-    settings: Settings
-    is_async: bool = False
-    is_batch: bool = False
-    is_configured: bool = True
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Function(Runnable[Any, Any]):
@@ -129,10 +111,7 @@ def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
 def _model(run: Run, model: Any, value: Any, way: Way) -> Any:
     if way.is_batch and not foreign.is_kind_of(model, BaseChatModel):
         raise Barrier(f"{type_name(type(model))} is asked for several replies at once")
-    return ask_model(
-        run, model, value, way.kwargs, is_async=way.is_async, source=source_of(way.source), context=way.context,
-        settings=way.settings,
-    )  # fmt: skip
+    return ask_model(run, model, value, way)
 
 
 def _no_kwargs(way: Way) -> None:
@@ -152,7 +131,7 @@ def _parser(run: Run, parser: Any, value: Any, way: Way) -> Any:
 
 def _retriever(run: Run, retriever: Any, value: Any, way: Way) -> Any:
     _no_kwargs(way)
-    return retrieve(run, retriever, value, way)
+    return retrieve(run, retriever, value, way, run_component)
 
 
 def _tool(run: Run, tool: Any, value: Any, way: Way) -> Any:

@@ -29,6 +29,7 @@ from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
+from teola_plugin.adapters.langchain import reading_retrievers
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
@@ -255,3 +256,14 @@ def _check(tool: Any, is_more: Any) -> None:
     if is_more and is_unheard():
         _talkative.get_or_make(tool, lambda: True)
         raise TalkedError(tool.name)
+
+
+def _shares(tool: BaseTool) -> bool:
+    """A call of it that a program makes may start early."""
+    if not isinstance(read_tool(tool), EarlyTool):
+        return False
+    instrument_tool(type(tool))
+    return True
+
+
+reading_retrievers.install(_shares)

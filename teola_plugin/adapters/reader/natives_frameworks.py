@@ -8,6 +8,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calling import call, callback
+from teola_plugin.adapters.reader.exchange import Exchange, is_random_id
 from teola_plugin.adapters.reader.table import kind_of, known, unknowns
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
 
@@ -30,8 +31,9 @@ def native_of(function: types.FunctionType) -> Handler | None:
 def _reads(function: Any) -> Handler:
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args)
-        run.require_known(*args, *kwargs.values())
-        return function(*args, **kwargs)
+        exchange = Exchange(run)
+        given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+        return exchange.back(function(*given, **named))
 
     return handle
 
@@ -40,7 +42,7 @@ def _buffer_string(function: Any) -> Handler:
     read = _reads(function)
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        found = unknowns(run, *args, *kwargs.values())
+        found = [each for each in unknowns(run, *args, *kwargs.values()) if not is_random_id(each)]
         if found and all(kind_of(each) == "message" for each in found):
             return run.unknown(*found, holds="text", is_safe=True)
         return read(run, args, kwargs)
@@ -74,14 +76,16 @@ def _trim_messages(function: Any) -> Handler:
         if len(args) != 1 or not all(type(each) in (*_GOOD, tuple, list) for each in named.values()):
             raise Barrier("it calls trim_messages() in an unusual way")
         known(run, *args)
-        run.require_known(*args, *named.values())
+        exchange = Exchange(run)
+        given, named = exchange.out(list(args)), exchange.out(named)
         if isinstance_of(counter, Opaque):
             if counter.held is not len and type(counter.held) is not types.FunctionType:
                 raise Barrier("it counts tokens by a model")
-            counter = len if counter.held is len else callback(run, counter)
+            count = callback(run, counter)
+            counter = len if counter.held is len else lambda messages: count(exchange.back(messages))
         elif type(counter) is not str:
             raise Undecided
-        return function(*args, token_counter=counter, **named)
+        return exchange.back(function(*given, token_counter=counter, **named))
 
     return handle
 
@@ -109,7 +113,7 @@ def _messages(run: Any, value: Any) -> list[Any]:
                 raise Undecided
             made.append(each)
             continue
-        run.require_known(each)
+        Exchange(run).out(each)  # it is known, but for its id
         made += _coerced(each)
     return made
 
@@ -127,6 +131,8 @@ def _id_of(message: Any) -> Any:
     if type(message) is Unknown:
         return ("of", id(message))
     own = object.__getattribute__(message, "__dict__").get("id")
+    if is_random_id(own):
+        return ("random", id(own))
     return ("of", id(message)) if own is None else own
 
 

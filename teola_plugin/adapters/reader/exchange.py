@@ -1,12 +1,13 @@
-"""Between the reader's values and objects that LangChain's own code may be given.
+"""Between the reader's values and objects that a framework's own code may be given.
 
-Stock code (a template, a parser) computes on copies that are made here, and what it makes is the reader's own again:
+Stock code (a template, a parser, a helper) computes on copies that are made here, and what it makes is the reader's own
+again:
 
-    with_ids = Exchange(run)
-    result = with_ids.back(template.format_prompt(**with_ids.out(values)))
+    exchange = Exchange(run)
+    result = exchange.back(template.format_prompt(**exchange.out(values)))
 
-An id that LangChain makes up at random in each run is not known. It may go through stock code that only carries it: it
-is replaced by a mark, and wherever the mark comes out, what holds it is unknown.
+An id that a framework makes up at random in each run is not known. It may go through stock code that only carries it:
+it is replaced by a mark, and wherever the mark comes out, what holds it is unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Exchange:
         kind = type(value)
         if kind in ATOMS:
             return value
-        if kind is Unknown and value.holds == ID:
+        if is_random_id(value):
             mark = f"{MARK}{next(_numbers)}\ue003"
             self._marks[mark] = value
             return mark
@@ -135,5 +136,10 @@ ID = "id"
 
 
 def unknown_id() -> Unknown:
-    """An id that LangChain makes up anew in each run."""
+    """An id that a framework makes up anew in each run."""
     return Unknown(ID)
+
+
+def is_random_id(value: Any) -> bool:
+    """See `unknown_id`."""
+    return type(value) is Unknown and value.holds == ID
