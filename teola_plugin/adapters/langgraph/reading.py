@@ -440,7 +440,7 @@ def _pairs(update: Any) -> Any:
 def _gotos(run: Run, value: Any) -> Iterator[Any]:
     for each in value if type(value) in (list, tuple) else [value]:
         if type(each) is Command:
-            gotos = each.goto if type(each.goto) in (list, tuple) else [each.goto]
+            gotos: Any = each.goto if type(each.goto) in (list, tuple) else [each.goto]
             for goto in gotos:
                 if run.is_unknown(goto):
                     raise Stalled("where it goes is not known yet")

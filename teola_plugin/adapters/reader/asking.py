@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from teola_plugin.adapters.reader.values import Opaque
 from teola_plugin.engines import EngineSpec
 
-if TYPE_CHECKING:
-    from teola_plugin.adapters.reader.run import Run
-    from teola_plugin.adapters.reader.values import Opaque
+Run = Any
+"""A `run.Run`, which is made of asks."""
 
 NOT_MINE: Any = object()
 """What a hook answers to what it does not know."""

@@ -45,7 +45,7 @@ _sites = itertools.count()
 MAPPINGS = (dict, OrderedDict, defaultdict)
 
 
-def refusing(what: str) -> Evaluate:
+def refusing(what: str) -> Callable[..., Any]:
     """A compiled construct that is not read."""
 
     def refuse(*_: Any) -> Any:

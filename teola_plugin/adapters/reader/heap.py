@@ -242,7 +242,7 @@ class Heap:
         """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does."""
         mine = [leave for leave in self._leaves[marked:] if leave.how is how]
         if mine and ended not in (None, how, NOWHERE):  # the path that is evaluated goes elsewhere
-            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks()))  # type: ignore[arg-type]
+            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks()))
             ended = NOWHERE
         for leave in mine:
             if ended is NOWHERE:
@@ -353,7 +353,8 @@ class Heap:
         outer, self._paths = self.path, self._paths + 1
         self.path = self._paths
         self._arms += 1
-        self._asked.append(asked := set())
+        asked: set[Hashable] = set()
+        self._asked.append(asked)
         try:
             ended = block(frame)
             return _Arm(frame, asked, ended, frame.get(2) if ended is RETURN else None)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from teola_plugin.adapters.reader import classes, operators
 from teola_plugin.adapters.reader.heap import Frame
-from teola_plugin.adapters.reader.scopes import RUN
+from teola_plugin.adapters.reader.scopes import RUN, Evaluate, Scope
 from teola_plugin.adapters.reader.values import Barrier, Undecided
-
-if TYPE_CHECKING:
-    from teola_plugin.adapters.reader.expressions import Expressions
 
 Pattern = Callable[[Frame, Any], bool]
 """Whether a value matches; binds what the pattern names. Raises: Undecided, Barrier."""
+
+
+class Expressions(Protocol):
+    """What compiles the expressions in patterns, and knows the scope of the names in them."""
+
+    scope: Scope
+
+    def expression(self, node: ast.expr) -> Evaluate: ...
 
 
 def compiled_pattern(compiler: Expressions, node: ast.pattern) -> Pattern:

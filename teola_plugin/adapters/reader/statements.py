@@ -500,7 +500,7 @@ def _either(beginning: Beginning, first: Block, handle: Callable[[Frame, Any], E
         run.blur(beginning)
         return handle(frame, run.unknown(is_safe=True))
 
-    return lambda frame: frame[RUN].fork(frame, first, second)  # type: ignore[no-any-return]
+    return lambda frame: frame[RUN].fork(frame, first, second)
 
 
 def _holds(run: Run, frame: Frame, guard: Evaluate | None) -> bool:
