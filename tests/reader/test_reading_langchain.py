@@ -19,6 +19,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, field_validator
 
+from teola_plugin import reads
 from teola_plugin.adapters.langchain.models import as_set_now
 from tests.langchain_world import Engines, ask, format_docs
 from tests.reader.langchain_reading import ASYNC_CLIENT, CLIENT, check, hosted, read, stopped
@@ -445,3 +446,35 @@ def test_helpers_of_langchain_take_replies(model: Any) -> None:
         return [len(history), len(last), model.invoke(get_buffer_string(history)).content]
 
     assert check(node, {"x": "a"}).shown == [1, 1]
+
+
+def test_a_tool_that_is_said_to_read_is_asked() -> None:
+    asked = []
+
+    @tool
+    @reads("web")
+    def search(word: str) -> list[str]:
+        """Searches."""
+        asked.append(word)
+        return [word, word]
+
+    def node(state: dict[str, Any]) -> Any:
+        return E.chat.invoke(" ".join(search.invoke({"word": state["x"]}))).content
+
+    found = read(node, {"x": "a"})
+    assert not found.stopped, found.stopped
+    assert (found.shown, asked) == ([1, 1], ["a"])
+    assert found.value == node({"x": "a"})
+
+
+class Text(str):
+    """A text that acts when it is formatted."""
+
+    def __format__(self, spec: str) -> str:
+        raise AssertionError("it ran")
+
+
+def test_texts_of_the_users_own_class_are_not_formatted() -> None:
+    template = ChatPromptTemplate.from_template("{x} {y}").partial(y=Text("a"))
+    assert "prompt" in stopped(template | LLM, {"x": "a"})
+    assert stopped(ask("{x}") | LLM, {"x": Text("a")})

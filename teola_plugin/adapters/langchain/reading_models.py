@@ -42,10 +42,14 @@ class Settings:
 
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
+        self._instrumented: set[type] = set()
 
     def of(self, model: Model) -> AsSetNow:
         """How this model is set."""
         known = self._known.get(id(model))
+        if type(model) not in self._instrumented:
+            models.instrument_model(type(model))
+            self._instrumented.add(type(model))
         if known is None or known.model is not model:
             known = self._known[id(model)] = models.as_set_now(model)
         return known
@@ -84,7 +88,6 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     prompt = outcome(lambda: model._convert_input(given))
     if models.is_ours(model):
         return run.ask(_ours(model, prompt, more, source))
-    models.instrument_model(type(model))
     return run.ask(_foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model)))
 
 

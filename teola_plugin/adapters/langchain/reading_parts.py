@@ -18,6 +18,7 @@ from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.prompts import BasePromptTemplate, MessagesPlaceholder
 from langchain_core.prompts.chat import BaseChatPromptTemplate
 
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
 from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -84,10 +85,10 @@ def unknown_from(
 
 def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> Any:
     """What `template.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
-    require_clean_template(template)
+    names = require_clean_template(template)
     exchange = Exchange(run)
-    if type(value) is dict and not run.is_tainted(value):
-        value = _read_of(template, value)
+    if type(value) is dict and not run.is_tainted(value):  # it looks at no other variables
+        value = {key: held for key, held in value.items() if key in names}
     try:
         given = exchange.out(value)
     except Undecided:
@@ -95,25 +96,58 @@ def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> An
     return exchange.back(outcome(lambda: template.invoke(given)))
 
 
-def _read_of(template: Any, value: dict[str, Any]) -> dict[str, Any]:
-    """The variables that the template, or a part of it, reads; it looks at no others."""
+Names = frozenset[str]
+
+_clean: dict[int, tuple[Any, int, Names]] = {}
+"""Components that were looked at, in which evaluation, and the variables that a template reads."""
+
+_MOST_CLEAN = 256
+
+
+def _known_clean(component: Any) -> Names | None:
+    known = _clean.get(id(component))
+    return known[2] if known is not None and known[0] is component and known[1] == foreign.epoch() else None
+
+
+def _keep_clean(component: Any, names: Names = frozenset()) -> Names:
+    if len(_clean) >= _MOST_CLEAN:
+        _clean.clear()
+    _clean[id(component)] = component, foreign.epoch(), names
+    return names
+
+
+def require_clean_template(template: Any) -> Names:
+    """The variables that it reads. Raises: Barrier if formatting it may run code of the user's."""
+    known = _known_clean(template)
+    if known is not None:
+        return known
+    parts = list(parts_of(template))
     names: set[str] = set()
-    for part in parts_of(template):
-        names.update(getattr(part, "input_variables", ()), getattr(part, "optional_variables", ()), partials_of(part))
-    return {key: held for key, held in value.items() if key in names}
-
-
-def require_clean_template(template: Any) -> None:
-    """Raises: Barrier if formatting it may run code of the user's."""
-    for part in parts_of(template):
+    for part in parts:
         if not is_stock(part, "langchain_core.prompts."):
             raise Barrier(f"it formats a prompt of the class {type_name(type(part))}")
-        if any(type(held) not in (*ATOMS, list) for held in partials_of(part).values()):
+        held, partials = vars(part), partials_of(part)
+        if any(type(value) not in (*ATOMS, list) for value in partials.values()):
             raise Barrier("it formats a prompt with a function among its partial variables", "give it as an input")
-        if vars(part).get("template_format", "f-string") not in ("f-string", "mustache"):
+        if held.get("template_format", "f-string") not in ("f-string", "mustache"):
             raise Barrier("it formats a prompt in a template language", "use an f-string template")
-        if any(vars(part).get(name) is not None for name in ("example_selector", "output_parser")):
+        if any(held.get(name) is not None for name in ("example_selector", "output_parser")):
             raise Barrier("it formats a prompt with an example selector or a parser")
+        names.update(getattr(part, "input_variables", ()), held.get("optional_variables", ()), partials)
+    if not is_free_of_code(*_texts_of(parts)):
+        raise Barrier("it formats a prompt that holds code of the user's")
+    return _keep_clean(template, frozenset(names))
+
+
+def _texts_of(parts: list[Any]) -> Iterator[Any]:
+    """What a template puts together: texts, messages and partial variables."""
+    for part in parts:
+        held = vars(part)
+        yield from (value for name, value in held.items() if name not in _PARTS_AND_TYPES)
+        yield from (each for each in held.get("messages", ()) if isinstance(each, BaseMessage))
+
+
+_PARTS_AND_TYPES = frozenset({"messages", "prompt", "input_types", "example_prompt"})
 
 
 def _unknown_prompt(run: Run, template: Any, value: Any) -> Any:
@@ -172,6 +206,12 @@ def parse(run: Run, parser: BaseLLMOutputParser[Any], value: Any) -> Any:
 
 def require_clean_parser(parser: Any) -> None:
     """Raises: Barrier if parsing may run code of the user's."""
+    if _known_clean(parser) is None:
+        _require_clean_parser(parser)
+        _keep_clean(parser)
+
+
+def _require_clean_parser(parser: Any) -> None:
     if not is_stock(parser, *_PARSERS, *_MORE_PARSERS) or type_name(stock_class(parser)) in _ASKING:
         raise Barrier(f"it parses by an object of the class {type_name(type(parser))}")
     inner = vars(parser).get("parser")
@@ -179,6 +219,8 @@ def require_clean_parser(parser: Any) -> None:
         require_clean_parser(inner)
     for schema in _schemas(parser):
         require_clean_schema(schema)
+    if not is_free_of_code(parser):
+        raise Barrier(f"it parses by a {type_name(type(parser))} that holds code of the user's")
 
 
 def require_clean_schema(schema: Any) -> None:

@@ -266,4 +266,6 @@ def _shares(tool: BaseTool) -> bool:
     return True
 
 
-reading_retrievers.install(_shares)
+def install() -> None:
+    """Let programs that are read use tools that only read."""
+    reading_retrievers.install(_shares)
