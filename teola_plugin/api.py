@@ -136,7 +136,10 @@ class OptimizedPipeline:
             raise
 
     def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
-        session = Session(host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed)
+        session = Session(
+            host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed,
+            speculates=speculate_branches in self.options.passes,
+        )  # fmt: skip
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         if not (self.options.run_ahead and inputs and has_slack):
             session.be_alone()

@@ -117,7 +117,10 @@ class Follower(Protocol):
 
 
 class Asides(Protocol):
-    """What a follower may begin at once, outside of any graph."""
+    """What a follower may begin at once, outside of any graph. `speculates`: also what is merely possible."""
+
+    @property
+    def speculates(self) -> bool: ...
 
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.

@@ -89,10 +89,12 @@ class Session:
 
     def __init__(
         self, host: LocalHost, *, urgency: Urgency = NEXT, terms: Terms = ANYBODY,
-        loop: asyncio.AbstractEventLoop | None = None, assumed: Assumed = NOTHING,
+        loop: asyncio.AbstractEventLoop | None = None, assumed: Assumed = NOTHING, speculates: bool = False,
     ) -> None:  # fmt: skip
-        """`assumed`: what adapters are to take for declared `@pure` while this session is current."""
+        """`assumed`: what adapters are to take for declared `@pure` while this session is current. `speculates`: see
+        `trace.Asides`."""
         self.assumed = assumed
+        self.speculates = speculates
         self._host = host
         self._follow: Follow | None = None
         self._query = Query(host.new_id(), terms, time.monotonic())

@@ -165,7 +165,8 @@ class Following:
             loop.stop,
         )
         line = _Line(asides)
-        self.prediction = Prediction(asker, line, steps.state(Front(tasks, state, joined), loop.step))
+        front = Front(tasks, state, joined)
+        self.prediction = Prediction(asker, line, steps.state(front, loop.step), speculates=asides.speculates)
         self.prediction.begin()
 
     def _hear(self, turn: Turn, asides: Asides) -> None:

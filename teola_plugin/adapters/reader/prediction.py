@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
-from teola_plugin.adapters.reader.run import Answer, Given, Run
+from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed
 from teola_plugin.failures import Withheld
@@ -67,10 +67,11 @@ class State:
 class Prediction:
     """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
 
-    def __init__(self, asker: Asker, line: Line, state: State) -> None:
+    def __init__(self, asker: Asker, line: Line, state: State, *, speculates: bool = False) -> None:
+        """`speculates`: what is only possible is asked too."""
         self.barriers: list[Barrier] = []
         self.readings = 0
-        self.asked = 0
+        self._speculates = speculates
         self._asker = asker
         self._line = line
         self._state = state
@@ -89,8 +90,9 @@ class Prediction:
         self._news()
 
     def stop(self) -> None:
-        """Nothing more is asked."""
-        self.is_over = True
+        """Nothing more is asked from here on."""
+        with self._lock:
+            self.is_over = True
 
     def _news(self) -> None:
         with self._lock:
@@ -146,14 +148,15 @@ class Prediction:
 
     def _submit(self, run: Run) -> None:
         for ask in run.asks.values():
-            if ask.key not in self._replies and not self.is_over and may_be_asked(ask):
-                reply = self._line.ask(ask.request)
-                if reply is None:
-                    self.is_over = True
-                    return
-                self.asked += 1
-                self._replies[ask.key] = reply
-                self._listen(ask, reply)
+            if ask.key in self._replies or not may_be_asked(ask, speculates=self._speculates):
+                continue
+            with self._lock:  # whoever stops it may ask for the same after that
+                reply = None if self.is_over else self._line.ask(ask.request)
+            if reply is None:
+                self.is_over = True
+                return
+            self._replies[ask.key] = reply
+            self._listen(ask, reply)
 
     def _listen(self, ask: Ask, reply: Reply) -> None:
         def ended() -> None:
@@ -171,7 +174,7 @@ class Prediction:
             return False
         try:
             answer = Answer(self._given.copy(ask.request.value(outcome.value)))
-        except (Barrier, Withheld) as e:
+        except (Barrier, Withheld, TooLarge) as e:
             log.debug("a reply is not read: %r", e)
             return False
         except Exception as e:  # the framework cannot read the reply either; the program gets the error
@@ -261,10 +264,13 @@ def _act(reply: Reply, act: Any) -> None:
         raise
 
 
-def may_be_asked(ask: Ask) -> bool:
+def may_be_asked(ask: Ask, *, speculates: bool = False) -> bool:
     """Whether a request is made ahead of the program.
 
     What leaves this process's own engines is asked only if it is certain. On these it may also stand behind what
-    perhaps raises: that is rare, costs nobody else, and is counted as wasted.
+    perhaps raises: that is rare, costs nobody else, and is counted as wasted. `speculates`: the user lets what is
+    merely possible be asked as well.
     """
-    return ask.is_certain or not (ask.is_possible or ask.request.spec.is_outside)
+    if speculates or ask.is_certain:
+        return True
+    return not (ask.is_possible or ask.request.spec.is_outside)

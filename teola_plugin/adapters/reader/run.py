@@ -38,6 +38,10 @@ class Answer:
     error: Exception | None = None
 
 
+class TooLarge(ValueError):
+    """A value has too many parts to be read."""
+
+
 class Given:
     """Values that a program is given, copied once for all its evaluations."""
 
@@ -45,12 +49,12 @@ class Given:
         self.copies: dict[int, tuple[Any, Any]] = {}
 
     def copy(self, value: Any) -> Any:
-        """A copy of the reader's own; what is no plain data is `Opaque`."""
+        """A copy of the reader's own; what is no plain data is `Opaque`. Raises: TooLarge."""
         run = Run(Nobody(), given=self, operations=10 * OPERATIONS)
-        return run.load(value, is_given=True)
-
-
-NOTHING_GIVEN: Mapping[int, tuple[Any, Any]] = {}
+        try:
+            return run.load(value, is_given=True)
+        except Barrier as e:
+            raise TooLarge(e.what) from e
 
 
 class Run(Heap):
