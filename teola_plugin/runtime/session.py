@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from teola_plugin import seams
-from teola_plugin.effects import NOTHING, Assumed
+from teola_plugin.effects import NOTHING, Assumed, assuming
 from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
@@ -311,7 +311,7 @@ class Session:
         def noted() -> Iterator[None]:
             started_s, failed = time.perf_counter(), True
             try:
-                with seams.active(session):
+                with seams.active(session), assuming(self.assumed):
                     yield
                 failed = False
             except (Exception, Withheld) as e:  # the framework's run will meet it in its own place

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed
@@ -196,14 +197,13 @@ def read_whole(
 
     def read(run: Run) -> None:
         try:
-            value = program(run)
-            run.require_known(value)
+            value = Exchange(run).out(program(run))  # as it is now: what was given is put back
         except Exception as e:
             if not run.asks:
                 raised.append(e)
             raise
         if not run.asks:
-            found.append(Given().copy(value))  # what was given is put back
+            found.append(value)
 
     prediction = Prediction(asker, _Waiting(line, works.put), State(read, given))
     prediction.begin()
