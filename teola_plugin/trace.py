@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import Graph
+from teola_plugin.plan import is_request
 from teola_plugin.seams import Reply
 
 
@@ -92,7 +93,7 @@ class Traced:
     @property
     def may_gain(self) -> bool:
         """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
-        return bool(self.follow) or self.makes or any(p.engine in self.engines for p in self.graph)
+        return bool(self.follow) or self.makes or any(is_request(p) for p in self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,10 @@ class Asides(Protocol):
 
     def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
         """Ask an engine for one item ahead of the framework's run, which will find it."""
+        ...
+
+    def read(self, work: Callable[[], None]) -> None:
+        """Read something of the user's in another thread, when there is time for it; what it asks lands in the slots."""
         ...
 
     def spent(self, seconds: float) -> None:

@@ -13,7 +13,7 @@ whole list for an unstarred one, the list below its own ancestor for a deeper on
 for the whole primitive. Instances that become ready together form one `Ready`, cut into `stage_items`. A failed
 instance leaves `LOST` in place of its value, and an instance with a lost argument, condition or gate is lost without
 being run: all end.
-(Not so `@ pipeline`, whose value the framework tells.)
+(Not so `@ pipeline`, whose value the framework tells, nor `@ reader`, where it may.)
 
 What there is to know of the arguments of a primitive beforehand is its *sight*. Who runs many queries of one plan may
 keep `sights_of(plan)`.
@@ -31,7 +31,7 @@ from itertools import islice
 from typing import Any
 
 from teola_plugin.errors import GraphError
-from teola_plugin.graph import PIPELINE, Primitive
+from teola_plugin.graph import PIPELINE, READER, Primitive
 from teola_plugin.plan import Plan
 from teola_plugin.runtime.ancestry import LOST as LOST
 from teola_plugin.runtime.ancestry import Sight, Tag, Value, Where, contains_lost, sights_of
@@ -237,10 +237,10 @@ class GraphScheduler:
             return moved, []
         tags = self._free_tags(p.name, sight)
         if tags and self._has_lost and p.engine != PIPELINE and (lost := self._lost_among(p, tags)):
-            for tag in lost:
+            for tag in lost if p.engine != READER else ():
                 self._record(Lost(p.name, tag))
+                moved = True
             tags = [tag for tag in tags if tag not in lost]
-            moved = True
         if sight.is_fold:
             moved |= self._end_fold(sight)
         return moved, self._requests(sight, tags) if tags else []

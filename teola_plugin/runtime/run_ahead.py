@@ -24,7 +24,7 @@ from teola_plugin.engines import Completion, Delta, Done, EngineSpec, Failed, Fo
 from teola_plugin.errors import ItemsError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.failures import Withheld
-from teola_plugin.graph import DECODES, PIPELINE, Primitive
+from teola_plugin.graph import DECODES, PIPELINE, READER, Primitive
 from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import Plan
 from teola_plugin.rounds import Rounds
@@ -160,6 +160,7 @@ class RunAhead:
         self._scheduler = GraphScheduler(prepared.plan, inputs, prepared.sights)
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
+        self._read: set[str] = set()  # what is @ reader and has its value
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], RunAhead] = {}
         self._guesses: Guesses[list[Reply]] = Guesses()
@@ -174,8 +175,15 @@ class RunAhead:
         self._go(self._scheduler.start)
 
     def observe(self, name: str, value: Any) -> None:
-        """The framework's own run has computed the primitive `name` @ pipeline."""
+        """The framework's own run has computed the primitive `name`, which is @ pipeline or @ reader."""
+        p = self._plan.primitives.get(name)
+        if p is None or name in self._read:
+            return
+        if p.engine == READER:
+            self._read.add(name)
         depth = self._plan.depths[name]
+        if p.kind == "condition":
+            value = bool(value)
         if isinstance(value, Items):
             self._go(lambda: self._scheduler.apply(self._more(name, value)))
         elif depth == 0:
@@ -188,6 +196,10 @@ class RunAhead:
         end = self._told[name] = begin + len(told.items)
         items = [Fragment(name, (begin + i,), item) for i, item in enumerate(told.items)]
         return [*items, Closed(name, (), end)] if told.is_last else [*items]
+
+    def has_read(self, name: str) -> bool:
+        """The value of this primitive @ reader is known. For any thread."""
+        return name in self._read
 
     @property
     def is_done(self) -> bool:
@@ -266,7 +278,7 @@ class RunAhead:
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
         p = ready.primitive
-        if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
+        if p.engine == PIPELINE or p.name in self._read or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
             return []
         if self._lockstep and (gates := self._prepared.gates.get(p.name)) and not self._lockstep.is_open(gates):
             self._lockstep.when_open(gates, lambda: self._soon(lambda: self._scheduler.apply(self._begin(ready))))
@@ -298,8 +310,8 @@ class RunAhead:
             return list(itertools.chain.from_iterable(called))
 
         def work() -> None:
-            events = call()
-            self._soon(lambda: self._scheduler.apply(events), ended=1)
+            events = [] if ready.primitive.name in self._read else call()
+            self._soon(lambda: self._scheduler.apply(self._kept(ready.primitive, events)), ended=1)
 
         if function.is_glue:
             return call()
@@ -315,6 +327,16 @@ class RunAhead:
             self.resume()
         return []
 
+    def _kept(self, p: Primitive, events: list[Event]) -> list[Event]:
+        """What counts of how a function ended. One that could not be read is left to the framework's run."""
+        if p.engine != READER:
+            return events
+        if p.name in self._read or any(isinstance(event, Lost) for event in events):
+            return []
+        if not self._plan.map_depths[p.name]:
+            self._read.add(p.name)
+        return events
+
     def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
         """What begins one call of a function that asks."""
         session = self._session.asking(self._plan.remaining[p.name])
@@ -324,7 +346,7 @@ class RunAhead:
             failed = any(isinstance(event, Lost) for event in events)
             session.close()
             self._record(PrimitiveRan(p.name, p.engine, 1, started_s, time.perf_counter(), failed))
-            self._soon(lambda: self._scheduler.apply(events), ended=1)
+            self._soon(lambda: self._scheduler.apply(self._kept(p, events)), ended=1)
 
         def work() -> None:
             started_s = time.perf_counter()

@@ -111,7 +111,7 @@ class Session:
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
-        self._has_rested = False
+        self.is_at_rest = False
         self._reading_s = 0.0
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
@@ -349,6 +349,19 @@ class Session:
         with kept_off, self._lock:
             self._slots.rewind()
 
+    def read(self, work: Callable[[], None]) -> None:
+        """See `trace.Asides`."""
+        session = self.asking(NEXT)
+
+        def run() -> None:
+            with seams.active(session), assuming(self.assumed):
+                work()
+
+        if not self._is_closed and (begun := asides.begin_reading(run)):
+            self._asides.append(begun)
+            if self.is_closed:  # meanwhile
+                begun.cancel()
+
     def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """`seams.Session.claim` for a function that runs ahead. Raises: Withheld."""
         provider = self._provider_of(spec)
@@ -380,7 +393,7 @@ class Session:
     def be_alone(self, *, rest: bool = False) -> None:
         """Nothing will run ahead in this call; with `rest`, although something could."""
         self._is_alone = True
-        self._has_rested = rest
+        self.is_at_rest = rest
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -461,6 +474,8 @@ class Session:
                 self.enter(component, value)
             return
         name = front.observed[id(component)]
+        if len(front.runs) == 1 and front.runs[0].has_read(name):
+            return
         if not isinstance(value, Items):
             front.told.add(id(component))
 
@@ -514,7 +529,7 @@ class Session:
             events,
             self._slots.lead_s,
             last_asked_s - self._started_s,
-            self._has_rested,
+            self.is_at_rest,
             tuple(self._graphs.values()),
             self._reading_s,
         )

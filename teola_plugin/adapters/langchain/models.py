@@ -407,6 +407,8 @@ def _claim(
     session = current()
     if session is None or (isinstance(self, BaseLLM) and len(content) != 1):
         return None
+    if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: there is nothing to look for
+        return None
     with assuming(getattr(session, "assumed", NOTHING)):
         if not is_stateless(self):
             return None

@@ -229,7 +229,7 @@ class _Line:
 
     def soon(self, work: Callable[[], None]) -> None:
         """See `Line`."""
-        self.asides.aside("", work)
+        self.asides.read(work)
 
     def spent(self, seconds: float) -> None:
         """See `Line`."""

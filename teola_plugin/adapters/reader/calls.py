@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.adapters.reader import calling, classes, natives, operators
-from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.asking import NOT_MINE, Request
+from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import RUN, SITE, Evaluate, Scope, own_nodes, scope_of
@@ -31,6 +33,8 @@ from teola_plugin.adapters.reader.values import (
     isinstance_of,
 )
 from teola_plugin.effects import declared_effects
+from teola_plugin.engines import EngineSpec
+from teola_plugin.value_keys import Same, is_comparable, value_key
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
@@ -219,14 +223,29 @@ def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...]
     if effects is not None:
         if not effects.pure:
             raise Barrier(f"it calls {function.__name__}, which is declared to write")
-        run.require_known(args, kwargs)
-        return run.load(function(*args, **kwargs))
+        return _ask_declared(run, function, args, kwargs)
     code = compiled(function)
     if code is None:
         raise Barrier(f"it calls {function.__qualname__}, whose source cannot be read")
     defaults = tuple(map(run.load, function.__defaults__ or ()))
     keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
     return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs)
+
+
+def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function comes to that is declared to have no effects: it is called, beside what is read."""
+    given = Exchange(run).out([args, kwargs])
+    asked = value_key(given)
+    if not is_comparable(asked):
+        raise Barrier(f"it calls {function.__code__.co_name} with what cannot be compared")
+    spec = EngineSpec("python", function, function.__code__.co_name)
+    request = Request(
+        ("declared", Same(function), asked), spec, "call", None, {}, lambda value: value, may_raise=True,
+        source=Same(function), act=functools.partial(function, *given[0], **given[1]),
+        is_async=inspect.iscoroutinefunction(function),
+    )  # fmt: skip
+    value = run.ask(request)
+    return Pending(lambda: value) if request.is_async else value
 
 
 def _invoke(
