@@ -1,0 +1,330 @@
+"""What public applications import and this environment lacks, replaced at its edge; their own text stays as it is.
+
+Hosted models are `ChatOpenAI` by another name, hosted stores are stores in memory, web searches and pages are requests to
+the service, prompts of the hub have the same variables. Modules of LangChain before 1.0 are those of langchain-classic.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pydantic.v1
+import tiktoken
+import tiktoken.registry
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.tools import BaseTool
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langgraph.types import RetryPolicy
+
+from public.replies import vector
+from teola_plugin.demo.corpus import passages
+
+PROMPTS = {
+    "rlm/rag-prompt": [("human", "Answer the question from this context alone.\nQuestion: {question}\nContext: {context}\nAnswer:")],
+    "hwchase17/self-discovery-select": [("human", "Select reasoning modules that help to solve the task.\n{reasoning_modules}\nTask: {task_description}")],
+    "hwchase17/self-discovery-adapt": [("human", "Adapt each selected module to the task.\n{selected_modules}\nTask: {task_description}")],
+    "hwchase17/self-discovery-structure": [("human", "Turn the modules into a reasoning structure.\n{adapted_modules}\nTask: {task_description}")],
+    "hwchase17/self-discovery-reasoning": [("human", "Follow the structure and solve the task.\n{reasoning_structure}\nTask: {task_description}")],
+    "langchain-ai/rag-fusion-query-generation": [("system", "You generate several search queries from one query."), ("user", "Generate multiple search queries related to: {original_query}")],
+    "langchain-ai/stepback-answer": [("human", "Answer comprehensively from the context.\n{normal_context}\n{step_back_context}\nQuestion: {question}")],
+    "bagatur/chain-of-note-wiki": [("human", "Take notes of each passage, then answer.\n{passages}\nQuestion: {question}")],
+    "langchain-ai/rewrite": [("human", "Provide a better search query for a web search engine to answer the question, ended with '**'. Question: {x} Answer:")],
+}  # fmt: skip
+
+
+def address() -> str:
+    return os.environ["OPENAI_BASE_URL"].removesuffix("/v1")
+
+
+def _post(query: str) -> dict[str, Any]:
+    request = urllib.request.Request(
+        address() + "/search", json.dumps({"query": query}).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)  # type: ignore[no-any-return]
+
+
+async def _apost(query: str) -> dict[str, Any]:
+    import httpx
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        return (await client.post(address() + "/search", json={"query": query})).json()  # type: ignore[no-any-return]
+
+
+def corpus() -> list[Document]:
+    return [Document(each.text, metadata={"source": each.source}) for each in passages(48)]
+
+
+class Pages:
+    """Loads the passages that stand for a page of the web."""
+
+    def __init__(self, path: str | Sequence[str] = "", *args: Any, **kwargs: Any) -> None:
+        self.paths = [path] if isinstance(path, str) else list(path)
+
+    def load(self) -> list[Document]:
+        documents = corpus()
+        return [
+            Document(
+                "\n\n".join(d.page_content for d in documents[n % 3 :: 3]), metadata={"source": path, "title": path}
+            )
+            for n, path in enumerate(self.paths)
+        ]
+
+
+class Finder:
+    """The client of a web search."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def search(self, query: str, **options: Any) -> dict[str, Any]:
+        return _post(query)
+
+
+class AsyncFinder(Finder):
+    async def search(self, query: str, **options: Any) -> dict[str, Any]:  # type: ignore[override]
+        return await _apost(query)
+
+
+class SearchTool(BaseTool):
+    """A web search as a tool."""
+
+    name: str = "tavily_search"
+    description: str = "A search engine. Input should be a search query."
+    max_results: int = 3
+    topic: str = "general"
+
+    def _run(self, query: str) -> Any:
+        return _post(query)
+
+    async def _arun(self, query: str) -> Any:
+        return await _apost(query)
+
+
+class Hits(SearchTool):
+    """A web search whose result is text."""
+
+    name: str = "duckduckgo_search"
+
+    def _run(self, query: str) -> Any:
+        return " ".join(each["content"] for each in _post(query)["results"])
+
+    async def _arun(self, query: str) -> Any:
+        return " ".join(each["content"] for each in (await _apost(query))["results"])
+
+
+class _Corpus(Embeddings):
+    """Vectors of the corpus, without requests."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [vector(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return vector(text)
+
+
+def stored(embedding: Embeddings | None = None, documents: Sequence[Document] | None = None) -> InMemoryVectorStore:
+    """The corpus in a store whose queries are embedded by the service."""
+    store = InMemoryVectorStore(_Corpus())
+    store.add_documents(list(documents or corpus()))
+    store.embedding = embedding or OpenAIEmbeddings()
+    return store
+
+
+class Store(InMemoryVectorStore):
+    """A hosted store: it holds the corpus already."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = [*args, *kwargs.values()]
+        super().__init__(next((each for each in given if isinstance(each, Embeddings)), OpenAIEmbeddings()))
+        self.store = stored().store
+
+    @classmethod
+    def from_existing_index(cls, *args: Any, **kwargs: Any) -> Store:
+        return cls(*args, **kwargs)
+
+    from_connection_string = from_existing_index
+
+
+class Wrapper:
+    """The wrapper of a search engine or an encyclopedia."""
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def run(self, query: str) -> str:
+        return " ".join(each["content"] for each in _post(query)["results"])
+
+    def results(self, query: str, max_results: int = 3) -> list[dict[str, Any]]:
+        return [{"link": r["url"], "title": r["title"], "snippet": r["content"]} for r in _post(query)["results"]]
+
+    def load(self, query: str) -> list[Document]:
+        return _documents(query, _post(query))
+
+    def _ddgs_text(self, query: str) -> list[dict[str, Any]]:
+        return [{"href": r["url"], "title": r["title"], "body": r["content"]} for r in _post(query)["results"]]
+
+
+def _documents(query: str, told: dict[str, Any]) -> list[Document]:
+    return [
+        Document(r["content"], metadata={"source": r["url"], "title": r["title"], "page": "", "categories": [query]})
+        for r in told["results"]
+    ]
+
+
+class Articles(BaseRetriever):
+    """A retriever that searches the web."""
+
+    site: str = "wiki"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(site=options.get("site", "wiki"))
+
+    @classmethod
+    def create(cls, **options: Any) -> Articles:
+        return cls(site=options.get("dataset_id", "site"))
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return _documents(query, _post(f"{self.site}: {query}"))
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return _documents(query, await _apost(f"{self.site}: {query}"))
+
+
+class Arxiv(Articles):
+    """Another."""
+
+    site: str = "arxiv"
+
+
+class WikipediaPages:
+    """A loader of the articles about a subject."""
+
+    def __init__(self, query: str, **options: Any) -> None:
+        self.query = query
+
+    def load(self) -> list[Document]:
+        return Articles().invoke(self.query)
+
+
+class Brave:
+    """A search tool that answers in JSON."""
+
+    @classmethod
+    def from_api_key(cls, **options: Any) -> Brave:
+        return cls()
+
+    def run(self, query: str) -> str:
+        return json.dumps(Wrapper().results(query))
+
+
+class Soup:
+    """A page's text."""
+
+    def __init__(self, page: Any, *args: Any, **options: Any) -> None:
+        self.text = page if isinstance(page, str) else page.decode()
+
+    def get_text(self, *args: Any, **options: Any) -> str:
+        return self.text
+
+
+def _unlimited(*args: Any, **options: Any) -> Any:
+    """A decorator that changes nothing."""
+    return args[0] if args and callable(args[0]) else lambda function: function
+
+
+class Hub:
+    @staticmethod
+    def pull(name: str, **options: Any) -> ChatPromptTemplate:
+        return ChatPromptTemplate.from_messages(PROMPTS[name])
+
+
+MODULES: dict[str, dict[str, Any]] = {
+    "langchain.hub": {"pull": Hub.pull},
+    "langchain_core.pydantic_v1": vars(pydantic.v1),
+    "bs4": {"BeautifulSoup": Soup},
+    "ratelimit": {"limits": _unlimited, "sleep_and_retry": _unlimited},
+    "langchain_anthropic": {"ChatAnthropic": ChatOpenAI},
+    "langchain_fireworks": {"ChatFireworks": ChatOpenAI},
+    "langchain_groq": {"ChatGroq": ChatOpenAI},
+    "langchain_mistralai": {"ChatMistralAI": ChatOpenAI},
+    "langchain_google_genai": {"ChatGoogleGenerativeAI": ChatOpenAI},
+    "langchain_ollama": {"ChatOllama": ChatOpenAI, "OllamaEmbeddings": OpenAIEmbeddings},
+    "langchain_tavily": {"TavilySearch": SearchTool},
+    "tavily": {"TavilyClient": Finder, "AsyncTavilyClient": AsyncFinder},
+    "langchain_elasticsearch": {"ElasticsearchStore": Store},
+    "langchain_pinecone": {"PineconeVectorStore": Store, "Pinecone": Store},
+    "IPython": {},
+    "IPython.display": {"Image": lambda *args, **kwargs: None, "display": lambda *args, **kwargs: None},
+}
+"""Modules that are not installed."""
+
+REPLACED: dict[str, dict[str, Any]] = {
+    "langchain_community.document_loaders": {"WebBaseLoader": Pages, "WikipediaLoader": WikipediaPages},
+    "langchain_community.document_loaders.recursive_url_loader": {"RecursiveUrlLoader": Pages},
+    "langchain_community.vectorstores": {"FAISS": InMemoryVectorStore, "Pinecone": Store, "Chroma": InMemoryVectorStore},
+    "langchain_community.tools": {"DuckDuckGoSearchRun": Hits, "BraveSearch": Brave},
+    "langchain_community.utilities": {"DuckDuckGoSearchAPIWrapper": Wrapper, "WikipediaAPIWrapper": Wrapper},
+    "langchain_community.utilities.duckduckgo_search": {"DuckDuckGoSearchAPIWrapper": Wrapper},
+    "langchain_community.retrievers": {
+        "WikipediaRetriever": Articles, "ArxivRetriever": Arxiv, "PubMedRetriever": Articles, "KayAiRetriever": Articles,
+    },
+    "langchain_community.chat_models": {
+        "ChatOpenAI": ChatOpenAI, "ChatAnthropic": ChatOpenAI, "ChatOllama": ChatOpenAI,
+    },
+    "langchain_community.embeddings": {"OpenAIEmbeddings": OpenAIEmbeddings},
+    "langchain.chat_models": {"ChatOpenAI": ChatOpenAI, "ChatAnthropic": ChatOpenAI},
+    "langchain.embeddings": {"OpenAIEmbeddings": OpenAIEmbeddings},
+    "langgraph.pregel": {"RetryPolicy": RetryPolicy},
+}
+"""Names in installed modules that need what is not here."""
+
+
+class _Classic(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds `langchain.X` in langchain-classic where LangChain no longer has it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith("langchain.") or not importlib.util.find_spec(_classic(name)):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return importlib.import_module(_classic(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def _classic(name: str) -> str:
+    return "langchain_classic." + name.removeprefix("langchain.")
+
+
+def install() -> None:
+    """Make the stand-ins importable in this process."""
+    tiktoken.registry.ENCODINGS["gpt2"] = tiktoken.get_encoding("cl100k_base")
+    for name, content in MODULES.items():
+        module = ModuleType(name)
+        module.__dict__.update(content)
+        if name in ("IPython",):
+            module.__path__ = []
+        sys.modules[name] = module
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(importlib.import_module(parent), last, module)
+    for name, content in REPLACED.items():
+        vars(importlib.import_module(name)).update(content)
+    importlib.import_module("langchain_community.utilities.tavily_search").TAVILY_API_URL = address()
+    sys.meta_path.append(_Classic())

@@ -1,0 +1,246 @@
+"""Runs one application in this process, original and optimized, and prints what was found as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from public import stand_ins
+from public.bounds import bound_s
+from public.case import Case
+from public.server import Asked
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    apps: str
+    inputs: int = 4
+    repeats: int = 3
+    chat_ms: float = 250
+    embed_ms: float = 60
+    search_ms: float = 200
+    speculate: str = ""
+
+    @property
+    def delays_s(self) -> dict[str, float]:
+        return {"chat": self.chat_ms / 1000, "embed": self.embed_ms / 1000, "search": self.search_ms / 1000}
+
+
+@dataclass
+class Measured:
+    """One input of an application. `extra`, `missing`: requests of the optimized run against the original's."""
+
+    question: str
+    original_ms: float
+    optimized_ms: float
+    bound_ms: float
+    requests: int
+    extra: int
+    missing: int
+    raised: str
+    differences: list[str]
+
+
+@dataclass
+class Found:
+    name: str
+    is_same_object: bool = False
+    inputs: list[Measured] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass
+class Run:
+    """One call: what came of it, and what the service was asked meanwhile."""
+
+    answer: Any
+    seconds: float
+    asked: list[Asked]
+    tree: Any
+    history: Any
+
+
+class Bench:
+    """An application beside its service."""
+
+    def __init__(self, case: Case, url: str, settings: Settings) -> None:
+        from teola_plugin import optimize
+        from teola_plugin.calling import Caller
+
+        self.case, self.settings = case, settings
+        self._control = httpx.Client(base_url=url, timeout=60)
+        self._caller = Caller()
+        self.module = _imported(case, settings.apps)
+        self.original = case.pipeline(self.module) if callable(case.pipeline) else getattr(self.module, case.pipeline)
+        self.optimized = optimize(self.original, **({"speculate": settings.speculate} if settings.speculate else {}))
+
+    def asked(self, delays_s: Mapping[str, float] | None = None) -> list[Asked]:
+        body = {"delays_s": delays_s} if delays_s else {}
+        return [Asked(**each) for each in self._control.post("/control", json=body).json()]
+
+    def run(self, pipeline: Any, text: str, *, form: str = "", **options: Any) -> Run:
+        from teola_plugin.comparison.langchain import Recorder
+        from teola_plugin.comparison.trees import canonical_tree
+
+        self.asked()
+        config: dict[str, Any] = {
+            key: dict(value) if isinstance(value, Mapping) else value for key, value in self.case.config.items()
+        }
+        if self.case.threads:
+            config.setdefault("configurable", {})["thread_id"] = str(uuid.uuid4())
+        recorder = Recorder() if options.pop("is_recorded", False) else None
+        answer = self._caller.call(
+            pipeline, form or self.case.form, self.case.given(text, self.module) if self.case.needs_module else self.case.given(text),
+            config=config | ({"callbacks": [recorder]} if recorder else {}), **options,
+        )  # fmt: skip
+        tree = canonical_tree(recorder.nodes) if recorder else None
+        return Run(answer, answer.seconds, self.asked(), tree, self._history(pipeline, config))
+
+    def _history(self, pipeline: Any, config: Any) -> Any:
+        from teola_plugin.comparison.values import plain
+
+        if not self.case.threads:
+            return None
+        return [
+            [plain(state.values), list(state.next), {k: state.metadata[k] for k in ("source", "step")}]
+            for state in pipeline.get_state_history(config)
+        ]
+
+    def measure(self, text: str) -> Measured:
+        pairs = [self._pair(text, is_swapped=bool(n % 2)) for n in range(self.settings.repeats + 1)]
+        timed = pairs[1:] or pairs
+        bounds = [bound_s(self.case.name, first.asked, first.seconds) for first, _ in timed]
+        extra, missing = zip(*[_against(first.asked, second.asked) for first, second in pairs], strict=True)
+        differences = [_said("answer", a, b) for a, b in pairs] + [_said("history", a, b) for a, b in pairs]
+        if _told("answer", pairs[0][0]) != _told("answer", pairs[-1][0]):
+            differences = ["the original's answers differ"]
+        return Measured(
+            text, 1000 * statistics.median(first.seconds for first, _ in timed),
+            1000 * statistics.median(second.seconds for _, second in timed), 1000 * statistics.median(bounds),
+            len(pairs[0][0].asked), max(extra), max(missing), type(error).__name__ if (error := pairs[0][0].answer.error) else "",
+            [each for each in dict.fromkeys([*differences, *self._streams(text)]) if each],
+        )  # fmt: skip
+
+    def _pair(self, text: str, is_swapped: bool, **options: Any) -> tuple[Run, Run]:
+        order = (self.optimized, self.original) if is_swapped else (self.original, self.optimized)
+        runs = [self.run(pipeline, text, **options) for pipeline in order]
+        return (runs[1], runs[0]) if is_swapped else (runs[0], runs[1])
+
+    def _streams(self, text: str) -> Iterator[str]:
+        """Differences of the callbacks' trees and of what is streamed, where the original is the same twice."""
+        options: dict[str, Any] = {"form": self.case.form.replace("invoke", "stream"), "is_recorded": True}
+        if hasattr(self.original, "stream_mode"):
+            options["stream_mode"] = "updates"
+        first, second = self._pair(text, is_swapped=False, **options)
+        again = self.run(self.original, text, **options)
+        for what in ("answer", "tree", "requests"):
+            if _told(what, first) == _told(what, again) and _told(what, first) != _told(what, second):
+                yield f"streamed: {_said(what, first, second)}"
+
+
+def _told(what: str, run: Run) -> Any:
+    from teola_plugin.comparison.values import plain
+
+    match what:
+        case "answer":
+            error = run.answer.error
+            said = {"raised": type(error).__name__, "text": str(error)} if error else plain(run.answer.value)
+            return json.dumps(said, sort_keys=True, default=repr)
+        case "tree":
+            return json.dumps(sorted(json.dumps(plain(each), sort_keys=True, default=repr) for each in run.tree or ()))
+        case "requests":
+            return sorted(_keys(run.asked).items())
+    return json.dumps(run.history, sort_keys=True, default=repr)
+
+
+def _said(what: str, first: Run, second: Run) -> str:
+    """How the two differ, in short, or nothing."""
+    from teola_plugin.comparison.values import without_new_ids
+
+    ours, theirs = (str(_told(what, run)) for run in (first, second))
+    ours, theirs = without_new_ids(ours, theirs)
+    if ours == theirs:
+        return ""
+    at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+    start = max(0, at - 40)
+    return f"{what}: {ours[start : at + 60]!r} is {theirs[start : at + 60]!r}"
+
+
+def _keys(asked: list[Asked]) -> Counter[str]:
+    return Counter(each.key for each in asked)
+
+
+def _against(first: list[Asked], second: list[Asked]) -> tuple[int, int]:
+    ours, theirs = _keys(first), _keys(second)
+    return (theirs - ours).total(), (ours - theirs).total()
+
+
+def _imported(case: Case, apps: str) -> Any:
+    sys.path.insert(0, str(Path(apps) / case.name))
+    return importlib.import_module(case.module)
+
+
+@contextlib.contextmanager
+def served(name: str) -> Iterator[str]:
+    """The service in a process of its own; its address."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "public.server", name], stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+    )
+    try:
+        assert server.stdout
+        yield server.stdout.readline().strip()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def found(case: Case, settings: Settings) -> Found:
+    with served(case.name) as url:
+        os.environ.update(
+            OPENAI_API_KEY="none", OPENAI_BASE_URL=url + "/v1", OPENAI_API_BASE=url + "/v1", TAVILY_API_KEY="none",
+            ANTHROPIC_API_KEY="none", FIREWORKS_API_KEY="none", ELASTICSEARCH_URL="none", ELASTICSEARCH_USER="none",
+            ELASTICSEARCH_PASSWORD="none", USER_AGENT="gate", LANGSMITH_TRACING="false", GEMINI_API_KEY="none",
+        )  # fmt: skip
+        stand_ins.install()
+        result = Found(case.name)
+        bench = Bench(case, url, settings)
+        result.is_same_object = bench.optimized is bench.original
+        bench.asked(settings.delays_s)
+        for text in case.questions[: settings.inputs]:
+            result.inputs.append(bench.measure(text))
+    return result
+
+
+def main() -> None:
+    """Reads the name and the settings; prints one line of JSON. What the application prints is dropped."""
+    import traceback
+
+    from public.cases import CASES
+
+    name, given = sys.argv[1], json.loads(sys.argv[2])
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            result = found(CASES[name], Settings(**given))
+        except Exception:  # of the application, or of ours: a row of the table says so
+            result = Found(name, error=traceback.format_exc())
+    print(json.dumps(asdict(result)))
+
+
+if __name__ == "__main__":
+    main()

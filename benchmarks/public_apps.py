@@ -1,0 +1,116 @@
+"""Public LangChain and LangGraph applications, unmodified, against a service that sleeps: original and optimized.
+
+    python benchmarks/public_apps.py                            all of them, two at a time
+    python benchmarks/public_apps.py --app crag --repeats 5     one, or all whose name contains this
+    python benchmarks/public_apps.py --apps DIRECTORY           where the applications' text lies (NAME/app.py)
+
+Their text is other people's and no part of this repository: benchmarks/public/README.md says where each is from. Each
+runs in a process of its own beside a service of its own, whose replies depend on the request alone and whose times are
+fixed. `bound` is the longest path through the requests of the original's run, by the tables of public/bounds.py. Equal
+means: answers, histories, streamed updates, trees of callbacks; requests are compared as multisets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from public.cases import CASES
+from public.worker import Found, Measured, Settings
+
+HERE = Path(__file__).parent
+ROW = "{:28}{:>7}{:>7}{:>7}{:>7}{:>7}{:>5}{:>6}{:>6}  {}"
+WORTH, REACHED, SLOWER = 1.2, 0.9, 0.98
+
+
+def main(
+    app: Annotated[str, typer.Option(help="Applications whose name contains this.")] = "",
+    apps: Annotated[str, typer.Option(help="Directory of the applications.")] = str(HERE / "public" / "apps"),
+    inputs: Annotated[int, typer.Option(min=1, max=4)] = 4,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each input.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Applications at a time.")] = 2,
+    chat_ms: Annotated[float, typer.Option()] = 250,
+    embed_ms: Annotated[float, typer.Option()] = 60,
+    search_ms: Annotated[float, typer.Option()] = 200,
+    speculate: Annotated[str, typer.Option(help="As of `optimize`.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as JSON lines.")] = False,
+) -> None:
+    """Print one row for each application, then a summary."""
+    settings = Settings(str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate)
+    names = [name for name in CASES if app in name]
+    if not as_json:
+        print(ROW.format("application", "orig.", "opt.", "ratio", "bound", "/bound", "req.", "extra", "miss.", "equal"))
+    found = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for result in pool.map(lambda name: _found(name, settings), names):
+            found.append(result)
+            print(json.dumps(asdict(result)) if as_json else _row(result), flush=True)
+    if not as_json:
+        print(_summary(found))
+
+
+def _found(name: str, settings: Settings) -> Found:
+    if not (Path(settings.apps) / name).is_dir():
+        return Found(name, error="not here")
+    paths = os.pathsep.join([str(HERE.parent), str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "public.worker", name, json.dumps(asdict(settings))],
+        cwd=HERE, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        return Found(name, error=done.stderr)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return Found(**told | {"inputs": [Measured(**each) for each in told["inputs"]]})
+
+
+def _ratio(found: Found) -> float:
+    return statistics.fmean(each.original_ms / each.optimized_ms for each in found.inputs)
+
+
+def _bound(found: Found) -> float:
+    return statistics.fmean(each.original_ms / each.bound_ms for each in found.inputs)
+
+
+def _row(found: Found) -> str:
+    if found.error:
+        return f"{found.name:28} NOT RUN: {found.error.strip().splitlines()[-1][:140]}"
+    each = found.inputs
+    original, optimized = (statistics.fmean(v) for v in ([m.original_ms for m in each], [m.optimized_ms for m in each]))
+    differences = dict.fromkeys(text for m in each for text in m.differences)
+    told = ["same object"] if found.is_same_object else []
+    told += [f"raises {error}" for error in dict.fromkeys(m.raised for m in each if m.raised)]
+    told += ["; ".join(differences) if differences else "equal"]
+    return ROW.format(
+        found.name, f"{original:.0f}", f"{optimized:.0f}", f"{_ratio(found):.2f}", f"{_bound(found):.2f}",
+        f"{_ratio(found) / _bound(found):.2f}", max(m.requests for m in each), max(m.extra for m in each),
+        max(m.missing for m in each), ", ".join(told),
+    )  # fmt: skip
+
+
+def _summary(found: list[Found]) -> str:
+    run = [each for each in found if not each.error]
+    worth = [each for each in run if _bound(each) >= WORTH]
+    reached = [each for each in worth if _ratio(each) >= REACHED * _bound(each)]
+    slower = [each.name for each in run if _ratio(each) < SLOWER]
+    unequal = [each.name for each in run if any(m.differences for m in each.inputs)]
+    return "\n".join(
+        (
+            f"{len(run)} of {len(found)} run; {sum(each.is_same_object for each in run)} came back as the same object",
+            f"{len(reached)} of the {len(worth)} with a bound of {WORTH} or more reach {REACHED:.0%} of it",
+            f"{len(slower)} below {SLOWER}: {', '.join(slower) or '-'}",
+            f"{sum(m.extra for each in run for m in each.inputs)} extra requests, "
+            f"{sum(m.missing for each in run for m in each.inputs)} missing; unequal: {', '.join(unequal) or '-'}",
+        )
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
