@@ -21,8 +21,8 @@ class Case:
     """One application.
 
     `source`: repository, path and licence; its text lies in the folder `name`. `module`, `pipeline`: where the object
-    is that is optimized. `given`: makes the input from one of the `questions`, and from the module if it `needs_module`.
-    `form`: the method called. `threads`: calls need a thread's id, for a checkpointer.
+    is that is optimized. `given`: makes the input from one of the `questions`, and from the module if it
+    `needs_module`. `form`: the method called. `threads`: calls need a thread's id, for a checkpointer.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from public.case import Case
-from public.replies import Script
+from public.replies import Script, choose
 
 TEMPLATES = "langchain-ai/langchain, as kept in mth93/langchain@dca3bd35b86d templates"
 COOKBOOK = "langchain-ai/langchain, as kept in mth93/langchain@dca3bd35b86d docs/docs/expression_language"
@@ -60,6 +60,6 @@ CHAINS: tuple[Case, ...] = (
     ),
     Case(
         "routing", f"{COOKBOOK}/how_to/routing.ipynb (MIT)", question, "full_chain",
-        script=Script(texts=(("classify it", lambda prompt, seed: ["LangChain", "Anthropic", "Other"][int(seed[0], 16) % 3]),)),
+        script=Script(texts=(("classify it", lambda prompt, seed: choose(("LangChain", "Anthropic", "Other"), seed)),)),
     ),
 )  # fmt: skip

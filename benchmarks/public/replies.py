@@ -1,7 +1,7 @@
 """Replies that depend on nothing but the request: the same question always gets the same answer.
 
-Each reply carries marks such as `z1f3a9c07`, which occur in no other reply. A later request that contains a mark was made
-from that reply, so the data paths of an application can be read off the requests that it made.
+Each reply carries marks such as `z1f3a9c07`, which occur in no other reply. A later request that contains a mark was
+made from that reply, so the data paths of an application can be read off the requests that it made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,23 @@ import tiktoken
 
 MARK = re.compile(r"z[0-9a-f]{8}")
 DIMENSIONS = 256
-_WORDS = "agents plan tools memory search prompts context model answer steps evidence query result method data".split()
+_WORDS = [
+    "agents",
+    "plan",
+    "tools",
+    "memory",
+    "search",
+    "prompts",
+    "context",
+    "model",
+    "answer",
+    "steps",
+    "evidence",
+    "query",
+    "result",
+    "method",
+    "data",
+]
 
 Text = str | Callable[[str, str], str]
 """A reply's text: a template whose `@1`, `@2`, ... become marks, or a function of the prompt and a hash."""
@@ -169,7 +185,7 @@ def _typed(script: Script, schema: Mapping[str, Any], root: Mapping[str, Any], s
     if schema.get("format") == "date-time":
         return choose(("2024-05-01T10:00:00Z", "2024-06-02T09:30:00Z", "soon"), seed + name)
     told = f"{name} {schema.get('description', '')}".lower()
-    if "'yes'" in told and "'no'" in told or re.search(r"\byes\b.{0,6}\bno\b", told):
+    if ("'yes'" in told and "'no'" in told) or re.search(r"\byes\b.{0,6}\bno\b", told):
         return choose(("yes", "yes", "yes", "yes", "no"), seed + name)
     return f"{choose(_WORDS, seed + name)} {mark(seed + name)}"
 

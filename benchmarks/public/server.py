@@ -57,7 +57,7 @@ class Service:
     async def control(self, request: Request) -> Response:
         """Waits until no request is open, so that what was asked for nothing is not taken for the next run's."""
         body = await request.json()
-        while self.open:
+        while self.open:  # noqa: ASYNC110  rarely, and not for long
             await asyncio.sleep(0.002)
         self.delays_s = body.get("delays_s", self.delays_s)
         asked, self.asked = self.asked, []
@@ -68,8 +68,8 @@ class Service:
         is_streamed = bool(body.get("stream"))
 
         def reply() -> tuple[str, Any]:
-            said = message(self.script, body)
-            return json.dumps(said), said
+            told = json.dumps(message(self.script, body)).replace("http://service", str(request.base_url).rstrip("/"))
+            return told, json.loads(told)
 
         said = await self.answered("chat", [digest(identity(body)), is_streamed], prompt_of(body), reply)
         if is_streamed:

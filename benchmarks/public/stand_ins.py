@@ -1,7 +1,8 @@
 """What public applications import and this environment lacks, replaced at its edge; their own text stays as it is.
 
-Hosted models are `ChatOpenAI` by another name, hosted stores are stores in memory, web searches and pages are requests to
-the service, prompts of the hub have the same variables. Modules of LangChain before 1.0 are those of langchain-classic.
+Hosted models are `ChatOpenAI` by another name, hosted stores are stores in memory, web searches and pages are requests
+to the service, prompts of the hub have the same variables. Modules of LangChain before 1.0 are those of
+langchain-classic.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import BaseTool
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.types import RetryPolicy
 
@@ -33,16 +34,15 @@ from public.replies import vector
 from teola_plugin.demo.corpus import passages
 
 PROMPTS = {
-    "rlm/rag-prompt": [("human", "Answer the question from this context alone.\nQuestion: {question}\nContext: {context}\nAnswer:")],
-    "hwchase17/self-discovery-select": [("human", "Select reasoning modules that help to solve the task.\n{reasoning_modules}\nTask: {task_description}")],
-    "hwchase17/self-discovery-adapt": [("human", "Adapt each selected module to the task.\n{selected_modules}\nTask: {task_description}")],
-    "hwchase17/self-discovery-structure": [("human", "Turn the modules into a reasoning structure.\n{adapted_modules}\nTask: {task_description}")],
-    "hwchase17/self-discovery-reasoning": [("human", "Follow the structure and solve the task.\n{reasoning_structure}\nTask: {task_description}")],
-    "langchain-ai/rag-fusion-query-generation": [("system", "You generate several search queries from one query."), ("user", "Generate multiple search queries related to: {original_query}")],
-    "langchain-ai/stepback-answer": [("human", "Answer comprehensively from the context.\n{normal_context}\n{step_back_context}\nQuestion: {question}")],
-    "bagatur/chain-of-note-wiki": [("human", "Take notes of each passage, then answer.\n{passages}\nQuestion: {question}")],
-    "langchain-ai/rewrite": [("human", "Provide a better search query for a web search engine to answer the question, ended with '**'. Question: {x} Answer:")],
-}  # fmt: skip
+    "rlm/rag-prompt": "Answer the question from this context alone.\nQuestion: {question}\nContext: {context}\nAnswer:",
+    "hwchase17/self-discovery-select": "Select modules that help to solve it.\n{reasoning_modules}\n{task_description}",
+    "hwchase17/self-discovery-adapt": "Adapt each selected module to the task.\n{selected_modules}\n{task_description}",
+    "hwchase17/self-discovery-structure": "Make them a structure.\n{adapted_modules}\nTask: {task_description}",
+    "hwchase17/self-discovery-reasoning": "Follow the structure.\n{reasoning_structure}\nTask: {task_description}",
+    "langchain-ai/rag-fusion-query-generation": "Generate multiple search queries related to: {original_query}",
+    "bagatur/chain-of-note-wiki": "Take notes of each passage, then answer.\n{passages}\nQuestion: {question}",
+}
+"""Prompts of the hub in words of ours, with their variables."""
 
 
 def address() -> str:
@@ -152,6 +152,11 @@ class Store(InMemoryVectorStore):
         super().__init__(next((each for each in given if isinstance(each, Embeddings)), OpenAIEmbeddings()))
         self.store = stored().store
 
+    def as_retriever(self, **options: Any) -> VectorStoreRetriever:
+        """Without the filters of its owner, which know no corpus."""
+        kept = {key: value for key, value in options.pop("search_kwargs", {}).items() if key == "k"}
+        return super().as_retriever(search_kwargs=kept, **options)
+
     @classmethod
     def from_existing_index(cls, *args: Any, **kwargs: Any) -> Store:
         return cls(*args, **kwargs)
@@ -246,10 +251,19 @@ def _unlimited(*args: Any, **options: Any) -> Any:
     return args[0] if args and callable(args[0]) else lambda function: function
 
 
+def ollama(format: str | None = None, num_ctx: int | None = None, **options: Any) -> ChatOpenAI:
+    """A chat model by options of which the service knows fewer."""
+    return ChatOpenAI(**options)
+
+
+def embeddings(**options: Any) -> OpenAIEmbeddings:
+    return OpenAIEmbeddings()
+
+
 class Hub:
     @staticmethod
     def pull(name: str, **options: Any) -> ChatPromptTemplate:
-        return ChatPromptTemplate.from_messages(PROMPTS[name])
+        return ChatPromptTemplate.from_template(PROMPTS[name])
 
 
 MODULES: dict[str, dict[str, Any]] = {
@@ -259,10 +273,16 @@ MODULES: dict[str, dict[str, Any]] = {
     "ratelimit": {"limits": _unlimited, "sleep_and_retry": _unlimited},
     "langchain_anthropic": {"ChatAnthropic": ChatOpenAI},
     "langchain_fireworks": {"ChatFireworks": ChatOpenAI},
+    "langchain_nomic": {},
+    "langchain_nomic.embeddings": {"NomicEmbeddings": embeddings},
+    "langchain_nvidia_ai_endpoints": {"ChatNVIDIA": ChatOpenAI, "NVIDIAEmbeddings": embeddings},
+    "pytesseract": {},
+    "markdownify": {"markdownify": lambda page, **options: page},
     "langchain_groq": {"ChatGroq": ChatOpenAI},
-    "langchain_mistralai": {"ChatMistralAI": ChatOpenAI},
+    "langchain_mistralai": {"ChatMistralAI": ChatOpenAI, "MistralAIEmbeddings": OpenAIEmbeddings},
+    "langchain_mistralai.chat_models": {"ChatMistralAI": ChatOpenAI},
     "langchain_google_genai": {"ChatGoogleGenerativeAI": ChatOpenAI},
-    "langchain_ollama": {"ChatOllama": ChatOpenAI, "OllamaEmbeddings": OpenAIEmbeddings},
+    "langchain_ollama": {"ChatOllama": ollama, "OllamaEmbeddings": OpenAIEmbeddings},
     "langchain_tavily": {"TavilySearch": SearchTool},
     "tavily": {"TavilyClient": Finder, "AsyncTavilyClient": AsyncFinder},
     "langchain_elasticsearch": {"ElasticsearchStore": Store},
@@ -275,15 +295,25 @@ MODULES: dict[str, dict[str, Any]] = {
 REPLACED: dict[str, dict[str, Any]] = {
     "langchain_community.document_loaders": {"WebBaseLoader": Pages, "WikipediaLoader": WikipediaPages},
     "langchain_community.document_loaders.recursive_url_loader": {"RecursiveUrlLoader": Pages},
-    "langchain_community.vectorstores": {"FAISS": InMemoryVectorStore, "Pinecone": Store, "Chroma": InMemoryVectorStore},
+    "langchain_community.vectorstores": {
+        "FAISS": InMemoryVectorStore,
+        "SKLearnVectorStore": InMemoryVectorStore,
+        "Chroma": InMemoryVectorStore,
+        "Pinecone": Store,
+    },
     "langchain_community.tools": {"DuckDuckGoSearchRun": Hits, "BraveSearch": Brave},
     "langchain_community.utilities": {"DuckDuckGoSearchAPIWrapper": Wrapper, "WikipediaAPIWrapper": Wrapper},
     "langchain_community.utilities.duckduckgo_search": {"DuckDuckGoSearchAPIWrapper": Wrapper},
     "langchain_community.retrievers": {
-        "WikipediaRetriever": Articles, "ArxivRetriever": Arxiv, "PubMedRetriever": Articles, "KayAiRetriever": Articles,
+        "WikipediaRetriever": Articles,
+        "ArxivRetriever": Arxiv,
+        "PubMedRetriever": Articles,
+        "KayAiRetriever": Articles,
     },
     "langchain_community.chat_models": {
-        "ChatOpenAI": ChatOpenAI, "ChatAnthropic": ChatOpenAI, "ChatOllama": ChatOpenAI,
+        "ChatOpenAI": ChatOpenAI,
+        "ChatAnthropic": ChatOpenAI,
+        "ChatOllama": ollama,
     },
     "langchain_community.embeddings": {"OpenAIEmbeddings": OpenAIEmbeddings},
     "langchain.chat_models": {"ChatOpenAI": ChatOpenAI, "ChatAnthropic": ChatOpenAI},
@@ -318,7 +348,7 @@ def install() -> None:
     for name, content in MODULES.items():
         module = ModuleType(name)
         module.__dict__.update(content)
-        if name in ("IPython",):
+        if any(other.startswith(name + ".") for other in MODULES):
             module.__path__ = []
         sys.modules[name] = module
         parent, _, last = name.rpartition(".")

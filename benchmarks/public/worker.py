@@ -25,6 +25,11 @@ from public.case import Case
 from public.server import Asked
 
 HERE = Path(__file__).parent
+UNUSED = (
+    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TAVILY_API_KEY", "FIREWORKS_API_KEY", "BRAVE_API_KEY", "ELASTICSEARCH_URL",
+    "ELASTICSEARCH_USER", "ELASTICSEARCH_PASSWORD", "ELASTICSEARCH_API_KEY", "PINECONE_API_KEY", "PINECONE_ENVIRONMENT",
+)  # fmt: skip
+"""Keys and addresses that applications want to be set."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,12 @@ class Found:
 
 @dataclass
 class Run:
-    """One call: what came of it, and what the service was asked meanwhile."""
+    """One call: what came of it, what it printed, and what the service was asked meanwhile."""
 
     answer: Any
     seconds: float
     asked: list[Asked]
+    printed: list[str]
     tree: Any
     history: Any
 
@@ -105,12 +111,15 @@ class Bench:
         if self.case.threads:
             config.setdefault("configurable", {})["thread_id"] = str(uuid.uuid4())
         recorder = Recorder() if options.pop("is_recorded", False) else None
-        answer = self._caller.call(
-            pipeline, form or self.case.form, self.case.given(text, self.module) if self.case.needs_module else self.case.given(text),
-            config=config | ({"callbacks": [recorder]} if recorder else {}), **options,
-        )  # fmt: skip
+        given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            answer = self._caller.call(
+                pipeline, form or self.case.form, given,
+                config=config | ({"callbacks": [recorder]} if recorder else {}), **options,
+            )  # fmt: skip
         tree = canonical_tree(recorder.nodes) if recorder else None
-        return Run(answer, answer.seconds, self.asked(), tree, self._history(pipeline, config))
+        lines = sorted(printed.getvalue().splitlines())
+        return Run(answer, answer.seconds, self.asked(), lines, tree, self._history(pipeline, config))
 
     def _history(self, pipeline: Any, config: Any) -> Any:
         from teola_plugin.comparison.values import plain
@@ -127,13 +136,16 @@ class Bench:
         timed = pairs[1:] or pairs
         bounds = [bound_s(self.case.name, first.asked, first.seconds) for first, _ in timed]
         extra, missing = zip(*[_against(first.asked, second.asked) for first, second in pairs], strict=True)
-        differences = [_said("answer", a, b) for a, b in pairs] + [_said("history", a, b) for a, b in pairs]
-        if _told("answer", pairs[0][0]) != _told("answer", pairs[-1][0]):
-            differences = ["the original's answers differ"]
+        differences = [
+            f"{what} of the original differ" if _said(what, first, again) else _said(what, first, second)
+            for what in ("answer", "history", "printed")
+            for (first, second), (again, _) in zip(pairs, [*pairs[1:], pairs[0]], strict=True)
+        ]
         return Measured(
             text, 1000 * statistics.median(first.seconds for first, _ in timed),
             1000 * statistics.median(second.seconds for _, second in timed), 1000 * statistics.median(bounds),
-            len(pairs[0][0].asked), max(extra), max(missing), type(error).__name__ if (error := pairs[0][0].answer.error) else "",
+            len(pairs[0][0].asked), max(extra), max(missing),
+            type(error).__name__ if (error := pairs[0][0].answer.error) else "",
             [each for each in dict.fromkeys([*differences, *self._streams(text)]) if each],
         )  # fmt: skip
 
@@ -149,9 +161,9 @@ class Bench:
             options["stream_mode"] = "updates"
         first, second = self._pair(text, is_swapped=False, **options)
         again = self.run(self.original, text, **options)
-        for what in ("answer", "tree", "requests"):
-            if _told(what, first) == _told(what, again) and _told(what, first) != _told(what, second):
-                yield f"streamed: {_said(what, first, second)}"
+        for what in ("answer", "tree", "requests", "printed"):
+            if not _said(what, first, again) and (difference := _said(what, first, second)):
+                yield f"streamed: {difference}"
 
 
 def _told(what: str, run: Run) -> Any:
@@ -166,6 +178,8 @@ def _told(what: str, run: Run) -> Any:
             return json.dumps(sorted(json.dumps(plain(each), sort_keys=True, default=repr) for each in run.tree or ()))
         case "requests":
             return sorted(_keys(run.asked).items())
+        case "printed":
+            return run.printed
     return json.dumps(run.history, sort_keys=True, default=repr)
 
 
@@ -213,9 +227,8 @@ def served(name: str) -> Iterator[str]:
 def found(case: Case, settings: Settings) -> Found:
     with served(case.name) as url:
         os.environ.update(
-            OPENAI_API_KEY="none", OPENAI_BASE_URL=url + "/v1", OPENAI_API_BASE=url + "/v1", TAVILY_API_KEY="none",
-            ANTHROPIC_API_KEY="none", FIREWORKS_API_KEY="none", ELASTICSEARCH_URL="none", ELASTICSEARCH_USER="none",
-            ELASTICSEARCH_PASSWORD="none", USER_AGENT="gate", LANGSMITH_TRACING="false", GEMINI_API_KEY="none",
+            OPENAI_BASE_URL=url + "/v1", OPENAI_API_BASE=url + "/v1", OLLAMA_BASE_URL=url + "/v1", USER_AGENT="gate",
+            LANGSMITH_TRACING="false", **dict.fromkeys(UNUSED, "none"),
         )  # fmt: skip
         stand_ins.install()
         result = Found(case.name)
