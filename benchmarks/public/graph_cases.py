@@ -262,4 +262,12 @@ GRAPHS: tuple[Case, ...] = (
         with_retries,
         pipeline="graph",
     ),
+    Case(
+        "email_assistant",
+        "langchain-ai/agents-from-scratch@edf2c479191d src/email_assistant (MIT)",
+        lambda text: {"email_input": {"author": "Ada", "to": "Bob", "subject": text, "email_thread": text}},
+        pipeline="email_assistant",
+        module="email_assistant.email_assistant",
+        script=Script(fields={"classification": ("respond", "respond", "notify", "ignore")}, last="Done"),
+    ),
 )

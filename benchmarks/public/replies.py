@@ -7,11 +7,14 @@ made from that reply, so the data paths of an application can be read off the re
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,13 +49,15 @@ class Script:
     """What the replies to one application look like where its parsers want more than plain text.
 
     `texts`: the first whose marker is in the prompt. `fields`: values of a schema's field by its name, chosen by hash.
-    `lengths`: of a schema's lists by name. `tools`: how many rounds of tool calls an agent makes, by hash.
+    `lengths`: of a schema's lists by name. `tools`: how many rounds of tool calls an agent makes, by hash; `last`: the
+    tool that ends them where it must call one.
     """
 
     texts: tuple[tuple[str, Text], ...] = ()
     fields: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tools: tuple[int, ...] = (1, 2)
+    last: str = ""
 
 
 def digest(value: Any) -> str:
@@ -118,12 +123,16 @@ def _calls(script: Script, body: Mapping[str, Any], prompt: str, seed: str) -> l
         return []
     if isinstance(wanted, dict):
         tools = [tool for tool in tools if tool["name"] == wanted["function"]["name"]]
-    elif wanted == "auto":
+    elif wanted == "auto" or script.last:
         messages = body["messages"]
         asked = max((n for n, each in enumerate(messages) if each["role"] == "user"), default=0)
         rounds = sum(bool(each.get("tool_calls")) for each in messages[asked:])
         if rounds >= choose(script.tools, prompt_of({"messages": messages[asked : asked + 1]})):
-            return []
+            tools = [tool for tool in tools if tool["name"] == script.last]
+        else:
+            tools = [tool for tool in tools if tool["name"] != script.last]
+    if not tools:
+        return []
     picked = choose(tools, seed)
     arguments = filled(script, picked["parameters"], picked["parameters"], seed, "")
     return [_call(picked["name"], arguments, seed)]
@@ -191,12 +200,16 @@ def _typed(script: Script, schema: Mapping[str, Any], root: Mapping[str, Any], s
 
 
 @cache
-def _encoding() -> tiktoken.Encoding:
+def encoding() -> tiktoken.Encoding:
+    """How `OpenAIEmbeddings` cuts texts; llama-index brings the table along, so nothing is downloaded."""
+    if core := importlib.util.find_spec("llama_index.core"):
+        tables = Path(str(core.origin)).parent / "_static" / "tiktoken_cache"
+        os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(tables))
     return tiktoken.get_encoding("cl100k_base")
 
 
 def embedded_text(item: str | list[int]) -> str:
-    return item if isinstance(item, str) else _encoding().decode(item)
+    return item if isinstance(item, str) else encoding().decode(item)
 
 
 def vector(text: str) -> list[float]:

@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 import pydantic.v1
-import tiktoken
 import tiktoken.registry
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -30,7 +29,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetrieve
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.types import RetryPolicy
 
-from public.replies import vector
+from public.replies import encoding, vector
 from teola_plugin.demo.corpus import passages
 
 PROMPTS = {
@@ -277,6 +276,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "langchain_nomic.embeddings": {"NomicEmbeddings": embeddings},
     "langchain_nvidia_ai_endpoints": {"ChatNVIDIA": ChatOpenAI, "NVIDIAEmbeddings": embeddings},
     "pytesseract": {},
+    "html2text": {},
     "markdownify": {"markdownify": lambda page, **options: page},
     "langchain_groq": {"ChatGroq": ChatOpenAI},
     "langchain_mistralai": {"ChatMistralAI": ChatOpenAI, "MistralAIEmbeddings": OpenAIEmbeddings},
@@ -344,7 +344,7 @@ def _classic(name: str) -> str:
 
 def install() -> None:
     """Make the stand-ins importable in this process."""
-    tiktoken.registry.ENCODINGS["gpt2"] = tiktoken.get_encoding("cl100k_base")
+    tiktoken.registry.ENCODINGS["gpt2"] = encoding()
     for name, content in MODULES.items():
         module = ModuleType(name)
         module.__dict__.update(content)
