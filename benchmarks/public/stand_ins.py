@@ -275,6 +275,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "langchain_nomic": {},
     "langchain_nomic.embeddings": {"NomicEmbeddings": embeddings},
     "langchain_nvidia_ai_endpoints": {"ChatNVIDIA": ChatOpenAI, "NVIDIAEmbeddings": embeddings},
+    "duckduckgo_search": {"DDGS": Finder},
     "pytesseract": {},
     "html2text": {},
     "markdownify": {"markdownify": lambda page, **options: page},
