@@ -66,13 +66,16 @@ def routed(prompt: str, seed: str) -> str:
     return f'{{"datasource": "{choose(("vectorstore", "vectorstore", "websearch"), seed)}"}}'
 
 
+GROUNDED = Script(fields={"GradeHallucinations.binary_score": ("yes",)})
+SURE = Script(fields={"GradeHallucinations.binary_score": (True,)})
+"""The same answer to the same question for ever is no end of a loop."""
 JSON_MODE = Script(texts=(("expert at routing", routed), ("JSON", graded)))
 
 
 GRAPHS: tuple[Case, ...] = (
     Case("crag", f"{TUTORIALS}/rag/langgraph_crag.ipynb (MIT)", question),
-    Case("adaptive_rag", f"{TUTORIALS}/rag/langgraph_adaptive_rag.ipynb (MIT)", question),
-    Case("self_rag", f"{TUTORIALS}/rag/langgraph_self_rag.ipynb (MIT)", question),
+    Case("adaptive_rag", f"{TUTORIALS}/rag/langgraph_adaptive_rag.ipynb (MIT)", question, script=GROUNDED),
+    Case("self_rag", f"{TUTORIALS}/rag/langgraph_self_rag.ipynb (MIT)", question, script=GROUNDED),
     Case(
         "rewoo",
         f"{TUTORIALS}/rewoo/rewoo.ipynb (MIT)",
@@ -138,7 +141,7 @@ GRAPHS: tuple[Case, ...] = (
         module="retrieval_graph.graph",
         pipeline="graph",
         form="ainvoke",
-        script=Script(fields={"type": ("langchain", "langchain", "general", "more-info")}),
+        script=Script(fields={"type": ("langchain", "langchain", "langchain", "general")}),
         config={"configurable": {"query_model": "openai/gpt-4o-mini", "response_model": "openai/gpt-4o"}},
     ),
     Case(
@@ -164,6 +167,7 @@ GRAPHS: tuple[Case, ...] = (
         "emarco177/langgraph-course project/agentic-rag (Apache-2.0)",
         question,
         module="graph.graph",
+        script=SURE,
     ),
     Case(
         "course_reflexion",

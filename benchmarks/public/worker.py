@@ -33,6 +33,8 @@ UNUSED = (
     "ELASTICSEARCH_USER", "ELASTICSEARCH_PASSWORD", "ELASTICSEARCH_API_KEY", "PINECONE_API_KEY", "PINECONE_ENVIRONMENT",
 )  # fmt: skip
 """Keys and addresses that applications want to be set."""
+STEPS = 40
+"""The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Bench:
         config: dict[str, Any] = {
             key: dict(value) if isinstance(value, Mapping) else value for key, value in self.case.config.items()
         }
+        config["recursion_limit"] = STEPS
         if self.case.threads:
             config.setdefault("configurable", {})["thread_id"] = str(uuid.uuid4())
         recorder = Recorder() if options.pop("is_recorded", False) else None
