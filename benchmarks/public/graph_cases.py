@@ -40,7 +40,6 @@ SCHEMA = {
     },
 }
 
-OLDER_TUTORIALS = "langchain-ai/langgraph docs/docs/tutorials"
 STUDENT = "JustCodeIt7/LangGraph_101@f7f57b506288"
 
 
@@ -152,10 +151,15 @@ GRAPHS: tuple[Case, ...] = (
         pipeline="graph",
         form="ainvoke",
     ),
-    Case("agentic_rag", f"{OLDER_TUTORIALS}/rag/langgraph_agentic_rag.ipynb (MIT)", messages, pipeline="graph"),
+    Case(
+        "agentic_rag",
+        "langchain-ai/langgraph@1f1d03243002 docs/docs/tutorials/rag/langgraph_agentic_rag.ipynb (MIT)",
+        messages,
+        pipeline="graph",
+    ),
     Case(
         "storm_interview",
-        f"{OLDER_TUTORIALS}/storm/storm.ipynb (MIT)",
+        "langchain-ai/langgraph@af80d6b33976 docs/docs/tutorials/storm/storm.ipynb (MIT)",
         interview,
         pipeline="interview_graph",
         form="ainvoke",
@@ -164,14 +168,14 @@ GRAPHS: tuple[Case, ...] = (
     ),
     Case(
         "course_agentic_rag",
-        "emarco177/langgraph-course project/agentic-rag (Apache-2.0)",
+        "emarco177/langgraph-course@823de33a8038 (Apache-2.0, says the main branch)",
         question,
         module="graph.graph",
         script=SURE,
     ),
     Case(
         "course_reflexion",
-        "emarco177/langgraph-course project/reflexion-agent (Apache-2.0)",
+        "emarco177/langgraph-course@8dc50e69bd78 (Apache-2.0)",
         messages,
         module="main",
         pipeline="graph",
