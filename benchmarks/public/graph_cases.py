@@ -40,7 +40,6 @@ SCHEMA = {
     },
 }
 
-OLDER_TUTORIALS = "langchain-ai/langgraph docs/docs/tutorials"
 STUDENT = "JustCodeIt7/LangGraph_101@f7f57b506288"
 
 
@@ -66,13 +65,16 @@ def routed(prompt: str, seed: str) -> str:
     return f'{{"datasource": "{choose(("vectorstore", "vectorstore", "websearch"), seed)}"}}'
 
 
+GROUNDED = Script(fields={"GradeHallucinations.binary_score": ("yes",)})
+SURE = Script(fields={"GradeHallucinations.binary_score": (True,)})
+"""The same answer to the same question for ever is no end of a loop."""
 JSON_MODE = Script(texts=(("expert at routing", routed), ("JSON", graded)))
 
 
 GRAPHS: tuple[Case, ...] = (
     Case("crag", f"{TUTORIALS}/rag/langgraph_crag.ipynb (MIT)", question),
-    Case("adaptive_rag", f"{TUTORIALS}/rag/langgraph_adaptive_rag.ipynb (MIT)", question),
-    Case("self_rag", f"{TUTORIALS}/rag/langgraph_self_rag.ipynb (MIT)", question),
+    Case("adaptive_rag", f"{TUTORIALS}/rag/langgraph_adaptive_rag.ipynb (MIT)", question, script=GROUNDED),
+    Case("self_rag", f"{TUTORIALS}/rag/langgraph_self_rag.ipynb (MIT)", question, script=GROUNDED),
     Case(
         "rewoo",
         f"{TUTORIALS}/rewoo/rewoo.ipynb (MIT)",
@@ -138,7 +140,7 @@ GRAPHS: tuple[Case, ...] = (
         module="retrieval_graph.graph",
         pipeline="graph",
         form="ainvoke",
-        script=Script(fields={"type": ("langchain", "langchain", "general", "more-info")}),
+        script=Script(fields={"type": ("langchain", "langchain", "langchain", "general")}),
         config={"configurable": {"query_model": "openai/gpt-4o-mini", "response_model": "openai/gpt-4o"}},
     ),
     Case(
@@ -149,10 +151,15 @@ GRAPHS: tuple[Case, ...] = (
         pipeline="graph",
         form="ainvoke",
     ),
-    Case("agentic_rag", f"{OLDER_TUTORIALS}/rag/langgraph_agentic_rag.ipynb (MIT)", messages, pipeline="graph"),
+    Case(
+        "agentic_rag",
+        "langchain-ai/langgraph@1f1d03243002 docs/docs/tutorials/rag/langgraph_agentic_rag.ipynb (MIT)",
+        messages,
+        pipeline="graph",
+    ),
     Case(
         "storm_interview",
-        f"{OLDER_TUTORIALS}/storm/storm.ipynb (MIT)",
+        "langchain-ai/langgraph@af80d6b33976 docs/docs/tutorials/storm/storm.ipynb (MIT)",
         interview,
         pipeline="interview_graph",
         form="ainvoke",
@@ -161,13 +168,14 @@ GRAPHS: tuple[Case, ...] = (
     ),
     Case(
         "course_agentic_rag",
-        "emarco177/langgraph-course project/agentic-rag (Apache-2.0)",
+        "emarco177/langgraph-course@823de33a8038 (Apache-2.0, says the main branch)",
         question,
         module="graph.graph",
+        script=SURE,
     ),
     Case(
         "course_reflexion",
-        "emarco177/langgraph-course project/reflexion-agent (Apache-2.0)",
+        "emarco177/langgraph-course@8dc50e69bd78 (Apache-2.0)",
         messages,
         module="main",
         pipeline="graph",

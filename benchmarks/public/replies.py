@@ -48,9 +48,9 @@ Text = str | Callable[[str, str], str]
 class Script:
     """What the replies to one application look like where its parsers want more than plain text.
 
-    `texts`: the first whose marker is in the prompt. `fields`: values of a schema's field by its name, chosen by hash.
-    `lengths`: of a schema's lists by name. `tools`: how many rounds of tool calls an agent makes, by hash; `last`: the
-    tool that ends them where it must call one.
+    `texts`: the first whose marker is in the prompt. `fields`: values of a schema's field, chosen by hash, by its name
+    or by the schema's name and its own. `lengths`: of a schema's lists by name. `tools`: how many rounds of tool calls
+    an agent makes, by hash; `last`: the tool that ends them where it must call one.
     """
 
     texts: tuple[tuple[str, Text], ...] = ()
@@ -78,7 +78,7 @@ def message(script: Script, body: Mapping[str, Any]) -> dict[str, Any]:
     prompt, seed = prompt_of(body), digest(identity(body))
     schema = (body.get("response_format") or {}).get("json_schema")
     if schema:
-        root = schema["schema"]
+        root = {**schema["schema"], "title": schema["name"]}
         return {"role": "assistant", "content": json.dumps(filled(script, root, root, seed, ""))}
     if calls := _calls(script, body, prompt, seed):
         return {"role": "assistant", "content": None, "tool_calls": calls}
@@ -159,8 +159,10 @@ def filled(script: Script, schema: Mapping[str, Any], root: Mapping[str, Any], s
         schema = root
         for part in kept["$ref"].removeprefix("#/").split("/"):
             schema = schema[part]
-    if name in script.fields:
-        chosen = choose(script.fields[name], seed + name)
+    for field_name in (f"{root.get('title')}.{name}", name):
+        if field_name not in script.fields:
+            continue
+        chosen = choose(script.fields[field_name], seed + name)
         return (
             re.sub(r"@(\d)", lambda found: mark(seed + name + found[1]), chosen) if isinstance(chosen, str) else chosen
         )

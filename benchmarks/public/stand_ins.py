@@ -15,6 +15,7 @@ import os
 import sys
 import urllib.request
 from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -135,12 +136,12 @@ class _Corpus(Embeddings):
         return vector(text)
 
 
-def stored(embedding: Embeddings | None = None, documents: Sequence[Document] | None = None) -> InMemoryVectorStore:
-    """The corpus in a store whose queries are embedded by the service."""
+@cache
+def stored() -> dict[str, Any]:
+    """What a store in memory holds when the corpus is in it."""
     store = InMemoryVectorStore(_Corpus())
-    store.add_documents(list(documents or corpus()))
-    store.embedding = embedding or OpenAIEmbeddings()
-    return store
+    store.add_documents(corpus(), ids=[str(n) for n in range(len(corpus()))])
+    return store.store
 
 
 class Store(InMemoryVectorStore):
@@ -149,7 +150,7 @@ class Store(InMemoryVectorStore):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = [*args, *kwargs.values()]
         super().__init__(next((each for each in given if isinstance(each, Embeddings)), OpenAIEmbeddings()))
-        self.store = stored().store
+        self.store = dict(stored())
 
     def as_retriever(self, **options: Any) -> VectorStoreRetriever:
         """Without the filters of its owner, which know no corpus."""

@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import traceback
 import uuid
 import warnings
@@ -33,6 +34,10 @@ UNUSED = (
     "ELASTICSEARCH_USER", "ELASTICSEARCH_PASSWORD", "ELASTICSEARCH_API_KEY", "PINECONE_API_KEY", "PINECONE_ENVIRONMENT",
 )  # fmt: skip
 """Keys and addresses that applications want to be set."""
+OWN = "the original's own"
+"""Of what its two runs do not agree in, nothing is compared."""
+STEPS = 40
+"""The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Bench:
         config: dict[str, Any] = {
             key: dict(value) if isinstance(value, Mapping) else value for key, value in self.case.config.items()
         }
+        config["recursion_limit"] = STEPS
         if self.case.threads:
             config.setdefault("configurable", {})["thread_id"] = str(uuid.uuid4())
         recorder = Recorder() if options.pop("is_recorded", False) else None
@@ -141,7 +147,7 @@ class Bench:
         is_steady = all(_keys(first.asked) == _keys(pairs[0][0].asked) for first, _ in pairs)
         extra, missing = zip(*[_against(first.asked, second.asked, is_steady) for first, second in pairs], strict=True)
         differences = [
-            f"{what} of the original differ" if _said(what, first, again) else _said(what, first, second)
+            f"{OWN} {what} differs" if _said(what, first, again) else _said(what, first, second)
             for what in ("answer", "history", "printed")
             for (first, second), (again, _) in zip(pairs, [*pairs[1:], pairs[0]], strict=True)
         ]
@@ -165,7 +171,7 @@ class Bench:
             options["stream_mode"] = "updates"
         first, second = self._pair(text, is_swapped=False, **options)
         again = self.run(self.original, text, **options)
-        for what in ("answer", "tree", "requests", "printed"):
+        for what in ("stream", "tree", "requests", "printed"):
             if not _said(what, first, again) and (difference := _said(what, first, second)):
                 yield f"streamed: {difference}"
 
@@ -178,6 +184,11 @@ def _told(what: str, run: Run) -> Any:
             error = run.answer.error
             said = {"raised": type(error).__name__, "text": str(error)} if error else plain(run.answer.value)
             return json.dumps(said, sort_keys=True, default=repr)
+        case "stream":  # what runs in parallel ends in any order
+            value = run.answer.value
+            if isinstance(value, dict):
+                value = {key: sorted(json.dumps(plain(each), default=repr) for each in value[key]) for key in value}
+            return json.dumps([repr(run.answer.error), plain(value)], sort_keys=True, default=repr)
         case "tree":
             return json.dumps(sorted(json.dumps(plain(each), sort_keys=True, default=repr) for each in run.tree or ()))
         case "requests":
@@ -250,7 +261,8 @@ def run(name: str, settings: Settings, told: Connection) -> None:
     from public.cases import CASES
 
     warnings.simplefilter("ignore")
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with quiet[0], quiet[1], tempfile.TemporaryDirectory() as place, contextlib.chdir(place):  # some keep files
         try:
             result = found(CASES[name], settings)
         except Exception:  # of the application, or of ours: a row of the table says so

@@ -12,7 +12,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from teola_plugin.adapters.reader import calls, classes, methods, operators
+from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.heap import Frame
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
@@ -25,7 +25,7 @@ from teola_plugin.adapters.reader.scopes import (
     Store,
     comprehension_scope,
 )
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Pending, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Lazy, Opaque, Pending, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -188,18 +188,21 @@ class Expressions:
         def display(frame: Frame) -> Any:
             run: Run = frame[RUN]
             found: dict[Any, Any] = {}
+            made: list[tuple[Any, Any]] = []
             is_open = False
             for key, value in pairs:
-                name = key(frame) if key else None  # before the value, as CPython does
+                if key is not None:
+                    made.append((key(frame), value(frame)))
+                    continue
+                is_open = not _filled(run, found, made) or is_open
                 part = value(frame)
-                if type(name) is Unknown or (key is None and run.is_unknown(part)):
+                if run.is_unknown(part):
+                    run.raises()
                     is_open = True
-                elif key is None:
-                    found.update(mapping(part))
                 else:
-                    run.require_hashable(name)
-                    found[name] = part
-            return run.unknown() if is_open else found
+                    found.update(mapping(part))
+            is_open = not _filled(run, found, made) or is_open
+            return run.unknown(is_safe=True) if is_open else found
 
         return display
 
@@ -367,7 +370,7 @@ class Expressions:
     def _call(self, node: ast.Call) -> Evaluate:
         arguments = self._arguments(node)
         if isinstance(node.func, ast.Attribute):
-            return self._method_call(node.func, arguments)
+            return self._method_call(node.func, arguments, has_arguments=bool(node.args or node.keywords))
         callee, site = self.expression(node.func), next(_sites)
 
         def called(frame: Frame) -> Any:
@@ -379,7 +382,9 @@ class Expressions:
 
         return called
 
-    def _method_call(self, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]) -> Evaluate:
+    def _method_call(
+        self, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given], *, has_arguments: bool
+    ) -> Evaluate:
         owner, name, site = self.expression(node.value), node.attr, next(_sites)
         is_join = name == "join"
 
@@ -396,6 +401,8 @@ class Expressions:
                 except Undecided:
                     return calls.undecided(run, (held, *args, *kwargs.values()))
             if kind is Unknown:
+                if has_arguments and not unknowns.surely_has(held, name):
+                    run.raises(held.sources)  # before the arguments are evaluated
                 args, kwargs = arguments(frame, None)
                 try:
                     return methods.unknown_method(run, held, name, args, kwargs)
@@ -455,12 +462,28 @@ class Expressions:
         return self._collected(node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items)
 
     def _setcomp(self, node: ast.SetComp) -> Evaluate:
-        return self._collected(node.generators, lambda inner: inner.expression(node.elt), _set_of)
+        def element(inner: Expressions) -> Evaluate:
+            item = inner.expression(node.elt)
+
+            def hashed(frame: Frame) -> Any:
+                value = item(frame)
+                is_hashed(frame[RUN], value)
+                return value
+
+            return hashed
+
+        return self._collected(node.generators, element, _set_of)
 
     def _dictcomp(self, node: ast.DictComp) -> Evaluate:
         def pair(inner: Expressions) -> Evaluate:
             key, value = inner.expression(node.key), inner.expression(node.value)
-            return lambda frame: (key(frame), value(frame))
+
+            def item(frame: Frame) -> tuple[Any, Any]:
+                name, part = key(frame), value(frame)
+                is_hashed(frame[RUN], name)
+                return name, part
+
+            return item
 
         return self._collected(node.generators, pair, _dict_of)
 
@@ -592,6 +615,30 @@ class Expressions:
                 store(frame, part)
 
         return unpack
+
+
+def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> bool:
+    """Put some items of a display into a dict, and empty the list. Returns whether all their keys are known."""
+    is_whole = True
+    for key, value in made:  # when all of them are evaluated, as CPython does
+        if is_hashed(run, key):
+            found[key] = value
+        else:
+            is_whole = False
+    made.clear()
+    return is_whole
+
+
+def is_hashed(run: Run, value: Any) -> bool:
+    """Whether a key is known; if it is not, it may be that it cannot be hashed. Raises: TypeError."""
+    try:
+        run.require_hashable(value)
+    except Undecided:
+        if type(value) is not Unknown or value.holds not in ("text", "number", "bool"):
+            run.raises(value.sources if type(value) is Unknown else NO_SOURCES)
+        return False
+    hash(value)
+    return True
 
 
 def operate(run: Run, name: str, one: Any, two: Any) -> Any:

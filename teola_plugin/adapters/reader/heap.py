@@ -238,10 +238,14 @@ class Heap:
             self._merge(held, content)
         self._merge_marks(beginning.marks)
 
-    def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int) -> Ended:
-        """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does."""
-        mine = [leave for leave in self._leaves[marked:] if leave.how is how]
-        if mine and ended not in (None, how, NOWHERE):  # the path that is evaluated goes elsewhere
+    def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
+        """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does.
+
+        Those since `until`, and then the one that arrives, leave what is around this: as `break` in the `else` of a loop.
+        """
+        mine = [leave for leave in self._leaves[marked:until] if leave.how is how]
+        is_here = ended is how and until is None
+        if mine and ended not in (None, NOWHERE) and not is_here:  # the path that is evaluated goes elsewhere
             self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks()))
             ended = NOWHERE
         for leave in mine:
@@ -253,7 +257,7 @@ class Heap:
                 frame[2] = self.joined(frame.get(2) if ended is RETURN else None, leave.value)
             ended = RETURN if how is RETURN else None
             self._forget(leave)
-        return None if ended is how and how is not RETURN else ended
+        return None if is_here and how is not RETURN else ended
 
     def settle(self, block: Block, frame: Frame) -> Ended:
         """Evaluate a block in which paths may leave. If it raises on a path while others have left, these go on."""
@@ -264,6 +268,8 @@ class Heap:
             if len(self._leaves) == marked:
                 raise
             self.raises()
+            for leave in self._leaves[marked:]:  # where they meet, it may have raised
+                leave.marks.gates |= self.gates
             return NOWHERE
 
     @property

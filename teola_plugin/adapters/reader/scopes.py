@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader.heap import Frame
-from teola_plugin.adapters.reader.values import Barrier
+from teola_plugin.adapters.reader.values import GENERAL, Barrier, Unknown
 
 Evaluate = Callable[[Frame], Any]
 """A compiled expression."""
@@ -143,12 +143,19 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
 def _local(name: str) -> Evaluate:
     def load(frame: Frame) -> Any:
         try:
-            return frame[name]
+            value = frame[name]
         except KeyError:
             message = f"cannot access local variable {name!r} where it is not associated with a value"
             raise UnboundLocalError(message) from None
+        return value if type(value) is not Unknown else _perhaps_unbound(frame, value)
 
     return load
+
+
+def _perhaps_unbound(frame: Frame, value: Unknown) -> Unknown:
+    if GENERAL in value.sources:  # one of the paths that met has not set it
+        frame[RUN].raises(value.sources)
+    return value
 
 
 def _enclosing(name: str, steps: int) -> Evaluate:
@@ -156,9 +163,10 @@ def _enclosing(name: str, steps: int) -> Evaluate:
         for _ in range(steps):
             frame = frame[OUTER]
         try:
-            return frame[name]
+            value = frame[name]
         except KeyError:
             raise NameError(f"cannot access free variable {name!r}") from None
+        return value if type(value) is not Unknown else _perhaps_unbound(frame, value)
 
     return load
 

@@ -311,6 +311,7 @@ class Statements(Expressions):
             run: Run = frame[RUN]
             value = source(frame)
             marked = run.leaves
+            until: int | None = None
             try:
                 is_ours = is_temporary and type(value) is Lazy  # nobody else has it
                 for item in value.iterator if is_ours else operators.iterated(run, value):
@@ -320,10 +321,11 @@ class Statements(Expressions):
                     if ended is not None:
                         break
                 else:
+                    until = run.leaves
                     ended = orelse(frame)
             except Undecided as e:
                 raise Stalled from e
-            return run.absorb(frame, BREAK, ended, marked)
+            return run.absorb(frame, BREAK, ended, marked, until)
 
         return loop
 
@@ -334,6 +336,7 @@ class Statements(Expressions):
         def loop(frame: Frame) -> Ended:
             run: Run = frame[RUN]
             marked = run.leaves
+            until: int | None = None
             ended: Ended = None
             while True:
                 found = test(frame)
@@ -342,13 +345,14 @@ class Statements(Expressions):
                 except Undecided as e:
                     raise Stalled from e
                 if not is_true:
+                    until = run.leaves
                     ended = orelse(frame)
                     break
                 run.tick()
                 ended = _round(run, frame, body)
                 if ended is not None:
                     break
-            return run.absorb(frame, BREAK, ended, marked)
+            return run.absorb(frame, BREAK, ended, marked, until)
 
         return loop
 

@@ -39,6 +39,17 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
     raise Undecided
 
 
+_TYPES: dict[str, type] = {"text": str, "texts": list, "bool": bool}
+
+
+def surely_has(value: Unknown, name: str) -> bool:
+    """Whether reading the attribute cannot raise."""
+    kind = kind_of(value)
+    if kind in texts.SAMPLES:
+        return hasattr(texts.SAMPLES[kind], name)
+    return kind in _TYPES and hasattr(_TYPES[kind], name)
+
+
 def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if kwargs or any(type(each) is Unknown for each in args if name not in ("append", "count")):
         raise Undecided
