@@ -13,6 +13,8 @@ from teola_plugin.runtime.report import Report
 
 PATIENCE_CALLS = 3
 REST_CALLS = 50
+MOST_REST_CALLS = 800
+"""A rest is twice as long as the last one, up to so many calls, as long as no call in between gains anything."""
 
 SHORT_S = 0.02
 """A call that asks its last within this time is not judged: it has nothing to lose either."""
@@ -31,6 +33,7 @@ class Worth:
 
     useless: int = 0
     resting: int = 0
+    rest_calls: int = REST_CALLS
 
     def is_worth(self) -> bool:
         """Whether this call should run ahead."""
@@ -44,6 +47,10 @@ class Worth:
         if report.asking_s < SHORT_S and not report.reading_s:
             return
         gained = report.prefills > 0 or report.lead_s >= max(GAIN * report.asking_s, READING * report.reading_s)
-        self.useless = 0 if gained else self.useless + 1
+        if gained:
+            self.useless, self.rest_calls = 0, REST_CALLS
+            return
+        self.useless += 1
         if self.useless >= PATIENCE_CALLS:
-            self.useless, self.resting = PATIENCE_CALLS - 1, REST_CALLS
+            self.useless, self.resting = PATIENCE_CALLS - 1, self.rest_calls
+            self.rest_calls = min(2 * self.rest_calls, MOST_REST_CALLS)

@@ -18,7 +18,7 @@ from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
-from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, ProviderCall
+from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, Provider, ProviderCall
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.python import MAX_ITEMS
 from teola_plugin.runtime.local import LocalHost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
@@ -12,7 +13,7 @@ from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.report import Report
-from teola_plugin.worth import PATIENCE_CALLS, REST_CALLS, Worth
+from teola_plugin.worth import MOST_REST_CALLS, PATIENCE_CALLS, REST_CALLS, Worth
 
 USELESS = Report(hits=3, lead_s=0.02, asking_s=1.0)
 USEFUL = Report(hits=3, lead_s=0.04, asking_s=1.0)
@@ -31,8 +32,26 @@ def runs(*reports: Report) -> list[bool]:
 
 
 def test_it_rests_after_calls_that_gained_nothing_and_tries_again() -> None:
-    calls = runs(*[USELESS] * (PATIENCE_CALLS + 2 * REST_CALLS + 2))
-    assert calls == [True] * PATIENCE_CALLS + [False] * REST_CALLS + [True] + [False] * REST_CALLS + [True]
+    calls = runs(*[USELESS] * (PATIENCE_CALLS + 3 * REST_CALLS + 2))
+    assert calls == [True] * PATIENCE_CALLS + [False] * REST_CALLS + [True] + [False] * 2 * REST_CALLS + [True]
+
+
+def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
+    worth = Worth()
+    for _ in range(20):
+        worth.resting = 0
+        worth.judge(USELESS)
+    assert worth.resting == MOST_REST_CALLS
+    worth.judge(USEFUL)
+    for _ in range(PATIENCE_CALLS):
+        worth.judge(USELESS)
+    assert worth.resting == REST_CALLS
+
+
+def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
+    read = Report(hits=1, lead_s=0.01, asking_s=0.015, reading_s=0.01)
+    assert runs(*[read] * (PATIENCE_CALLS + 1))[-1] is False
+    assert all(runs(*[replace(read, reading_s=0.001)] * 10))
 
 
 def test_one_gain_is_enough_to_go_on() -> None:
