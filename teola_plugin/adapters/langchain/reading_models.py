@@ -21,8 +21,9 @@ from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE, READER
 from teola_plugin.adapters.reader.exchange import MARK, Exchange, unknown_id
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
@@ -82,7 +83,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     try:
         given, more = exchange.out(value), _out(exchange, kwargs)
     except Undecided:
-        is_safe = type(value) is Unknown and (value.holds in _SAFE or foreign.is_class(value.holds))
+        is_prompt = type(value) is Unknown and (value.holds in _SAFE or foreign.is_class(value.holds))
+        is_safe = (is_prompt or chat.is_chat(run, value)) and _are_known(exchange, kwargs)
         more_sources = frozenset([source])
         return unknown_from(run, [value, dict(kwargs)], _holds(is_chat), is_safe=is_safe, more=more_sources)
     prompt = outcome(lambda: model._convert_input(given))
@@ -94,6 +96,14 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a model; classes among them are handed on."""
     return {name: held if foreign.is_class(held) else exchange.out(held) for name, held in kwargs.items()}
+
+
+def _are_known(exchange: Exchange, kwargs: Mapping[str, Any]) -> bool:
+    try:
+        _out(exchange, kwargs)
+    except Undecided:
+        return False
+    return True
 
 
 def _class_or(value: Any) -> Any:
@@ -119,6 +129,8 @@ def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
     for each in kwargs.values():
         if foreign.is_class(each):
             require_clean_schema(each)
+            if foreign.module_of(each) == READER:  # the reply would hold an object of it, not of the program's
+                raise Barrier("it asks for an object of a class that is made in the function", DEFINE_OUTSIDE)
 
 
 def _ours(model: Any, prompt: Any, kwargs: dict[str, Any], source: Any) -> Request:

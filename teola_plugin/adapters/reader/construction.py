@@ -6,10 +6,11 @@ import dataclasses
 import enum
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, records, stock_records
+from teola_plugin.adapters.reader import foreign, hints, records, stock_records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
@@ -249,12 +250,18 @@ def call_object(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> 
 # --- classes made in a body ------------------------------------------------------------------------------------------
 
 
+READER = "reader"
+"""The module that the classes say they are of which the reader makes."""
+
+DEFINE_OUTSIDE = "define it outside of the function"
+
+
 def make_class(run: Any, name: str, bases: Arguments, namespace: Keywords, annotations: Keywords) -> Any:
     """The class of a `class` statement that holds data only. Raises: Barrier."""
     if len(bases) != 1 or type(bases[0]) is not Opaque or not _is_data_base(bases[0].held):
-        raise Barrier("it defines a class", hint="define it outside of the function")
+        raise Barrier("it defines a class", hint=DEFINE_OUTSIDE)
     base = bases[0].held
-    own: Keywords = {"__module__": "reader", "__qualname__": name}
+    own: Keywords = {"__module__": READER, "__qualname__": name}
     for each, value in namespace.items():
         if foreign.is_kind_of(value, Opaque):
             value = _field_info(value)
@@ -284,7 +291,7 @@ def _field_info(value: Opaque) -> Any:
     held = value.held
     if value.is_own and foreign.is_library_class(type(held)) and foreign.name_of_class(type(held)) == "FieldInfo":
         return held
-    raise Barrier("it defines a class with code in it", hint="define it outside of the function")
+    raise Barrier("it defines a class with code in it", hint=DEFINE_OUTSIDE)
 
 
 def _annotation(value: Any) -> Any:
@@ -295,23 +302,23 @@ def _annotation(value: Any) -> Any:
     held = value.held if type(value) is Opaque else None
     if _is_plain_hint(held):
         return held
-    raise Barrier("it defines a class with an annotation that is not read", hint="define it outside of the function")
+    raise Barrier("it defines a class with an annotation that is not read", hint=DEFINE_OUTSIDE)
 
 
 def _is_plain_hint(held: Any, depth: int = 0) -> bool:
     kind = type(held)
     if held is None or held is type(None) or held is Ellipsis or any(held is each for each in _HINTS):
         return True
+    if hints.is_annotated(held):
+        return depth < 5 and _is_plain_hint(held.__origin__, depth + 1)
     if foreign.is_class(held):
         return is_clean_model(held) or facts_of(held).kind == "enum"
     if kind is types.GenericAlias or foreign.module_of(kind) == "typing":
         args = held.__args__ if hasattr(held, "__args__") else ()
-        if getattr(held, "__origin__", None) is __import__("typing").Literal:
+        if getattr(held, "__origin__", None) is typing.Literal:
             return all(foreign.is_atom(each) for each in args)
-        if getattr(held, "__metadata__", None):
-            return False
         return depth < 5 and all(_is_plain_hint(each, depth + 1) for each in args)
     return kind is types.UnionType and all(_is_plain_hint(each, depth + 1) for each in held.__args__)
 
 
-_HINTS = (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object)
+_HINTS = (str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object, typing.Any)

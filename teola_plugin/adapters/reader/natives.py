@@ -23,7 +23,7 @@ def native_of(obj: Any) -> Handler | None:
         return _bound(obj)
     if kind is types.MethodDescriptorType:
         return _unbound(obj)
-    if kind is types.FunctionType and "langchain_core" in sys.modules:
+    if kind is types.FunctionType and not sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
         return natives_frameworks.native_of(obj)
     return None
 

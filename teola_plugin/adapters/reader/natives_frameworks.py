@@ -6,7 +6,7 @@ import sys
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import classes
+from teola_plugin.adapters.reader import chat, classes
 from teola_plugin.adapters.reader.calling import call, callback
 from teola_plugin.adapters.reader.exchange import Exchange, is_random_id
 from teola_plugin.adapters.reader.table import kind_of, known, unknowns
@@ -113,6 +113,12 @@ def _messages(run: Any, value: Any) -> list[Any]:
                 raise Undecided
             made.append(each)
             continue
+        if chat.is_message(run, each):
+            made.append(each)
+            continue
+        if chat.is_pair(run, each):
+            made.append(chat.message_of(run, each))
+            continue
         Exchange(run).out(each)  # it is known, but for its id
         made += _coerced(each)
     return made
@@ -164,7 +170,30 @@ def _merged(run: Any, left: list[Any], right: list[Any]) -> list[Any]:
     return [each for each in merged if _id_of(each) not in removed] if removed else merged
 
 
+def _field(function: Any) -> Handler:
+    """Handles `pydantic.Field` of plain values."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        named = dict(kwargs)
+        factory = named.pop("default_factory", None)
+        if factory is not None:
+            if not any(isinstance_of(factory, Opaque) and factory.held is each for each in (list, dict, set, str, int)):
+                raise Barrier("it makes a field with a factory of its own")
+            factory = factory.held
+        run.require_known(*args, *named.values())
+        if not all(type(each) in (*_GOOD, list, dict, type(Ellipsis)) for each in (*args, *named.values())):
+            raise Barrier("it makes a field in an unusual way")
+        exchange = Exchange(run)
+        given, named = exchange.out(list(args)), exchange.out(named)
+        return Opaque(
+            function(*given, **named, **({} if factory is None else {"default_factory": factory})), is_own=True
+        )
+
+    return handle
+
+
 _FUNCTIONS: dict[tuple[str, str], Any] = {
+    ("pydantic.fields", "Field"): _field,
     ("langchain_core.messages.utils", "get_buffer_string"): _buffer_string,
     ("langchain_core.messages.utils", "convert_to_messages"): _reads,
     ("langchain_core.messages.utils", "trim_messages"): _trim_messages,

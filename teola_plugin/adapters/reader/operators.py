@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, foreign, texts, unknowns
+from teola_plugin.adapters.reader import bounds, foreign, hints, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, unknown_number, walked
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
@@ -67,6 +67,8 @@ def _combined(run: Any, name: str, a: Any, b: Any) -> Any:
         found = run.asker.combine(run, a, b)
         if found is not NOT_MINE:
             return found
+        if (united := hints.united(a, b)) is not None:
+            return united
     if is_unknown(run, a) or is_unknown(run, b):
         raise Undecided
     return _PLAIN[name](a, b)
@@ -356,7 +358,10 @@ def _opaque_subscript(run: Any, held: Opaque, at: Any) -> Any:
     if held.held is os.environ and type(held.held) is os._Environ:
         run.require_known(at)
         return held.held[at]
-    raise Barrier(f"it reads an item of {shown(held)}")
+    found = hints.subscripted(run, held, at)
+    if found is None:
+        raise Barrier(f"it reads an item of {shown(held)}")
+    return found
 
 
 def _whole_numbers(at: slice) -> bool:

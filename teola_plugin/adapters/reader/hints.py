@@ -1,0 +1,111 @@
+"""Types written in a function's body: `list[str]`, `Optional[Grade]`, `Literal["a"]`, `Annotated[str, "why"]`, `A | None`.
+
+The objects are made by `typing` itself. It compares and hashes what it is given, so only classes without a metaclass of
+the user's, other such types, and atoms are handed on.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+import typing
+from typing import Any
+
+import typing_extensions
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.values import Barrier, Opaque, shown
+
+_GENERIC = (list, dict, tuple, set, frozenset, type, collections.deque, collections.defaultdict)
+_FORMS: tuple[Any, ...] = (
+    typing.Optional, typing.Union, typing.List, typing.Dict, typing.Tuple, typing.Set, typing.FrozenSet, typing.Type,
+    typing.Sequence, typing.Mapping, typing.Iterable, typing.Iterator,
+)  # fmt: skip
+_LITERALS = (typing.Literal, typing_extensions.Literal)
+_ANNOTATED = (typing.Annotated, typing_extensions.Annotated)
+_MADE: frozenset[type] = frozenset(
+    map(type, [list[int], int | None, typing.List[int], typing.Optional[int], typing.Literal[1], typing.Annotated[int, 1]])  # noqa: E501, UP006, UP007, UP045
+)  # fmt: skip
+_DEPTH = 6
+
+
+def subscripted(run: Any, held: Opaque, at: Any) -> Opaque | None:
+    """`held[at]` where that is a type; None if it is none. Raises: Undecided, Barrier."""
+    form: Any = held.held
+    parts = at if type(at) is tuple else (at,)
+    if _is_one(form, _LITERALS):
+        run.require_known(*parts)
+        if not all(type(each) in (str, int, bool, bytes, type(None)) for each in parts):
+            raise Barrier("it uses a Literal of what is no plain value")
+        return Opaque(form[parts])
+    if _is_one(form, _ANNOTATED):
+        if len(parts) < 2 or not all(map(_is_metadata, parts[1:])):
+            raise Barrier("it uses a type that is annotated with more than data")
+        return Opaque(form[(_hint(parts[0]), *map(_unwrapped, parts[1:]))])
+    if _is_one(form, (*_GENERIC, *_FORMS)):
+        hints = tuple(map(_hint, parts))
+        return Opaque(form[hints if type(at) is tuple else hints[0]])
+    return None
+
+
+def united(a: Any, b: Any) -> Opaque | None:
+    """`a | b` where both are types; None if they are not."""
+    if not (is_hint(a) and is_hint(b)):
+        return None
+    return Opaque(operator.or_(_unwrapped(a), _unwrapped(b)))
+
+
+def is_hint(value: Any) -> bool:
+    """Whether a value of the reader's is a type of those that this module makes, a class, or None."""
+    return value is None or (foreign.is_kind_of(value, Opaque) and _is_held_hint(value.held))
+
+
+def _is_held_hint(held: Any, depth: int = _DEPTH) -> bool:
+    if held is None or held is Ellipsis or held is typing.Any:
+        return True
+    if foreign.is_class(held):
+        return foreign.has_known_classes(held)
+    if type(held) is tuple:
+        return depth > 0 and all(_is_held_hint(each, depth - 1) for each in held)
+    if type(held) in (str, int, bool, bytes):  # of a Literal
+        return True
+    if type(held) not in _MADE or depth == 0:
+        return False
+    metadata = getattr(held, "__metadata__", ())
+    return all(map(_is_metadata, metadata)) and _is_held_hint(held.__args__, depth - 1)
+
+
+def _hint(value: Any) -> Any:
+    if value is None or value is Ellipsis:
+        return value
+    if type(value) is list:
+        return [_hint(each) for each in value]
+    if type(value) is str:
+        raise Barrier("it uses a type in quotes")
+    if not is_hint(value):
+        raise Barrier(f"it uses a type of {shown(value)}")
+    return value.held
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.held if foreign.is_kind_of(value, Opaque) else value
+
+
+def _is_metadata(value: Any) -> bool:
+    held = _unwrapped(value)
+    return foreign.is_atom(held) or (
+        foreign.name_of_class(type(held)) == "FieldInfo" and foreign.is_library_class(type(held))
+    )
+
+
+def is_annotated(held: Any) -> bool:
+    """Whether a type is annotated with plain data only."""
+    return type(held) is _ANNOTATED_TYPE and all(map(_is_metadata, held.__metadata__))
+
+
+_ANNOTATED_TYPE: Any = type(typing.Annotated[int, 1])
+
+
+def _is_one(held: Any, forms: tuple[Any, ...]) -> bool:
+    return any(held is each for each in forms)
