@@ -27,13 +27,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
-from langchain_core.runnables import Runnable, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.runnables.configurable import (
+    DynamicRunnable,
+    RunnableConfigurableAlternatives,
+    RunnableConfigurableFields,
+)
+from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.langchain.watched import is_watched
+from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current
 
 _CALLS = "__teola_calls__"
@@ -66,11 +73,39 @@ def make_twin(
 
 
 def _choices(parts: Iterable[Runnable[Any, Any]]) -> frozenset[str] | None:
-    """Keys of `configurable` that make the pipeline another one; None if they cannot be told."""
-    try:
-        return frozenset(spec.id for part in parts for spec in part.config_specs)
-    except Exception:  # LangChain reads what the user's functions hold, and anything there may raise
-        return None
+    """Keys of `configurable` that make the pipeline another one; None if they cannot be told.
+
+    `config_specs` would look into the user's functions, and at attributes of what these hold. Of what a function calls,
+    nothing that a config can choose runs ahead (see reading.py).
+    """
+    found: set[str] = set()
+    todo: list[Any] = list(parts)
+    seen: set[int] = set()
+    while todo:
+        part = todo.pop()
+        if id(part) in seen or isinstance_of(part, RunnableLambda):
+            continue
+        seen.add(id(part))
+        kind = type(part)
+        if kind in (list, tuple):
+            todo += part
+        elif kind is dict:
+            todo += part.values()
+        elif isinstance_of(part, DynamicRunnable):
+            if isinstance_of(part, RunnableConfigurableFields):
+                found.update(spec.id for spec in part.fields.values())
+            elif isinstance_of(part, RunnableConfigurableAlternatives) and not part.prefix_keys:
+                found.add(part.which.id)
+                todo += part.alternatives.values()
+            else:
+                return None
+            todo.append(part.default)
+        elif isinstance_of(part, RunnableWithMessageHistory):
+            found.update(spec.id for spec in part.history_factory_config)
+            todo.append(part.bound)
+        elif isinstance_of(part, Runnable) and "__dict__" in dir(kind):
+            todo += object.__getattribute__(part, "__dict__").values()
+    return frozenset(found)
 
 
 def calls_of(pipeline: Any) -> Calls | None:

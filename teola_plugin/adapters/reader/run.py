@@ -14,6 +14,7 @@ from typing import Any
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request
 from teola_plugin.adapters.reader.heap import Heap, sources_of
+from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Opaque,
@@ -43,10 +44,18 @@ class TooLarge(ValueError):
 
 
 class Given:
-    """Values that a program is given, copied once for all its evaluations."""
+    """What one prediction is made from, the same for all its evaluations.
+
+    `copies` of what the program is given, which it may change. `outer` copies of what it reads from outside, and
+    `names` from outside with what they stood for, as they were when it first came to them: the framework's own run,
+    which goes on meanwhile, may change them, and what it has done already is not to be seen twice. All copies by the id
+    of what they are made of, which is kept alive.
+    """
 
     def __init__(self) -> None:
         self.copies: dict[int, tuple[Any, Any]] = {}
+        self.outer: dict[int, tuple[Any, Any]] = {}
+        self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def copy(self, value: Any) -> Any:
         """A copy of the reader's own; what is no plain data is `Opaque`. Raises: TooLarge."""
@@ -75,9 +84,10 @@ class Run(Heap):
         self.site: Hashable = None
         self._answers = answers if answers is not None else {}
         self._left = operations
-        self._copies = given.copies if given else {}
-        self._own_copies: dict[int, tuple[Any, Any]] = {}
+        given = given or Given()
+        self._copies, self._outer, self._names = given.copies, given.outer, given.names
         self._given = {id(copy): copy for _, copy in self._copies.values()}
+        self._fixed = {id(copy): copy for _, copy in self._outer.values()}
         self._made_exceptions: dict[int, BaseException] = {}
 
     # --- limits ------------------------------------------------------------------------------------------------------
@@ -101,14 +111,21 @@ class Run(Heap):
         kind = type(value)
         if classes.is_atom(value):
             return value
-        known = self._copies.get(id(value)) or self._own_copies.get(id(value))
+        known = self._copies.get(id(value)) or self._outer.get(id(value))
         if known is not None:
             return known[1]
         if isinstance_of(value, Opaque) or kind is Unknown:
             return value
         self.tick()
-        copies = self._copies if is_given else self._own_copies
+        copies = self._copies if is_given else self._outer
         return self._copied(value, kind, copies, is_given)
+
+    def load_name(self, function: Any, name: str) -> Any:
+        """What a name from outside of a function stands for. Raises: NameError, Barrier."""
+        key = (id(function), name)
+        if key not in self._names:
+            self._names[key] = function, outside(function, name)
+        return self.load(self._names[key][1])
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
         def keep(copy: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -173,28 +171,6 @@ def _enclosing(name: str, steps: int) -> Evaluate:
 
 def _from_outside(name: str) -> Evaluate:
     def load(frame: Frame) -> Any:
-        return frame[RUN].load(outside(frame[FUNCTION], name))
+        return frame[RUN].load_name(frame[FUNCTION], name)
 
     return load
-
-
-def outside(function: types.FunctionType, name: str) -> Any:
-    """What a name from outside of a function stands for now. Raises: NameError, Barrier."""
-    code = function.__code__
-    if name in code.co_freevars:
-        try:
-            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
-        except ValueError:
-            raise NameError(f"cannot access free variable {name!r}") from None
-    names = function.__globals__
-    if type(names) is not dict:
-        raise Barrier("its globals are no plain dict")
-    if name in names:
-        return names[name]
-    known = names.get("__builtins__", builtins)
-    known = known.__dict__ if type(known) is types.ModuleType else known
-    if type(known) is not dict:
-        raise Barrier("its builtins are no plain dict")
-    if name in known:
-        return known[name]
-    raise NameError(f"name {name!r} is not defined")
