@@ -24,8 +24,6 @@ from dataclasses import dataclass, field, replace
 from types import BuiltinMethodType, MethodType
 from typing import Any, TypeVar
 
-from teola_plugin.engines import EngineSpec
-
 T = TypeVar("T")
 
 MARK = "__teola_effects__"
@@ -35,17 +33,13 @@ MARK = "__teola_effects__"
 class Effects:
     """What running a function does. `why` says why it is not pure, or who says that it is.
 
-    A function that is neither pure nor writes a named resource may do anything. One that `asks` is pure but for the
-    models and stores that it asks, which are all known: the name and spec of an engine among them. `is_so_still` tells
-    before each run whether it would ask the same objects.
+    A function that is neither pure nor writes a named resource may do anything.
     """
 
     pure: bool
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     why: str = ""
-    asks: tuple[str, EngineSpec] | None = None
-    is_so_still: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
 def pure(function: T) -> T:

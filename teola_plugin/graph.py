@@ -72,9 +72,16 @@ nobody wants the value, see passes/speculate_branches.py; its errors count only 
 PIPELINE = "pipeline"
 """The engine of what only the framework's own run may compute: the run-ahead waits to be told the value."""
 
+READER = "reader"
+"""The engine of functions of the user's that are read, never run: where that comes to nothing, the run-ahead waits to
+be told the value by the framework's own run. One that reads `OUTSIDE` may ask engines itself."""
+
 OUTSIDE = "outside"
 """The resource that requests read which leave this process: a model elsewhere is shown the prompt and costs money, so
 it is not asked before a function that may be a guard (a moderation that raises, a budget)."""
+
+STATE = "state"
+"""The resource that stands for the variables and objects of the user's program."""
 
 ANYTHING = "anything"
 """The resource that stands for every resource."""

@@ -13,7 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from teola_plugin.engines import NOT_URGENT, Taker, Urgency
-from teola_plugin.graph import DECODES, INLINE_KINDS, PIPELINE, Graph, Primitive, Ref, map_depth, validate, yields
+from teola_plugin.graph import (
+    DECODES,
+    INLINE_KINDS,
+    OUTSIDE,
+    PIPELINE,
+    READER,
+    Graph,
+    Primitive,
+    Ref,
+    map_depth,
+    validate,
+    yields,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +58,9 @@ class Plan:
 def is_request(primitive: Primitive) -> bool:
     """An engine is asked to run it, ahead of the framework, or a function asks the engine itself."""
     if primitive.kind in ("call", "condition"):
-        return primitive.engine not in ("python", PIPELINE)
+        return (
+            OUTSIDE in primitive.reads if primitive.engine == READER else primitive.engine not in ("python", PIPELINE)
+        )
     return primitive.kind not in INLINE_KINDS and primitive.engine != PIPELINE
 
 

@@ -15,8 +15,8 @@ from langgraph.graph import END, START, StateGraph
 
 import teola_plugin
 from teola_plugin import compare, explain, optimize, optimized, pure, reads, runtime, writes
-from teola_plugin.adapters.purity import effects_of
 from teola_plugin.api import STANCE
+from teola_plugin.effects import declared_effects
 from teola_plugin.errors import PassError, TeolaError
 from teola_plugin.graph import PIPELINE, Graph
 from teola_plugin.models.langchain import EngineChatModel
@@ -116,7 +116,7 @@ def test_what_is_assumed_pure_is_so_where_a_call_goes_on() -> None:
     said: list[bool] = []
 
     def tell(*_: Any) -> None:
-        said.append(effects_of(shout).pure)
+        said.append(declared_effects(shout) is not None)
 
     pipeline = chain() | RunnableLambda(shout)
     for fast in (optimize(pipeline), optimize(pipeline, assume_pure=[shout])):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Container
 
 from teola_plugin.engines import EngineSpec
+from teola_plugin.graph import PIPELINE, READER
 
 ENGINE_NAMES = {
     "embedding": "embedder",
@@ -34,6 +35,6 @@ def name_engine(engines: dict[str, EngineSpec], spec: EngineSpec, kind: str) -> 
     for name, known in engines.items():
         if known.key == spec.key:
             return name
-    name = unique(spec.name or ENGINE_NAMES.get(kind, kind), engines)
+    name = unique(spec.name or ENGINE_NAMES.get(kind, kind), {*engines, PIPELINE, READER})
     engines[name] = spec
     return name

@@ -161,6 +161,7 @@ class RunAhead:
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
         self._read: set[str] = set()  # what is @ reader and has its value
+        self._left: set[str] = set()  # of these, what only the framework's run could tell
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], RunAhead] = {}
         self._guesses: Guesses[list[Reply]] = Guesses()
@@ -181,6 +182,7 @@ class RunAhead:
             return
         if p.engine == READER:
             self._read.add(name)
+            self._left.add(name)
         depth = self._plan.depths[name]
         if p.kind == "condition":
             value = bool(value)
@@ -278,7 +280,9 @@ class RunAhead:
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
         p = ready.primitive
-        if p.engine == PIPELINE or p.name in self._read or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
+        if p.engine == READER and (p.name in self._read or not self._left.isdisjoint(p.after)):
+            return []  # told already; or behind what may have changed what it reads, which was not read itself
+        if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
             return []
         if self._lockstep and (gates := self._prepared.gates.get(p.name)) and not self._lockstep.is_open(gates):
             self._lockstep.when_open(gates, lambda: self._soon(lambda: self._scheduler.apply(self._begin(ready))))

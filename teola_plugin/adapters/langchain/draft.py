@@ -25,9 +25,10 @@ from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Reco
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import name_engine, unique
 from teola_plugin.adapters.plain import on_plain_data
+from teola_plugin.adapters.reader.reach import Reach
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
-from teola_plugin.graph import OUTSIDE, PIPELINE, Arg, Graph, Input, Literal, Primitive, When, validate
+from teola_plugin.graph import OUTSIDE, PIPELINE, READER, STATE, Arg, Graph, Input, Literal, Primitive, When, validate
 from teola_plugin.trace import Break, Function, Traced
 
 
@@ -64,22 +65,35 @@ class Draft:
     def call(
         self, name: str, fn: str, function: Callable[..., Any], *args: Value, identity: Any = None,
         is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
-        asks: tuple[str, EngineSpec] | None = None, is_async: bool = False, is_total: bool = False,
+        is_async: bool = False, is_total: bool = False,
     ) -> Value:  # fmt: skip
         """A pure function of values; calls with the same `identity` share one function name.
 
-        `asks`: an engine that it asks for something itself, by its usual name. See `Function`. `is_total`: it raises
-        for no value that the pipeline may have here, unless an engine returned something malformed.
+        `is_total`: it raises for no value that the pipeline may have here, unless an engine returned something
+        malformed.
         """
-        if asks:
-            self._stores.update(r for r in reads if r != OUTSIDE)
-        engine = name_engine(self._engines, asks[1], asks[0]) if asks else "python"
-        fn = self._function(fn, Function(function, is_glue, asks is not None, is_async, is_total), identity)
-        value = self.add(
-            name, "call", args, {"fn": fn}, engine, lists=lists, reads=reads, holds=holds, is_outside=OUTSIDE in reads
-        )
+        fn = self._function(fn, Function(function, is_glue, False, is_async, is_total), identity)
+        value = self.add(name, "call", args, {"fn": fn}, "python", lists=lists, reads=reads, holds=holds)
         if not is_total:
             self._read(value.name)
+        return value
+
+    def read(
+        self, name: str, component: object, fn: str, function: Callable[..., Any], *args: Value, identity: Any,
+        holds: Holds, reach: Reach,
+    ) -> Value:  # fmt: skip
+        """What a function of the user's comes to, which `function` reads; else the framework's run of it may tell."""
+        fn = self._function(fn, Function(function, asks=reach.asks), identity)
+        reads = (OUTSIDE, STATE) if reach.asks else (STATE,)
+        value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
+        if reach.changes:
+            self._barriers += (Barrier(value.name, None if reach.acts else (STATE,), is_read=True),)
+        if id(component) in self._observed:  # of several runs of one component, nobody can tell whose value was whose
+            self._observed[id(component)] = ""
+        elif not self.level:
+            self._observed[id(component)] = value.name
+            instrument_component(component)
+        self._read(value.name)
         return value
 
     def ask(
@@ -280,7 +294,7 @@ class Draft:
         """A condition primitive that is true when `value` is: the call that made it, if that is all it is for."""
         made = self._primitives.get(value.name)
         is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
-        if made is None or not is_last or made.kind != "call" or made.engine != "python" or made.depth:
+        if made is None or not is_last or made.kind != "call" or made.engine not in ("python", READER) or made.depth:
             truth = self._function("truth", Function(bool, is_glue=True), "truth")
             return self.add(fn, "condition", (value,), {"fn": truth}, "python")
         fn = str(made.setting("fn"))
@@ -295,7 +309,7 @@ class Draft:
     @property
     def is_behind_effects(self) -> bool:
         """Whether something that may change what was there before, in place, runs before this point."""
-        return bool(self._barriers)
+        return any(not barrier.is_read for barrier in self._barriers)
 
     # --- barriers and gates ------------------------------------------------------------------------------------------
 

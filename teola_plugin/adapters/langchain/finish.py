@@ -1,7 +1,8 @@
 """The last look at a drafted graph: order edges, item grammars, and what nobody needs.
 
 A primitive that only the framework's run may compute, and that may change something, is a *barrier* for the
-searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. Whatever
+searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. So is a
+function that is read, until it has been read to its end, and for the functions behind it that are read too. Whatever
 may raise is a *gate* for the requests behind it that leave this process: they get a control edge `gated(gate)`.
 Branches that the framework runs side by side have no order among them.
 
@@ -17,7 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from teola_plugin.adapters.langchain.values import Constant, Prompt, Record, Root, Symbol, Value
-from teola_plugin.graph import DECODES, OUTSIDE, PIPELINE, Primitive, Ref
+from teola_plugin.graph import DECODES, OUTSIDE, PIPELINE, STATE, Primitive, Ref
+from teola_plugin.plan import is_request
 
 Primitives = dict[str, Primitive]
 """By name, in program order; each function here changes it in place."""
@@ -25,16 +27,19 @@ Primitives = dict[str, Primitive]
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A primitive that only the framework runs, and the resources it may write; None: anything."""
+    """A primitive, and the resources it may write; None: anything. `is_read`: it does not, once it has been read."""
 
     name: str
     writes: tuple[str, ...] | None
+    is_read: bool = False
 
     def may_write(self, resource: str, stores: set[str]) -> bool:
         """`stores`: the resources that are collections; other names are the user's own."""
         if self.writes is None or resource in self.writes:
             return True
-        return resource != OUTSIDE and any((w in stores) != (resource in stores) for w in self.writes)
+        if resource in (OUTSIDE, STATE) or self.writes == (STATE,):
+            return False
+        return any((w in stores) != (resource in stores) for w in self.writes)
 
 
 def names_in(result: Symbol) -> Iterator[str]:
@@ -93,7 +98,7 @@ def drop_unused(primitives: Primitives, outputs: tuple[str, ...]) -> None:
     """Leave out functions and unknown components whose value nobody uses. Declared writes stay, and so do gates."""
     needed = set(outputs)
     for p in reversed(list(primitives.values())):
-        is_work = p.kind != "call" or (p.engine == PIPELINE and bool(p.writes))
+        is_work = p.kind != "call" or is_request(p) or (p.engine == PIPELINE and bool(p.writes))
         if p.name in needed or is_work:
             needed.update(p.dependencies)
         else:

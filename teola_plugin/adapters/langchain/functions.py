@@ -19,23 +19,16 @@ from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Reco
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.prediction import acted_here, read_whole
+from teola_plugin.adapters.reader.reach import reach_of
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
-from teola_plugin.engines import EngineSpec
-from teola_plugin.graph import OUTSIDE
 from teola_plugin.seams import Reply, current
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
-READER = EngineSpec("reader", object(), "reader")
-"""What a function of the user's stands on in graphs: it is read, and what it asks for is asked ahead of it."""
-
-
-def trace_function(
-    draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str
-) -> Symbol:
+def trace_function(draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str) -> Symbol:
     """What the function of a component makes of its input: declared ones run ahead, all others are read.
 
     Raises: Untraceable.
@@ -58,10 +51,9 @@ def trace_function(
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     if effects is None:
-        read = _read_by(component, call)
-        return draft.call(
-            name or shown, fn, read, draft.bindings.mode(), *args, identity=identity, is_glue=False,
-            reads=(OUTSIDE,), holds=holds, asks=("reader", READER),
+        return draft.read(
+            name or shown, component, fn, _read_by(component, call), draft.bindings.mode(), *args,
+            identity=identity, holds=holds, reach=reach_of(function),
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
     if is_async:
@@ -172,7 +164,7 @@ def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value
             return []
 
 
-def mentioned(draft: Draft, given: Symbol) -> list[Value]:
+def made_of(draft: Draft, given: Symbol) -> list[Value]:
     """The values of the graph that an input is made of."""
     return _mentioned(draft, given, None)
 

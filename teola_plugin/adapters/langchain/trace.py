@@ -42,8 +42,8 @@ from langchain_core.runnables.router import RouterRunnable
 
 from teola_plugin.adapters.langchain.classic import is_chain, trace_chain
 from teola_plugin.adapters.langchain.draft import Draft, describe, snake
-from teola_plugin.adapters.langchain.functions import mentioned, trace_function
-from teola_plugin.adapters.langchain.models import CALLS_TOOLS, trace_model
+from teola_plugin.adapters.langchain.functions import made_of, trace_function
+from teola_plugin.adapters.langchain.models import trace_model
 from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
@@ -51,9 +51,8 @@ from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untrace
 from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.plain import on_plain_data
-from teola_plugin.adapters.purity import Question
 from teola_plugin.adapters.source import origin_of
-from teola_plugin.graph import PIPELINE, When
+from teola_plugin.graph import When
 from teola_plugin.trace import Traced
 
 log = logging.getLogger(__name__)
@@ -66,34 +65,6 @@ def trace(pipeline: Runnable[Any, Any]) -> Traced:
     """The p-graph of a runnable."""
     tracer = Tracer()
     return tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
-
-
-def asked_by(owner: Any, method: str) -> Question | None:
-    """What calling a method of something that a function holds asks (see `purity.Asks`)."""
-    is_async = method in ("ainvoke", "abatch")
-    if not (is_async or method in ("invoke", "batch", *_FORMATS)) or not isinstance(owner, Runnable):
-        return None
-    if method in _FORMATS and not isinstance(owner, BasePromptTemplate):
-        return None
-    traced = trace(owner)
-    primitives = traced.graph.primitives
-    told = sum(b.code == CALLS_TOOLS for b in traced.breaks)  # all that is left to such a model's run is the message
-    if len(traced.breaks) > told or sum(p.engine == PIPELINE for p in primitives) > told or _may_be_chosen(owner):
-        return None
-    reads = dict.fromkeys(resource for p in primitives for resource in p.reads)
-    asked = [(p.engine, traced.engines[p.engine]) for p in primitives if p.engine in traced.engines]
-    return Question(tuple(reads), asked[-1] if asked else None, is_async)
-
-
-_FORMATS = ("format", "format_messages", "format_prompt")
-
-
-def _may_be_chosen(pipeline: Runnable[Any, Any]) -> bool:
-    """The config of a call can make it another one."""
-    try:
-        return bool(pipeline.config_specs)
-    except Exception:  # LangChain reads what the user's functions hold, and anything there may raise
-        return True
 
 
 @dataclass
@@ -123,7 +94,7 @@ class Tracer:
             self.draft.leave(why.code, component, why.detail, why.hint)
             fn = describe(component)
             is_pure = isinstance(component, _HARMLESS)
-            return self.draft.await_run(name or snake(fn), component, fn, mentioned(self.draft, given), None, is_pure)
+            return self.draft.await_run(name or snake(fn), component, fn, made_of(self.draft, given), None, is_pure)
 
     def _read(self, component: Runnable[Any, Any], given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
         match component:
@@ -237,7 +208,7 @@ class Tracer:
             function = component.func or component.afunc
             self.draft.leave("TB101", component, f"passes its input to {origin_of(function)}")
             self.draft.await_run(
-                "passed", component, origin_of(function).split(" ")[0], mentioned(self.draft, given), None
+                "passed", component, origin_of(function).split(" ")[0], made_of(self.draft, given), None
             )
         return given
 

@@ -20,23 +20,33 @@ def mentioned(callable_: Any) -> Iterator[Any]:
 
     A function whose code is not known, and what comes after the first `MOST` ones, is given itself.
     """
+    return (value for value, is_read in _named(callable_) if not is_read)
+
+
+def functions_in(callable_: Any) -> list[types.FunctionType]:
+    """The functions whose code `mentioned` looks into."""
+    return [value for value, is_read in _named(callable_) if is_read]
+
+
+def _named(callable_: Any) -> Iterator[tuple[Any, bool]]:
     todo, seen = [callable_], set[int]()
     while todo:
         each = todo.pop()
         function = unwrapped(each)
         if function is None or len(seen) > MOST:
-            yield each
+            yield each, False
             continue
         if type(each) is types.MethodType:
-            yield each.__self__
+            yield each.__self__, False
         if id(function) in seen:
             continue
         seen.add(id(function))
+        yield function, True
         for value in _mentioned(function):
             if type(value) is types.FunctionType:
                 todo.append(value)
             else:
-                yield value
+                yield value, False
 
 
 def is_harmless(value: Any) -> bool:

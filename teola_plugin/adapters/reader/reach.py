@@ -1,0 +1,134 @@
+"""What a function may reach beyond its own variables, by its source: a hint for the order of things, allowing nothing.
+
+What stands behind a function in the program waits until that has been read to its end, where this says that it may
+change what they look at. What the reader itself comes to is exact; this only says what need not wait for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, mentioned
+from teola_plugin.adapters.source import FunctionNode, node_of
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_QUIET = frozenset({
+    "abc", "ast", "base64", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "difflib", "enum",
+    "fractions", "functools", "hashlib", "heapq", "html", "itertools", "json", "math", "numbers", "operator", "pprint",
+    "random", "re", "statistics", "string", "textwrap", "time", "types", "typing", "unicodedata", "uuid",
+})  # fmt: skip
+"""Modules of the standard library that change nothing in the world."""
+
+_LOUD = _words("open exec eval compile input breakpoint setattr delattr globals vars locals __import__")
+"""Builtins that may change anything."""
+
+_CHANGING = _words(
+    "add append appendleft clear discard extend extendleft insert pop popitem popleft remove reverse rotate setdefault "
+    "sort update subtract move_to_end difference_update intersection_update symmetric_difference_update"
+)
+"""Methods of containers that change them."""
+
+_MAKERS = _words("list dict set sorted str int float defaultdict Counter deque OrderedDict")
+_FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """`asks`: it may ask models and stores itself. `acts`: it may change something outside of the program.
+
+    `changes`: it may change variables or objects that others see.
+    """
+
+    asks: bool
+    acts: bool
+    changes: bool
+
+
+def reach_of(function: Any) -> Reach:
+    """What a function of the user's may reach, and those that it names."""
+    named = list(mentioned(function))
+    nodes = [node_of(each) for each in functions_in(function)]
+    imported = [name for node in nodes if node is not None for name in _imports(node)]
+    asks = None in nodes or not all(map(is_harmless, named)) or not all(map(_is_standard, imported))
+    modules = {value.__name__.split(".")[0] for value in named if type(value) is types.ModuleType}
+    acts = asks or not _QUIET.issuperset(modules | set(imported)) or any(_is_loud(node) for node in nodes if node)
+    return Reach(asks, acts, acts or any(_changes(node) for node in nodes if node))
+
+
+def _is_standard(module: str) -> bool:
+    return module in sys.stdlib_module_names
+
+
+def _imports(node: FunctionNode) -> Iterator[str]:
+    for each in ast.walk(node):
+        match each:
+            case ast.Import(names=names):
+                yield from (alias.name.split(".")[0] for alias in names)
+            case ast.ImportFrom(module=module, level=level):
+                yield "" if level else str(module).split(".")[0]
+
+
+def _is_loud(node: FunctionNode) -> bool:
+    return any(isinstance(each, ast.Name) and each.id in _LOUD for each in ast.walk(node))
+
+
+def _changes(node: FunctionNode) -> bool:
+    """It changes something in place that it did not make itself."""
+    own = _own_names(node)
+    return any(_is_change(each, own) for part in _body(node) for each in ast.walk(part))
+
+
+def _is_change(node: ast.AST, own: set[str]) -> bool:
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Global() | ast.Nonlocal():
+            return True
+        case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
+            return not _is_own(changed, own)
+        case ast.Call(func=ast.Attribute(value=changed, attr=attr)) if attr in _CHANGING:
+            return not _is_own(changed, own)
+        case ast.AugAssign(target=ast.Name() as changed):
+            return not _is_own(changed, own)
+        case _:
+            return False
+
+
+def _is_own(node: ast.expr, own: set[str]) -> bool:
+    return isinstance(node, _FRESH) or (isinstance(node, ast.Name) and node.id in own)
+
+
+def _own_names(node: FunctionNode) -> set[str]:
+    """Variables that only ever stand for a container or text made in the function."""
+    nodes = [each for part in _body(node) for each in ast.walk(part)]
+    made: set[int] = set()
+    for each in nodes:
+        match each:
+            case ast.Assign(targets=targets, value=value) if _is_fresh(value):
+                made |= {id(target) for target in targets}
+            case ast.AnnAssign(target=target, value=ast.expr() as value) if _is_fresh(value):
+                made.add(id(target))
+            case ast.AugAssign(target=target):
+                made.add(id(target))
+    stored = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    others = {each.id for each in stored if id(each) not in made}
+    inner = [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    given = {arg.arg for each in (node, *inner) for arg in ast.walk(each.args) if isinstance(arg, ast.arg)}
+    return {each.id for each in stored} - others - given
+
+
+def _is_fresh(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in _MAKERS
+    return isinstance(node, _FRESH)
+
+
+def _body(node: FunctionNode) -> list[ast.AST]:
+    return [node.body] if isinstance(node, ast.Lambda) else list(node.body)
