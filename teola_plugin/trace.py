@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from teola_plugin.engines import EngineSpec, Urgency
-from teola_plugin.graph import Graph
-from teola_plugin.plan import is_request
+from teola_plugin.graph import OUTSIDE, READER, Graph, Primitive
 from teola_plugin.seams import Reply
 
 
@@ -27,7 +26,8 @@ class Function:
     delay it.
 
     One that `asks` models and stores itself does so within a session. A coroutine function runs on the caller's loop.
-    `is_total`: it raises for no value that it can be given.
+    `is_total`: it raises for no value that it can be given. `is_stale` tells of its arguments whether they may have been
+    changed in place by what it comes after, where that had to be run.
     """
 
     call: Callable[..., Any]
@@ -35,6 +35,7 @@ class Function:
     asks: bool = False
     is_async: bool = False
     is_total: bool = False
+    is_stale: Callable[..., bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,11 @@ class Traced:
     @property
     def may_gain(self) -> bool:
         """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
-        return bool(self.follow) or self.makes or any(is_request(p) for p in self.graph)
+        return bool(self.follow) or self.makes or any(p.engine in self.engines or self._asks(p) for p in self.graph)
+
+    @staticmethod
+    def _asks(p: Primitive) -> bool:
+        return p.engine == READER and OUTSIDE in p.reads
 
 
 @dataclass(frozen=True, slots=True)

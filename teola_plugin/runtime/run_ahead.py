@@ -280,8 +280,10 @@ class RunAhead:
     def _begin(self, ready: Ready) -> list[Event]:
         """Start the request; the events of what could be done at once."""
         p = ready.primitive
-        if p.engine == READER and (p.name in self._read or not self._left.isdisjoint(p.after)):
-            return []  # told already; or behind what may have changed what it reads, which was not read itself
+        if p.name in self._read:
+            return []
+        if self._left and not self._left.isdisjoint(p.after) and self._is_stale(ready):
+            return [] if p.engine == READER else [Lost(p.name, tag) for tag in ready.tags]
         if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
             return []
         if self._lockstep and (gates := self._prepared.gates.get(p.name)) and not self._lockstep.is_open(gates):
@@ -307,6 +309,11 @@ class RunAhead:
             case _:
                 self._request(ready)
                 return []
+
+    def _is_stale(self, ready: Ready) -> bool:
+        """What the framework's run had to run before it may have changed what it looks at."""
+        is_stale = self._functions[ready.primitive.setting("fn")].is_stale if ready.primitive.setting("fn") else None
+        return is_stale is not None and any(is_stale(*args) for args in ready.args)
 
     def _call(self, ready: Ready, function: Function) -> list[Event]:
         def call() -> list[Event]:

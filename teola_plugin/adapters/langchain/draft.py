@@ -65,14 +65,15 @@ class Draft:
     def call(
         self, name: str, fn: str, function: Callable[..., Any], *args: Value, identity: Any = None,
         is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
-        is_async: bool = False, is_total: bool = False,
+        is_async: bool = False, is_total: bool = False, is_stale: Callable[..., bool] | None = None,
     ) -> Value:  # fmt: skip
         """A pure function of values; calls with the same `identity` share one function name.
 
         `is_total`: it raises for no value that the pipeline may have here, unless an engine returned something
         malformed.
         """
-        fn = self._function(fn, Function(function, is_glue, False, is_async, is_total), identity)
+        fn = self._function(fn, Function(function, is_glue, False, is_async, is_total, is_stale), identity)
+        reads = (*reads, *self._state) if is_stale else reads
         value = self.add(name, "call", args, {"fn": fn}, "python", lists=lists, reads=reads, holds=holds)
         if not is_total:
             self._read(value.name)
@@ -83,8 +84,8 @@ class Draft:
         holds: Holds, reach: Reach,
     ) -> Value:  # fmt: skip
         """What a function of the user's comes to, which `function` reads; else the framework's run of it may tell."""
-        fn = self._function(fn, Function(function, asks=reach.asks), identity)
-        reads = (OUTSIDE, STATE) if reach.asks else (STATE,)
+        fn = self._function(fn, Function(function, asks=reach.asks, is_stale=_always), identity)
+        reads = (OUTSIDE, *self._state) if reach.asks else self._state
         value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
         if reach.changes:
             self._barriers += (Barrier(value.name, None if reach.acts else (STATE,), is_read=True),)
@@ -311,6 +312,11 @@ class Draft:
         """Whether something that may change what was there before, in place, runs before this point."""
         return any(not barrier.is_read for barrier in self._barriers)
 
+    @property
+    def _state(self) -> tuple[str, ...]:
+        """The resource to read for what an earlier function of the user's may change."""
+        return (STATE,) if self._barriers else ()
+
     # --- barriers and gates ------------------------------------------------------------------------------------------
 
     def _read(self, name: str) -> None:
@@ -401,6 +407,10 @@ def _truth_of(function: Function) -> Callable[..., Any]:
         return bool(await function.call(*args))
 
     return atruth if function.is_async else lambda *args: bool(function.call(*args))
+
+
+def _always(*args: Any) -> bool:
+    return True
 
 
 def _not_ahead(*args: Any) -> Any:

@@ -180,8 +180,11 @@ def _trace_foreign(
     may_be_stale = draft.is_behind_effects
     are_messages = any(arg.holds == "message" for arg in args)
 
+    def is_stale(_: Entered, *values: Any) -> bool:
+        return are_messages or not all(map(is_unchanging, values))
+
     def payload(entered: Entered, *values: Any) -> Foreign:
-        if may_be_stale and (are_messages or not all(map(is_unchanging, values))):
+        if may_be_stale and is_stale(entered, *values):
             raise LookupError("an effect before it may have changed, in place, what it is asked")
         mode = entered.mode
         if mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model):
@@ -193,8 +196,9 @@ def _trace_foreign(
         return foreign_call(model, content, mode in ("ainvoke", "abatch", "astream"), kwargs, entered.context)
 
     messages = draft.call(
-        "messages", "messages", payload, mode, *args, is_glue=not _runs_code(given), is_total=draft.is_total(given)
-    )
+        "messages", "messages", payload, mode, *args, is_glue=not _runs_code(given), is_total=draft.is_total(given),
+        is_stale=is_stale,
+    )  # fmt: skip
     spec = spec_of(model)
     kv = draft.ask(_kv(name), "prefilling", spec, messages)
     return draft.ask(name or "text", "decoding", spec, kv, reads=(OUTSIDE,), holds="message" if is_chat else "text")

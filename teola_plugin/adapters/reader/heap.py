@@ -153,6 +153,11 @@ class Heap:
             if key not in log:
                 log[key] = held, content_of(held)
 
+    @property
+    def has_changed_given(self) -> bool:
+        """Whether the program has changed, in place, something that it was given."""
+        return bool(self._changed)
+
     def put_back(self) -> None:
         """What was given to the evaluation is again as it was."""
         for held, content in self._changed.values():

@@ -197,7 +197,9 @@ def read_whole(
 
     def read(run: Run) -> None:
         try:
-            value = Exchange(run).out(program(run))  # as it is now: what was given is put back
+            value = Exchange(run).out(program(run))
+            if run.has_changed_given:
+                raise Barrier("it changes its input")
         except Exception as e:
             if not run.asks:
                 raised.append(e)
