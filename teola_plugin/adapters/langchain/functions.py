@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
@@ -15,6 +16,7 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
@@ -53,7 +55,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     if effects is None:
         return draft.read(
             name or shown, component, fn, _read_by(component, call), draft.bindings.mode(), *args,
-            identity=identity, holds=holds, reach=reach_of(function),
+            identity=identity, holds=holds, reach=reach_of(function, _is_plain_template),
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
     if is_async:
@@ -62,6 +64,12 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         name or shown, fn, _checked(call, is_async), *args, identity=identity, is_glue=False, reads=effects.reads,
         holds=holds, is_async=is_async,
     )  # fmt: skip
+
+
+def _is_plain_template(value: Any) -> bool:
+    """It is a prompt template of LangChain's own that only puts texts together."""
+    kind = type(value)
+    return (kind is PromptTemplate or kind is ChatPromptTemplate) and is_transparent(value)
 
 
 def _says_text(function: Any) -> bool:

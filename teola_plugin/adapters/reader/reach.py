@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,16 @@ _CHANGING = _words(
 )
 """Methods of containers that change them."""
 
+_READING = _words(
+    "capitalize casefold center copy count encode decode endswith expandtabs find format format_map get index "
+    "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper items "
+    "join keys ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit "
+    "rstrip split splitlines startswith strip swapcase title translate upper values zfill difference intersection "
+    "issubset issuperset isdisjoint symmetric_difference union most_common group groups groupdict span to_string "
+    "to_messages pretty_repr isoformat strftime date time"
+)
+"""Methods of data that change nothing."""
+
 _MAKERS = _words("list dict set sorted str int float defaultdict Counter deque OrderedDict")
 _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
 
@@ -53,9 +63,9 @@ class Reach:
     changes: bool
 
 
-def reach_of(function: Any) -> Reach:
-    """What a function of the user's may reach, and those that it names."""
-    named = list(mentioned(function))
+def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
+    """What a function of the user's may reach, and those that it names. `is_known`: more of what cannot be asked."""
+    named = [value for value in mentioned(function) if not is_known(value)]
     nodes = [node_of(each) for each in functions_in(function)]
     imported = [name for node in nodes if node is not None for name in _imports(node)]
     asks = None in nodes or not all(map(is_harmless, named)) or not all(map(_is_standard, imported))
@@ -82,23 +92,33 @@ def _is_loud(node: FunctionNode) -> bool:
 
 
 def _changes(node: FunctionNode) -> bool:
-    """It changes something in place that it did not make itself."""
-    own = _own_names(node)
-    return any(_is_change(each, own) for part in _body(node) for each in ast.walk(part))
+    """It may change something in place that it did not make itself."""
+    own, local = _own_names(node), _local_names(node)
+    return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
 
 
-def _is_change(node: ast.AST, own: set[str]) -> bool:
+def _is_change(node: ast.AST, own: set[str], local: set[str]) -> bool:
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Global() | ast.Nonlocal():
             return True
         case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
             return not _is_own(changed, own)
-        case ast.Call(func=ast.Attribute(value=changed, attr=attr)) if attr in _CHANGING:
-            return not _is_own(changed, own)
+        case ast.Call(func=ast.Attribute(value=changed, attr=attr)):
+            is_known = attr in _READING or (attr not in _CHANGING and attr[:2] != "__" and _root(changed) not in local)
+            return not (is_known or _is_own(changed, own))
+        case ast.Call(func=ast.Name(id=name)):
+            return name in local
         case ast.AugAssign(target=ast.Name() as changed):
             return not _is_own(changed, own)
         case _:
             return False
+
+
+def _root(node: ast.expr) -> str:
+    """The variable that an expression goes out from; empty if there is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_own(node: ast.expr, own: set[str]) -> bool:
@@ -118,10 +138,19 @@ def _own_names(node: FunctionNode) -> set[str]:
             case ast.AugAssign(target=target):
                 made.add(id(target))
     stored = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
-    others = {each.id for each in stored if id(each) not in made}
-    inner = [each for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
-    given = {arg.arg for each in (node, *inner) for arg in ast.walk(each.args) if isinstance(arg, ast.arg)}
-    return {each.id for each in stored} - others - given
+    return {each.id for each in stored} - {each.id for each in stored if id(each) not in made} - _given_names(node)
+
+
+def _local_names(node: FunctionNode) -> set[str]:
+    nodes = [each for part in _body(node) for each in ast.walk(part)]
+    stored = {each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return stored | _given_names(node)
+
+
+def _given_names(node: FunctionNode) -> set[str]:
+    """The parameters of a function and of those inside of it."""
+    inner = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    return {arg.arg for each in inner for arg in ast.walk(each.args) if isinstance(arg, ast.arg)}
 
 
 def _is_fresh(node: ast.expr) -> bool:
