@@ -73,7 +73,7 @@ def trace(graph: Any) -> Traced:
         agents = agents_in(graph)
         breaks = [why for agent in agents.values() for why in agent.breaks]
         early = dict.fromkeys(tool for agent in agents.values() for tool in agent.shown)
-        if not (agents or prepared(graph)):
+        if not (prepared(graph) or agents):
             return Traced(PGraph((), (), ()), breaks=tuple(breaks))
         followed = Followed(graph, agents, readings_of(graph))
         return Traced(
