@@ -21,8 +21,8 @@ LITERAL_CHARACTERS = 44
 BAR_COLUMNS = 32
 HOW_TO_READ = (
     "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the"
-    " LLM keeps it. A call @ python is a function without effects, @ reader one of yours that is read and not called, @"
-    " an engine one that asks it, @ pipeline one that only the framework's own run calls. gated(x): leaves this process only once x has ended without raising."
+    " LLM keeps it. A call @ python is a function without effects, @ an engine one that asks it, @ pipeline one that"
+    " only the framework's own run calls. gated(x): leaves this process only once x has ended without raising."
 )
 OUTCOMES = (
     "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the"

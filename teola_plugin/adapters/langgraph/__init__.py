@@ -1,9 +1,12 @@
 """The LangGraph adapter: compiled state graphs, followed from superstep to superstep.
 
-    supersteps.py   what may run ahead from the nodes that are about to run, as a p-graph
     follow.py       LangGraph's loop tells where it is; what runs ahead begins anew where it must
+    front.py        where a run stands, and how it goes on
+    reading.py      from there on, superstep by superstep, what the nodes ask for
+    writes.py       what a node writes, and the state after that
+    inside.py       graphs that nodes call, and what LangGraph gives to nodes
+    agents.py       calls of tools that only read start while the model still writes
     saves.py        a checkpoint is saved before the nodes that follow it run
-    returned.py     which keys a node's function writes
 
 The superstep structure is LangGraph's own: task ids, checkpoints, history, interrupts and streams come from its run.
 """

@@ -28,7 +28,7 @@ from langgraph.pregel._loop import AsyncPregelLoop
 from teola_plugin.adapters.langchain import taps
 from teola_plugin.adapters.langchain.tools import EarlyTool, instrument_tool, read_tool
 from teola_plugin.adapters.langchain.watched import is_watched, wants_streams
-from teola_plugin.adapters.langgraph.reading import Graph, Names, interrupts
+from teola_plugin.adapters.langgraph.front import Graph, Names, interrupts
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Urgency

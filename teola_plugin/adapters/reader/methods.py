@@ -22,6 +22,7 @@ from teola_plugin.adapters.reader.table import (
     kind_of,
     known,
     lazy,
+    require_order,
     walked,
     whole,
     words,
@@ -164,7 +165,8 @@ def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, An
         bounds.characters(run, args[0])
     if hasattr(value, "__len__"):
         run.tick(1 + len(value) // 50)
-    return getattr(value, name)(*args, **kwargs)
+    found = getattr(value, name)(*args, **kwargs)
+    return run.keep_order(found, value, *args) if type(found) in (set, frozenset) else found
 
 
 def _comparable(run: Any, elements: Any) -> None:
@@ -184,7 +186,8 @@ def _get(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any
 
 def _copy(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     bounds.items(run, len(value))
-    return value.copy(*args, **kwargs)
+    made = value.copy(*args, **kwargs)
+    return run.keep_order(made, value) if type(made) is set else made
 
 
 def _elements(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -272,12 +275,20 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
     given = tuple([whole(run, each) for each in args]) if kind in (set, Counter) else args
     known(run, *given)
     run.require_known(*given, *kwargs.values())
+    if kind is set:
+        if name == "pop":
+            require_order(run, value)
+        if name not in ("add", "remove", "discard"):
+            run.keep_order(value, value, *given)
+    else:
+        require_order(run, *given)
     return getattr(value, name)(*given, **kwargs)
 
 
 def _elements_of(run: Any, value: Any) -> Any:
     """What is walked while a container grows: what C may know the type of stays as it is."""
     known(run, value)
+    require_order(run, value)
     if isinstance_of(value, Opaque) or type(value) is Lazy:
         return walked(run, value)
     if hasattr(value, "__len__"):
@@ -287,6 +298,7 @@ def _elements_of(run: Any, value: Any) -> Any:
 
 def _update(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> None:
     known(run, *args)
+    require_order(run, *args)
     if len(args) == 1 and not isinstance_of(args[0], dict):
         pairs = whole(run, args[0])
         if isinstance_of(pairs, Opaque):

@@ -27,6 +27,7 @@ from teola_plugin.adapters.reader.table import (
     nothing,
     reads,
     register,
+    require_order,
     unknown_number,
     walked,
 )
@@ -54,10 +55,15 @@ def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
         if make is deque:
             known(run, *args, *kwargs.values())
             deque([], *args[1:], **kwargs)  # looks at the length before the elements
-        elements = collected(run, args[0])
-        if hashes:
-            run.require_known(elements)
-        return make(elements, *args[1:], **kwargs)
+        if not hashes:
+            return make(collected(run, args[0]), *args[1:], **kwargs)
+        known(run, args[0])
+        source = args[0]
+        if type(source) not in (set, frozenset, dict):  # of these, CPython copies the order
+            source = collected(run, source)
+        run.require_known(source if type(source) is not dict else list(source))
+        made = make(source, *args[1:], **kwargs)
+        return run.keep_order(made, source)
 
     return handle
 
@@ -117,6 +123,7 @@ def _iter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and type(args[0]) is Lazy:
         return args[0]
     if len(args) == 1 and not kwargs and not isinstance_of(args[0], Opaque):
+        require_order(run, args[0])
         return Lazy(run, Walk(run, args[0], iter(args[0])))
     return iter(*args, **kwargs)
 

@@ -16,6 +16,7 @@ import logging
 import math
 import operator
 import os
+import pprint
 import random
 import re
 import secrets
@@ -34,6 +35,7 @@ from teola_plugin.adapters.reader import bounds, classes, methods, operators, re
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.natives_builtins import shows
 from teola_plugin.adapters.reader.table import (
+    Aware,
     called,
     gives,
     handled,
@@ -122,6 +124,15 @@ def _get_logger(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return run.load(found)
 
 
+def _pretty_print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    if len(args) > 1 or kwargs.keys() - {"indent", "width", "depth", "compact", "sort_dicts"}:
+        raise Barrier("it calls pprint() in an unusual way")
+    known(run, *kwargs.values())
+    if any(type(each) not in (int, bool, type(None)) or each == 0 for each in kwargs.values()):
+        run.raises()
+    shows(run, *args)
+
+
 def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if args and type(args[0]) in (int, float) and args[0] < 0:
         raise ValueError("sleep length must be non-negative")
@@ -135,6 +146,13 @@ def _random(holds: str | type) -> Handler:
         return run.unknown(*args, holds=holds, is_safe=True)
 
     return handle
+
+
+def _now(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """The time of day, which has a zone if one is given."""
+    given = [*args, *kwargs.values()]
+    is_safe = len(given) <= 1 and all(type(each) in (datetime.timezone, type(None)) for each in given)
+    return run.unknown(*given, holds=Aware if given else datetime.datetime, is_safe=is_safe)
 
 
 def _chosen(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -354,8 +372,10 @@ def _register_effects() -> None:
         register(_logs, getattr(logging, name))
     register(_get_logger, logging.getLogger)
     register(_warn, warnings.warn)
+    register(_pretty_print, pprint.pprint, pprint.pp)
     register(_sleep, time.sleep)
-    register(_random(datetime.datetime), datetime.datetime.now, datetime.datetime.utcnow, datetime.datetime.today)
+    register(_now, datetime.datetime.now)
+    register(_random(datetime.datetime), datetime.datetime.utcnow, datetime.datetime.today)
     register(_random(datetime.date), datetime.date.today)
     register(_random(float), time.time, time.monotonic, time.perf_counter, time.process_time, random.random)
     register(_random("number"), time.time_ns, time.monotonic_ns, time.perf_counter_ns)

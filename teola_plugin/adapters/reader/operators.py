@@ -14,7 +14,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import bounds, foreign, hints, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, unknown_number, walked
+from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, require_order, unknown_number, walked
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
 
 formatted = texts.formatted
@@ -59,7 +59,8 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
     _bound(run, name, a, b)
     if kind is Counter or (name in "-&^" and kind in (set, frozenset)):
         run.require_known(a, b)
-    return _PLAIN[name](a, b)
+    found = _PLAIN[name](a, b)
+    return run.keep_order(found, a, b) if type(found) in (set, frozenset) else found
 
 
 def _combined(run: Any, name: str, a: Any, b: Any) -> Any:
@@ -152,7 +153,10 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     if name == "*":
         _bound(run, name, a, b)
     try:
-        return _IN_PLACE[name](a, _in_place_operand(run, name, a, b))
+        operand = _in_place_operand(run, name, a, b)
+        if type(a) is set:
+            run.keep_order(a, a, operand)
+        return _IN_PLACE[name](a, operand)
     except Undecided:
         run.taint(a)
         run.raises()
@@ -161,6 +165,7 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
 
 def _in_place_operand(run: Any, name: str, a: Any, b: Any) -> Any:
     if name == "+" and type(a) in (list, deque) and type(b) not in (int, str):
+        require_order(run, b)
         if type(b) in SEQUENCES or type(b) in MUTABLE:
             bounds.items(run, len(a) + len(b))
         return walked(run, b) if type(b) is Lazy else b

@@ -20,7 +20,7 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     by = kwargs.get("key")
     keys = elements if by is None else [call(run, by, (each,), {}) for each in elements]
     if len(elements) < 2:
-        bool(kwargs.get("reverse", False))
+        list[Any]().sort(reverse=kwargs.get("reverse", False))  # raises what it raises
         return elements[:]
     run.require_known(*[each for each in keys if type(each) is not _COMPARED])
     order = sorted(range(len(elements)), key=keys.__getitem__, reverse=kwargs.get("reverse", False))
@@ -31,7 +31,14 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """The function `sorted`."""
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
-    return ordered(run, collected(run, args[0]), kwargs)
+    by_itself = kwargs.get("key") is None
+    return ordered(run, in_any_order(run, args[0]) if by_itself else collected(run, args[0]), kwargs)
+
+
+def in_any_order(run: Any, value: Any) -> list[Any]:
+    """All elements of a value, for what comes to the same in any order: of sets of texts, or of whole numbers."""
+    is_set = type(value) in (set, frozenset) and not run.is_unknown(value)
+    return list(value) if is_set and set(map(type, value)) in ({str}, {int}) else collected(run, value)
 
 
 def extreme(function: Any) -> Handler:
@@ -42,9 +49,10 @@ def extreme(function: Any) -> Handler:
         known(run, *(args if len(args) == 1 else ()))
         if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise TypeError("wrong arguments")
-        elements = collected(run, args[0]) if len(args) == 1 else list(args)
-        run.tick(1 + len(elements) // 10)
         by = kwargs.get("key")
+        walk = in_any_order if by is None else collected
+        elements = walk(run, args[0]) if len(args) == 1 else list(args)
+        run.tick(1 + len(elements) // 10)
         known(run, by)
         if not elements:
             if "default" in kwargs:
@@ -83,7 +91,7 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """The function `sum`."""
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
-    elements = collected(run, args[0])
+    elements = in_any_order(run, args[0])
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
     known(run, args[0], start)
     run.tick(1 + len(elements) // 10)

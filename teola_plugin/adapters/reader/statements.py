@@ -13,7 +13,7 @@ from teola_plugin.adapters.reader.expressions import Expressions, binary_name, o
 from teola_plugin.adapters.reader.heap import BREAK, CONTINUE, RETURN, Beginning, Block, Ended, Frame
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import RETURNED, RUN, Evaluate
+from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
 
@@ -427,22 +427,26 @@ class Statements(Expressions):
     _do_asyncwith = _do_with
 
     def _do_classdef(self, node: ast.ClassDef) -> Block:
-        if node.keywords or node.decorator_list:
-            return refusing("it defines a class with a decorator or arguments")
+        if node.keywords or len(node.decorator_list) > 1:
+            return refusing("it defines a class with decorators or arguments")
         made = self._class_members(node)
+        decorators = [self.expression(each) for each in node.decorator_list]
         bases, store = [self.expression(each) for each in node.bases], self.scope.store(node.name)
         name, doc = node.name, ast.get_docstring(node, clean=False)
 
         def classdef(frame: Frame) -> Ended:
             annotations: dict[str, Any] = {}
             namespace: dict[str, Any] = {} if doc is None else {"__doc__": doc}
+            decorated = tuple(decorator(frame) for decorator in decorators)
             found = tuple(base(frame) for base in bases)
             for member, annotation, value in made:
                 if annotation is not None:
                     annotations[member] = annotation(frame)
                 if value is not None:
                     namespace[member] = value(frame)
-            store(frame, classes.make_class(frame[RUN], name, found, namespace, annotations))
+            store(
+                frame, classes.make_class(frame[RUN], _qualified(frame, name), found, namespace, annotations, decorated)
+            )
             return None
 
         return classdef
@@ -464,6 +468,13 @@ class Statements(Expressions):
 
 Handler = tuple[Evaluate | None, Callable[[Frame, Any], Ended]]
 """The classes that a handler takes (None: all), and what it does with an exception."""
+
+
+def _qualified(frame: Frame, name: str) -> str:
+    """The qualified name of a class; only its name where the function is one that the program made."""
+    function = frame[FUNCTION]
+    is_outermost = frame[OUTER] is None and type(function) is types.FunctionType
+    return f"{function.__qualname__}.<locals>.{name}" if is_outermost else name
 
 
 def _round(run: Run, frame: Frame, body: Block) -> Ended:

@@ -89,10 +89,15 @@ def is_unknown(run: Any, value: Any) -> bool:
     return bool(run.is_unknown(value))
 
 
+class Aware(datetime.datetime):
+    """What an unknown time holds that may have a zone: it cannot be compared with one that has none."""
+
+
 _CLASSES: dict[int, str] = {
     id(each): type_name(each)
     for each in (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, float)
 }
+_CLASSES[id(Aware)] = "datetime"
 
 
 def kind_of(value: Any) -> str:
@@ -158,6 +163,12 @@ class Walk:
             raise
 
 
+def require_order(run: Any, *values: Any) -> None:
+    """Raises: Barrier if one of these is a set whose elements may stand in another order in the framework's run."""
+    if not all(map(run.has_order, values)):
+        raise Barrier("it walks a set that it did not make", hint="sort it")
+
+
 _MANY = 10_000
 _FINAL = (str, bytes, tuple, range, frozenset)
 
@@ -166,6 +177,7 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
     """The elements of a value, one after the other. Raises: Undecided, TypeError if it has none."""
     if type(value) is Lazy:
         return value
+    require_order(run, value)
     if type(value) in _FINAL and len(value) < _MANY:
         return iter(value)
     known(run, value)
@@ -230,6 +242,7 @@ def reads(function: Callable[..., Any], *, collects: bool = False, size: Callabl
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if collects:
+            require_order(run, *args)
             args = tuple([whole(run, each) for each in args])
         known(run, *args, *kwargs.values())
         run.require_known(*args, *kwargs.values())

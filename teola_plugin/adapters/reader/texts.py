@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import re
 import string
 import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds
-from teola_plugin.adapters.reader.table import kind_of, known, unknowns, whole, words
+from teola_plugin.adapters.reader import bounds, records
+from teola_plugin.adapters.reader.table import kind_of, known, require_order, unknowns, whole, words
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
@@ -42,7 +44,23 @@ def readable(run: Any, *values: Any) -> list[Any]:
             todo += value.values()
         elif type(value) not in _SHOWN and not found:
             _only_shown(run, value)
+            require_order(run, *inside(value))
     return found
+
+
+def inside(value: Any) -> list[Any]:
+    """What a value holds, as deep as it goes, and the value."""
+    found, seen = [value], {id(value)}
+    for each in found:
+        if type(each) not in _SHOWN and not isinstance_of(each, Opaque):
+            parts = gc.get_referents(each) if type(each) in _HOLDERS else (records.fields_of(each) or {}).values()
+            new = [part for part in parts if id(part) not in seen]
+            seen.update(map(id, new))
+            found += new
+    return found
+
+
+_HOLDERS = (set, frozenset, deque, OrderedDict, Counter, defaultdict, dict, list, tuple)
 
 
 def _only_shown(run: Any, value: Any) -> None:
@@ -316,6 +334,7 @@ def _join(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     known(run, args[0])
     if isinstance_of(args[0], Opaque):
         raise Barrier("it joins an object that is no plain data")
+    require_order(run, args[0])
     elements = list(whole(run, args[0]))
     missing = [each for each in elements if not is_text(each)]
     unknown = [each for each in elements if type(each) is Unknown]

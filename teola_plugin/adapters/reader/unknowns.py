@@ -32,6 +32,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return _texts_method(run, value, name, args, kwargs)
     if kind_of(value) == "message" and name == "text" and not args and not kwargs:
         return run.unknown(value, holds="text", is_safe=True)
+    if kind_of(value) == "message" and name == "pretty_print" and not args and not kwargs:
+        return None
     if kind_of(value) in texts.SAMPLES and name in _OF_SAMPLES:
         return _sampled(run, value, name, args, kwargs)
     if kind_of(value) == "any" and name in _CHANGING:
@@ -124,6 +126,8 @@ def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
         return run.unknown(a, holds=a.holds, is_safe=True) if abs(b) < _SMALL else None
+    if one == two == "datetime" and name == "-" and a.holds is b.holds is datetime.datetime:
+        return run.unknown(a, b, holds=datetime.timedelta, is_safe=True)  # type: ignore[no-any-return]
     if "float" not in (one, two) or not all(_is_small(each) for each in (a, b)):
         return None
     if name in ("+", "-") or (name == "/" and type(b) in (int, float) and b):

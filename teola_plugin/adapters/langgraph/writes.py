@@ -1,0 +1,136 @@
+"""What a node's value writes to the state of a graph, and what the state is after that.
+
+Writes are applied as LangGraph does it: in the order of tasks, with the graph's own reducers, which are interpreted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from langgraph._internal._constants import OVERWRITE
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.last_value import LastValue
+from langgraph.types import Command, Overwrite, Send
+
+from teola_plugin.adapters.langgraph.front import NOTHING, Graph
+from teola_plugin.adapters.reader import classes, records
+from teola_plugin.adapters.reader.calls import call
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
+
+Update = tuple[str, Any]
+
+STEADY = (LastValue, BinaryOperatorAggregate)
+"""Kinds of channels that hold what was written until it is written again."""
+
+
+def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
+    """What a node's value writes under these keys. Raises: Stalled, Barrier."""
+    if run.is_unknown(value):
+        raise Stalled("what a node returns is not known yet")
+    kind = type(value)
+    if kind is dict:
+        yield from ((key, each) for key, each in value.items() if key in keys)
+    elif kind is Command:
+        if value.graph is not None:
+            raise Barrier("a Command goes to another graph")
+        yield from ((key, each) for key, each in _pairs(run, value.update) if key in keys)
+    elif kind in (list, tuple) and any(type(each) is Command for each in value):
+        for each in value:
+            yield from updates_of(run, each, keys)
+    elif value is not None:
+        yield from _fields(value, keys)
+
+
+def _pairs(run: Run, update: Any) -> Iterator[Update]:
+    """The update of a Command. Raises: Stalled, Barrier."""
+    if run.is_unknown(update):
+        raise Stalled("what a Command writes is not known yet")
+    if type(update) is dict:
+        yield from update.items()
+    elif type(update) in (list, tuple) and all(type(each) is tuple and len(each) == 2 for each in update):
+        for key, value in update:
+            if type(key) is not str:
+                raise Barrier("a Command writes under what is no key")
+            yield key, value
+    elif update is not None:
+        raise Barrier("a Command writes what is no dict")
+
+
+def _fields(value: Any, keys: Sequence[str]) -> Iterator[Update]:
+    """What an object writes. LangGraph leaves out what a model of pydantic's has as None by default."""
+    cls, fields = type(value), classes.fields_of(value)
+    if fields is None or not any("__annotations__" in classes.namespace_of(each) for each in classes.mro_of(cls)):
+        raise Barrier("a node returns what is no update of the state", hint="return a dict")
+    is_model = facts_of(cls).is_model
+    kept = records.model_slot(value, "__pydantic_fields_set__") if is_model else ()
+    defaults = classes.in_mro(cls, "__pydantic_fields__") if is_model else {}
+    for key in keys:
+        if key not in fields:
+            if classes.in_mro(cls, key) is not classes.MISSING:
+                raise Barrier(f"a node returns an object that computes {key}")
+            continue
+        default = defaults[key].default if key in defaults else NOTHING
+        if fields[key] is not None or default is not None or key in kept:
+            yield key, fields[key]
+
+
+def gotos_of(run: Run, value: Any) -> Iterator[Any]:
+    """Where a node's value leads to: names and `Send`s. Raises: Stalled."""
+    if type(value) is Send:
+        yield value
+        return
+    for each in value if type(value) in (list, tuple) else [value]:
+        if type(each) is Command:
+            yield from targets_of(run, each.goto)
+
+
+def targets_of(run: Run, chosen: Any) -> list[Any]:
+    """One target or several, as a list. Raises: Stalled."""
+    several = chosen if type(chosen) in (list, tuple) else [chosen]
+    if run.is_unknown(chosen) or any(map(run.is_unknown, several)):
+        raise Stalled("where it goes is not known yet")
+    return list(several)
+
+
+def applied(
+    run: Run, graph: Graph, state: Mapping[str, Any], updates: Sequence[Update], only: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The state after these updates, of which `only` some keys may matter. Raises: Barrier, what a reducer raises."""
+    by_key: dict[str, list[Any]] = {}
+    for key, value in updates:
+        if only is None or key in only:
+            by_key.setdefault(key, []).append(value)
+    after = dict(state)
+    for key, values in by_key.items():
+        channel = graph.channels.get(key)
+        if type(channel) is LastValue:
+            if len(values) != 1:
+                raise Barrier(f"two nodes write {key}", hint="give it a reducer: Annotated[..., operator.add]")
+            after[key] = values[0]
+        elif type(channel) is BinaryOperatorAggregate:
+            after[key] = _reduced(run, key, channel, after.get(key, NOTHING), values)
+    return after
+
+
+def _reduced(run: Run, key: str, channel: BinaryOperatorAggregate[Any], held: Any, values: list[Any]) -> Any:
+    if any(map(_may_overwrite, values)):
+        raise Barrier(f"it overwrites {key}")
+    if held is NOTHING:
+        held, values = values[0], values[1:]
+    operator = run.load(channel.operator)
+    for value in values:
+        try:
+            held = call(run, operator, (held, value), {})
+        except Undecided:
+            held = run.unknown(held, value)
+    return held
+
+
+def _may_overwrite(value: Any) -> bool:
+    """LangGraph may take it for an `Overwrite`."""
+    return type(value) is Overwrite or (
+        type(value) is dict and (OVERWRITE in value or {"type", "value"} <= value.keys())
+    )
