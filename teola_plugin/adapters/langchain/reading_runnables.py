@@ -248,7 +248,7 @@ def _wanted(function: Any) -> tuple[str, ...]:
     names: tuple[str, ...] = ()
     if type(function) is FunctionValue:
         names = (*function.code.names, *function.code.keyword_only)
-    elif type(function) is Opaque and foreign.is_one_of(type(function.held), (types.FunctionType, types.MethodType)):
+    elif type(function) is Opaque and type(function.held) in (types.FunctionType, types.MethodType):
         code = function.held.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return tuple(name for name in ("config", "run_manager") if name in names)

@@ -224,11 +224,11 @@ def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...]
     effects = declared_effects(function)
     if effects is not None:
         if not effects.pure:
-            raise Barrier(f"it calls {function.__code__.co_name}, which is declared to write")
+            raise Barrier(f"it calls {function.__name__}, which is declared to write")
         return _ask_declared(run, function, args, kwargs)
     code = compiled(function)
     if code is None:
-        raise Barrier(f"it calls {function.__code__.co_qualname}, whose source cannot be read")
+        raise Barrier(f"it calls {function.__qualname__}, whose source cannot be read")
     defaults = tuple(map(run.load, function.__defaults__ or ()))
     keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
     return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs)
