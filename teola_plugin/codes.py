@@ -48,7 +48,7 @@ CODES = {
     "TR804": "a request that leaves this process does not wait for what may raise before it",
     # breaks
     "TB001": "not a pipeline we know; returned as it is",
-    "TB101": "this function may have effects, so only the framework's own run calls it",
+    "TB101": "only the framework's own run calls this function",
     "TB102": "this kind of runnable is not read",
     "TB103": "a cache, a rate limiter or a stream stands before the model",
     "TB104": "the model is not known to keep no state between calls",

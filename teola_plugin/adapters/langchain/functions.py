@@ -20,6 +20,7 @@ from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import acted_here, read_whole
 from teola_plugin.adapters.reader.reach import reach_of
 from teola_plugin.adapters.reader.run import Given, Run
@@ -84,7 +85,7 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "it is a generator function"
     source = unwrapped(function)
-    if source is None or compiled(source) is None:
+    if native_of(function) is None and (source is None or compiled(source) is None):
         return "its source cannot be read"
     return ""
 

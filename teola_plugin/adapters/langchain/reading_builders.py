@@ -240,9 +240,9 @@ def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
     if isinstance_of(value, Callee):
         raise Barrier("it hands a function to a component")
     if foreign.is_class(held):
-        if held in _SIMPLE_TYPES:
+        if foreign.is_one_of(held, _SIMPLE_TYPES):
             return held
-        if not (type(held) in foreign.TYPED_DICT_METAS and _is_simple_typed_dict(held)):
+        if not (foreign.is_one_of(type(held), foreign.TYPED_DICT_METAS) and _is_simple_typed_dict(held)):
             require_clean_schema(held)
         return held
     if foreign.is_kind_of(held, BaseTool):
@@ -270,18 +270,18 @@ def _is_simple_typed_dict(cls: Any) -> bool:
 
 def _is_simple_hint(hint: Any) -> bool:
     if foreign.is_class(hint):
-        return hint in (*_SIMPLE_TYPES, list, dict, type(None)) or (
-            type(hint) in foreign.TYPED_DICT_METAS and _is_simple_typed_dict(hint)
+        return foreign.is_one_of(hint, (*_SIMPLE_TYPES, list, dict, type(None))) or (
+            foreign.is_one_of(type(hint), foreign.TYPED_DICT_METAS) and _is_simple_typed_dict(hint)
         )
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return True
-    return origin is not None and all(type(each) in ATOMS or _is_simple_hint(each) for each in typing.get_args(hint))
+    return origin is not None and all(foreign.is_atom(each) or _is_simple_hint(each) for each in typing.get_args(hint))
 
 
 def _require_clean_tool(tool: Any) -> None:
     is_plain = tool.args_schema is None or type(tool.args_schema) is dict
-    if type(tool) not in (StructuredTool, Tool) or not (is_plain or has_clean_arguments(tool)):
+    if not foreign.is_one_of(type(tool), (StructuredTool, Tool)) or not (is_plain or has_clean_arguments(tool)):
         raise Barrier(f"it hands the tool {tool.name!r} to a model")
 
 
@@ -300,7 +300,7 @@ def _part(run: Run, value: Any, *, is_step: bool = True) -> Any:
         raise TypeError("Expected a Runnable, callable or dict.")
     if foreign.is_kind_of(value.held, Runnable):
         return value.held
-    if isinstance_of(value, Callee) or type(value.held) in _FUNCTIONS:
+    if isinstance_of(value, Callee) or foreign.is_one_of(type(value.held), _FUNCTIONS):
         return Function(value)
     raise Barrier(f"it makes a chain of {shown(value)}")
 

@@ -22,7 +22,6 @@ from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
 from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.exchange import Exchange
-from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.heap import sources_of
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.run import Run
@@ -55,13 +54,13 @@ def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
     todo, seen = [value], set[int]()
     while todo:
         value = todo.pop()
-        if type(value) in ATOMS or id(value) in seen:
+        if foreign.is_atom(value) or id(value) in seen:
             continue
         seen.add(id(value))
         run.tick()
         if run.is_unknown(value):
             yield value
-        elif type(value) in (list, tuple, set, frozenset):
+        elif foreign.is_one_of(type(value), (list, tuple, set, frozenset)):
             todo += value
         elif type(value) is dict:
             todo += value.values()
@@ -127,7 +126,7 @@ def require_clean_template(template: Any) -> Names:
         if not is_stock(part, "langchain_core.prompts."):
             raise Barrier(f"it formats a prompt of the class {type_name(type(part))}")
         held, partials = vars(part), partials_of(part)
-        if any(type(value) not in (*ATOMS, list) for value in partials.values()):
+        if any(not foreign.is_atom(value) and type(value) is not list for value in partials.values()):
             raise Barrier("it formats a prompt with a function among its partial variables", "give it as an input")
         if held.get("template_format", "f-string") not in ("f-string", "mustache"):
             raise Barrier("it formats a prompt in a template language", "use an f-string template")

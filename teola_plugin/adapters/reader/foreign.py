@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import typing_extensions
@@ -188,6 +189,11 @@ def is_atom(value: Any) -> bool:
     """Whether the value never changes and holds nothing else. Safe for any object: metaclasses are not asked."""
     cls = type(value)
     return type(cls) is type and cls in ATOMS
+
+
+def is_one_of(value: Any, kinds: Iterable[Any]) -> bool:
+    """Whether a value is one of these very objects. Safe for any object: `in` would ask for `__eq__` or `__hash__`."""
+    return any(value is kind for kind in kinds)
 
 
 def has_known_metaclass(cls: type) -> bool:

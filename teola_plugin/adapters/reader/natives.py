@@ -31,7 +31,7 @@ def native_of(obj: Any) -> Handler | None:
 def _bound(obj: types.BuiltinMethodType) -> Handler | None:
     """A method of a plain value, such as `"a b".split`, that is kept somewhere."""
     owner, name = obj.__self__, obj.__name__
-    if not methods.has_method(type(owner), name):
+    if type(type(owner)) is not type or not methods.has_method(type(owner), name):
         return None
     return lambda run, args, kwargs: methods.method(run, run.load(owner), name, args, kwargs)
 

@@ -41,9 +41,9 @@ _READING = _words(
     "capitalize casefold center copy count encode decode endswith expandtabs find format format_map get index "
     "isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper "
     "items join keys ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust rpartition "
-    "rsplit rstrip split splitlines startswith strip swapcase title translate upper values zfill difference intersection "
-    "issubset issuperset isdisjoint symmetric_difference union most_common group groups groupdict span to_string "
-    "to_messages pretty_repr isoformat strftime date time"
+    "rsplit rstrip split splitlines startswith strip swapcase title translate upper values zfill difference "
+    "intersection issubset issuperset isdisjoint symmetric_difference union most_common group groups groupdict span "
+    "to_string to_messages pretty_repr isoformat strftime date time"
 )
 """Methods of data that change nothing."""
 

@@ -1,0 +1,144 @@
+"""Functions of a chain: read, told by the framework's own run where they cannot be read, and in whose order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.outputs import ChatResult
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from pydantic import PrivateAttr
+
+from teola_plugin import optimize, pure
+from teola_plugin.adapters.reader.reach import Reach, reach_of
+from tests.langchain_world import ask
+from tests.test_langchain_foreign import Hosted
+
+assign = RunnablePassthrough.assign
+SEEN: list[str] = []
+
+
+@pure
+class Waiting(Hosted):
+    """Answers what begins with `first` only once something else has been asked, or after a while."""
+
+    _is_asked: threading.Event = PrivateAttr(default_factory=threading.Event)
+    _met: list[bool] = PrivateAttr(default_factory=list)
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kw: Any
+    ) -> ChatResult:
+        if str(messages[0].content).startswith("first"):
+            self._met.append(self._is_asked.wait(5))
+        else:
+            self._is_asked.set()
+        return super()._generate(messages, stop, run_manager, **kw)
+
+
+def opens(x: dict[str, str]) -> str:
+    with open(os.devnull) as file:
+        return x["q"] + file.read()
+
+
+def raises(x: dict[str, str]) -> str:
+    raise ValueError(x["q"])
+
+
+def two(model: Any, function: Any) -> Any:
+    answer = model | StrOutputParser()
+    return assign(f=function) | assign(a=ask("first {f}") | answer) | assign(b=ask("second {f} {q}") | answer)
+
+
+def loops(x: dict[str, str]) -> str:
+    words = [*x["q"]]
+    words.append("?")
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("function", [opens, loops])
+def test_what_stands_behind_a_function_goes_on_from_its_value(function: Any) -> None:
+    model = Waiting()
+    given = {"q": "why"}
+    assert optimize(two(model, function)).invoke(given) == two(Hosted(), function).invoke(given)
+    assert model._met == [True]  # the second was asked ahead, whether the function was read or told
+    assert len(model._calls) == 2
+
+
+def test_nothing_is_asked_behind_a_function_that_raises() -> None:
+    model = Waiting()
+    with pytest.raises(ValueError, match="why"):
+        optimize(two(model, raises)).invoke({"q": "why"})
+    assert model._calls == []
+
+
+def test_the_same_function_in_two_places_is_told_of_neither() -> None:
+    both = RunnableLambda(lambda text: opens({"q": text}))
+    model = Waiting()
+    answer = model | StrOutputParser()
+    late = ask("first {q}") | answer | both | {"x": RunnablePassthrough()} | ask("A {x}") | answer
+    chain = RunnableParallel(
+        late=late, soon=(lambda x: x["q"] + "!") | both | {"x": RunnablePassthrough()} | ask("B {x}") | answer
+    )
+    optimize(chain).invoke({"q": "x"})
+    assert [text for _, text in model._calls if text[0] == "B"] == ["B x!"]
+    assert len(model._calls) == 3  # the value of the one is not taken for that of the other
+
+
+def remembers(x: str) -> None:
+    SEEN.append(x)
+
+
+def imports(x: str) -> str:
+    from tests import world
+
+    return world.digest(x)
+
+
+def stored(x: dict[str, str]) -> dict[str, str]:
+    x["more"] = "y"
+    return x
+
+
+def own(x: dict[str, str]) -> dict[str, str]:
+    made = dict(x)
+    made["more"] = "y"
+    return made
+
+
+def helped(x: dict[str, str]) -> Any:
+    return stored(x)
+
+
+def asks_model(x: str) -> Any:
+    return MODEL.invoke(x)
+
+
+MODEL = Hosted()
+
+
+@pytest.mark.parametrize(
+    ("function", "reach"),
+    [
+        (str.strip, Reach(False, False, False)),
+        (lambda x: x["q"].strip(), Reach(False, False, False)),
+        (loops, Reach(False, False, False)),
+        (own, Reach(False, False, False)),
+        (remembers, Reach(False, False, True)),
+        (stored, Reach(False, False, True)),
+        (helped, Reach(False, False, True)),
+        (lambda x: x["list"].sort(), Reach(False, False, True)),
+        (lambda x: x["list"].__setitem__(0, "z"), Reach(False, False, True)),
+        (lambda x: x["thing"].advance(), Reach(False, False, True)),
+        (lambda f: f(), Reach(False, False, True)),
+        (opens, Reach(False, True, True)),
+        (lambda x: os.getenv(x), Reach(False, True, True)),
+        (imports, Reach(True, True, True)),
+        (asks_model, Reach(True, True, True)),
+    ],
+)
+def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:
+    assert reach_of(function, lambda value: False) == reach
