@@ -1,4 +1,4 @@
-"""Judges the reader by CPython: what it says of a program, after none, some and all answers, must hold in each real run.
+"""Judges the reader by CPython: what it says of a program, after none, some and all answers, holds in each real run.
 
 A program is run for several worlds of replies. A reading that has some answers must hold for all worlds that agree with
 them: what is certain is asked, what is known is so, what is known not to raise does not.
@@ -126,7 +126,8 @@ def _reply(rnd: random.Random, model: str) -> Any:
             return AIMessage(rnd.choice(TEXTS))
         case _:
             return rnd.choice([
-                "yes", "no", 0, 1, None, True, ["a", "no"], [1, 2], {"k": "v", "a": 1}, {}, [], ("a", 1), 2.5, {"k": ["x"]},
+                "yes", "no", 0, 1, None, True, ["a", "no"], [1, 2], {"k": "v", "a": 1}, {}, [], ("a", 1), 2.5,
+                {"k": ["x"]},
             ])  # fmt: skip
 
 
@@ -244,9 +245,9 @@ class Judge:
             raise Difference(f"{path}: what should be {holds} is {real!r}")
 
     def _same(self, kind: type, said: Any, real: Any, path: str) -> None:
-        if kind in (list, dict, set, deque, OrderedDict, Counter, defaultdict) or records.is_record(said):
-            if not self._is_new(said, real, path):
-                return
+        is_object = kind in (list, dict, set, deque, OrderedDict, Counter, defaultdict) or records.is_record(said)
+        if is_object and not self._is_new(said, real, path):
+            return
         if kind in (list, tuple, deque):
             if len(said) != len(real):
                 raise Difference(f"{path}: {shown(said)} is really {real!r}")
@@ -276,9 +277,8 @@ class Judge:
         for name in one:
             self.compare(one[name], two[name], f"{path}.{name}")
         slots = [records.model_slot(each, "__pydantic_fields_set__") for each in (said, real)]
-        if slots[0] is not classes.MISSING:
-            if not self.run.is_tainted(slots[0]) and slots[0] != slots[1]:
-                raise Difference(f"{path}: set fields {slots[0]} are really {slots[1]}")
+        if slots[0] is not classes.MISSING and not self.run.is_tainted(slots[0]) and slots[0] != slots[1]:
+            raise Difference(f"{path}: set fields {slots[0]} are really {slots[1]}")
 
     def _is_new(self, said: Any, real: Any, path: str) -> bool:
         """Objects are the same in both, or different in both."""

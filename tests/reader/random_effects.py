@@ -1,9 +1,9 @@
 """Random functions over objects whose use leaves traces, as source text, and snapshots that show the traces.
 
-    text = effects_source(seed, count)      a module of classes, objects and functions `effect_0(m, ...)` and so on
-    before = Snapshot(module)
-    ...
-    before.changes()                        what has changed since
+text = effects_source(seed, count)      a module of classes, objects and functions `effect_0(m, ...)` and so on
+before = Snapshot(module)
+...
+before.changes()                        what has changed since
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-HEADER = '''
+HEADER = """
 import abc, asyncio, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools, io, itertools
 import json, logging, math, operator, queue, random, re, string, sys, threading, types, typing
 from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, deque
@@ -374,96 +374,164 @@ TEMPLATE = string.Template("$a")
 ERROR = QuietError(HIST)
 LIST_OF = [CLIENT, HIST, IT]
 TUPLE_OF = (CLIENT, HIST)
-'''
+"""
 
-BASES = ["", "str", "int", "float", "list", "dict", "set", "tuple", "Exception", "BaseModel", "Client", "deque", "OrderedDict",
-         "bytes", "Document", "HumanMessage", "enum.Enum", "@dataclass", "NamedTuple", "abc.ABC", "TypedDict"]  # fmt: skip
+BASES = ["", "str", "int", "float", "list", "dict", "set", "tuple", "Exception", "BaseModel", "Client", "deque",
+    "OrderedDict",
+         "bytes", "Document", "HumanMessage", "enum.Enum", "@dataclass", "NamedTuple", "abc.ABC",
+         "TypedDict"]  # fmt: skip
 
 DUNDERS: dict[str, tuple[str, str]] = {
-    "len": ("", "1"), "bool": ("", "True"), "hash": ("", "1"), "str": ("", "'a'"), "repr": ("", "'a'"), "iter": ("", "iter([1])"),
+    "len": ("", "1"), "bool": ("", "True"), "hash": ("", "1"), "str": ("", "'a'"), "repr": ("", "'a'"), "iter": ("",
+    "iter([1])"),
     "next": ("", "1"), "int": ("", "1"), "float": ("", "1.0"), "index": ("", "1"), "neg": ("", "1"), "abs": ("", "1"),
-    "enter": ("", "self"), "exit": (", *a", "None"), "reversed": ("", "iter([1])"), "copy": ("", "self"), "deepcopy": (", memo", "self"),
-    "fspath": ("", "'a'"), "format": (", spec", "'a'"), "contains": (", x", "True"), "getitem": (", k", "1"), "setitem": (", k, v", "None"),
-    "delitem": (", k", "None"), "call": (", *a, **k", "1"), "eq": (", o", "True"), "ne": (", o", "False"), "lt": (", o", "True"),
-    "gt": (", o", "True"), "add": (", o", "1"), "radd": (", o", "1"), "iadd": (", o", "self"), "or": (", o", "1"), "ror": (", o", "1"),
-    "mod": (", o", "1"), "rmod": (", o", "1"), "mul": (", o", "1"), "getattr": (", n", "1"), "getattribute": (", n", "1"),
-    "setattr": (", n, v", "None"), "missing": (", k", "1"), "bytes": ("", "b'a'"), "round": (", *a", "1"), "length_hint": ("", "1"),
-    "dir": ("", "['a']"), "reduce_ex": (", n", "(int, ())"), "getstate": ("", "{}"), "init": (", *a, **k", "None"), "del": ("", "None"),
-    "post_init": (", *a", "None"), "set_name": (", *a", "None"), "class_getitem": (", k", "1"), "init_subclass": (", **k", "None"),
-    "instancecheck": (", o", "True"), "get": (", *a", "1"), "set": (", *a", "None"), "await": ("", "iter([])"), "sizeof": ("", "1"),
-    "and": (", o", "1"), "sub": (", o", "1"), "truediv": (", o", "1"), "ge": (", o", "True"), "le": (", o", "True"), "index_": ("", "1"),
+    "enter": ("", "self"), "exit": (", *a", "None"), "reversed": ("", "iter([1])"), "copy": ("", "self"),
+    "deepcopy": (", memo", "self"),
+    "fspath": ("", "'a'"), "format": (", spec", "'a'"), "contains": (", x", "True"), "getitem": (", k", "1"),
+    "setitem": (", k, v", "None"),
+    "delitem": (", k", "None"), "call": (", *a, **k", "1"), "eq": (", o", "True"), "ne": (", o", "False"),
+    "lt": (", o", "True"),
+    "gt": (", o", "True"), "add": (", o", "1"), "radd": (", o", "1"), "iadd": (", o", "self"), "or": (", o", "1"),
+    "ror": (", o", "1"),
+    "mod": (", o", "1"), "rmod": (", o", "1"), "mul": (", o", "1"), "getattr": (", n", "1"), "getattribute": (", n",
+    "1"),
+    "setattr": (", n, v", "None"), "missing": (", k", "1"), "bytes": ("", "b'a'"), "round": (", *a", "1"),
+    "length_hint": ("", "1"),
+    "dir": ("", "['a']"), "reduce_ex": (", n", "(int, ())"), "getstate": ("", "{}"), "init": (", *a, **k", "None"),
+    "del": ("", "None"),
+    "post_init": (", *a", "None"), "set_name": (", *a", "None"), "class_getitem": (", k", "1"),
+    "init_subclass": (", **k", "None"),
+    "instancecheck": (", o", "True"), "get": (", *a", "1"), "set": (", *a", "None"), "await": ("", "iter([])"),
+    "sizeof": ("", "1"),
+    "and": (", o", "1"), "sub": (", o", "1"), "truediv": (", o", "1"), "ge": (", o", "True"), "le": (", o", "True"),
+    "index_": ("", "1"),
 }  # fmt: skip
 
-OBJECTS = (
-    "HIST G TABLE SET DEQUE QUEUE IT GEN ZIP MAP COUNT CYCLE PARTIAL HIDDEN BOUND POP SETTER CLOSURE DD LOCK VAR FILE RANDOM CLIENT "
-    "CLIENTS DESCRIBED CHECKED CLEAN PLAIN MADE WITH_META CHAIN USER LOGGER MODULE DOC MESSAGE PROMPT TEMPLATE ERROR LIST_OF "
-    "TUPLE_OF Level.LOW CLIENT.inner CLIENTS.es CLIENTS.jobs MODULE.jobs MODULE.rows MODULE.client G['all'] G['a']['b'] DOC.metadata"
-).split()
-CLASSES = (
-    "Client Checked Post Clean Made PostMade Plain Error QuietError Level Base Finalized WithMeta Described Handler Document "
-    "AIMessage PromptTemplate"
-).split()
-FUNCTIONS = (
-    "hit hidden unread counting_iterator factory with_default wrapped cached dispatched context global_append global_rebound CLOSURE "
-    "PARTIAL HIDDEN BOUND POP SETTER CLIENT.get CLIENT.index CLIENT.static Client.make Client.static QUEUE.get QUEUE.put LOG.append "
-    "HIST.append HIST.pop DEQUE.popleft TABLE.pop TABLE.update SET.add FILE.read FILE.write RANDOM.random VAR.set LOCK.acquire IT.__next__ "
-    "GEN.send G['all'].append CLIENTS.jobs.get MODULE.jobs.get MODULE.anything PLAIN.grow operator.setitem operator.iadd setattr delattr "
-    "exec eval open __import__ globals vars dir id input sys.stdout.write LOGGER.info logging.info random.random random.seed print "
-    "functools.partial(hit) functools.partial(BOUND, 1) TABLE.setdefault HIST.sort HIST.extend HIST.clear HIST.reverse DD.__getitem__ "
-    "CLEAN.model_copy CLEAN.model_dump PROMPT.format PROMPT.invoke MESSAGE.pretty_print copy.copy copy.deepcopy next iter list dict str"
-).split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+OBJECTS = _words(
+    "HIST G TABLE SET DEQUE QUEUE IT GEN ZIP MAP COUNT CYCLE PARTIAL HIDDEN BOUND POP SETTER CLOSURE DD LOCK VAR "
+    "FILE RANDOM CLIENT CLIENTS DESCRIBED CHECKED CLEAN PLAIN MADE WITH_META CHAIN USER LOGGER MODULE DOC MESSAGE "
+    "PROMPT TEMPLATE ERROR LIST_OF TUPLE_OF Level.LOW CLIENT.inner CLIENTS.es CLIENTS.jobs MODULE.jobs "
+    "MODULE.rows MODULE.client G['all'] G['a']['b'] DOC.metadata"
+)
+CLASSES = _words(
+    "Client Checked Post Clean Made PostMade Plain Error QuietError Level Base Finalized WithMeta Described "
+    "Handler Document AIMessage PromptTemplate"
+)
+FUNCTIONS = _words(
+    "hit hidden unread counting_iterator factory with_default wrapped cached dispatched context global_append "
+    "global_rebound CLOSURE PARTIAL HIDDEN BOUND POP SETTER CLIENT.get CLIENT.index CLIENT.static Client.make "
+    "Client.static QUEUE.get QUEUE.put LOG.append HIST.append HIST.pop DEQUE.popleft TABLE.pop TABLE.update "
+    "SET.add FILE.read FILE.write RANDOM.random VAR.set LOCK.acquire IT.__next__ GEN.send G['all'].append "
+    "CLIENTS.jobs.get MODULE.jobs.get MODULE.anything PLAIN.grow operator.setitem operator.iadd setattr delattr "
+    "exec eval open __import__ globals vars dir id input sys.stdout.write LOGGER.info logging.info random.random "
+    "random.seed print functools.partial(hit) functools.partial(BOUND, 1) TABLE.setdefault HIST.sort HIST.extend "
+    "HIST.clear HIST.reverse DD.__getitem__ CLEAN.model_copy CLEAN.model_dump PROMPT.format PROMPT.invoke "
+    "MESSAGE.pretty_print copy.copy copy.deepcopy next iter list dict str"
+)
 
 RULES = [
-    "<o>", "<o> == <o>", "<o> != <x>", "<x> == <o>", "<o> is <o>", "<o> in <o>", "<x> in <o>", "<o> not in [<o>, 1]", "<o> in TABLE", "<o> < <o>",
-    "f'{<n>}'", "f'{<n>!r:>3}'", "str(<o>)", "repr(<o>)", "format(<o>, '')", "'%s' % <o>", "'%s %s' % (<o>, <o>)", "'{} {}'.format(<o>, <o>)",
-    "'{a.x}'.format(a=<o>)", "'{a[x]}'.format(a=<o>)", "'a'.join(<o>)", "'a'.join([str(<o>), <x>])", "len(<o>)", "bool(<o>)", "hash(<o>)",
-    "int(<o>)", "float(<o>)", "round(<o>)", "abs(<o>)", "-<o>", "~<o>", "not <o>", "<o> + <o>", "<x> + <o>", "<o> | <o>", "<o> % <o>", "<o> * 2",
-    "<o>[<x>]", "<o>[0]", "<o>['a']", "<o>[:1]", "<o>.name", "<o>.x", "<o>.value", "<o>.once", "<o>.a", "<o>.content", "<o>.rows", "<o>.label",
-    "<o>.__class__", "<o>.__dict__", "<o>.__name__", "<o>.__len__()", "<o>.get(<x>)", "<o>.index(<x>)", "<o>.copy()", "<o>.replace('a', <o>)",
-    "<o>.pop()", "<o>.update(a=1)", "<o>.items()", "<o>.keys()", "<o>.strip()", "<o>.append(<x>)", "<o>.extend(<o>)", "<o>.invoke(<x>)",
-    "<o>.model_dump()", "<o>.model_copy()", "<o>.put(<x>)", "<o>.send(None)", "<o>.read()", "<o>.set(<x>)", "<o>.make()", "<o>.total",
-    "<f>()", "<f>(<x>)", "<f>(<o>)", "<f>(<x>, <o>)", "<f>(*<o>)", "<f>(**<o>)", "<o>()", "<o>(<x>)", "<C>()", "<C>(<x>)", "<C>(a=<x>)", "<C>(<o>)",
-    "<C>.a", "<C>.items", "<C>.class_items", "<C>.make()", "<C>['a']", "<C>[<x>]", "<C> | None", "list(<C>)", "<C> == <C>", "{<C>: 1}", "<C>.__name__",
-    "isinstance(<o>, <C>)", "isinstance(<o>, (int, <C>))", "isinstance(<x>, <C>)", "issubclass(<C>, <C>)", "hasattr(<o>, 'name')",
-    "hasattr(<o>, 'x')", "getattr(<o>, 'name', None)", "getattr(<o>, 'value')", "getattr(<o>, <x>, None)", "setattr(<o>, 'a', 1)", "callable(<o>)",
-    "type(<o>)", "type(<o>).__name__", "type(<o>)()", "iter(<o>)", "next(<o>)", "next(<o>, None)", "next(iter(<o>))", "list(<o>)", "tuple(<o>)",
-    "set(<o>)", "dict(<o>)", "sorted(<o>)", "sorted(<o>, key=<f>)", "reversed(<o>)", "enumerate(<o>)", "list(enumerate(<o>))", "list(zip(<o>, <o>))",
-    "list(map(<f>, <o>))", "list(map(<f>, [<x>]))", "list(filter(<f>, [<x>, 1]))", "max(<o>)", "max([<x>, 1], key=<f>)", "min(<o>, default=1)",
-    "sum(<o>)", "any(<o>)", "all(<o>)", "[x for x in <o>]", "{x: 1 for x in <o>}", "[<f>(x) for x in [1, 2]]", "[*<o>]", "(*<o>, 1)", "{**<o>}",
-    "{*<o>}", "{<o>: 1}", "{<o>, 1}", "TABLE[<o>]", "TABLE.get(<o>)", "dict.fromkeys(<o>)", "copy.copy(<o>)", "copy.deepcopy(<o>)", "json.dumps(<o>)",
-    "json.dumps({'a': <o>}, default=<f>)", "json.loads('{}', object_hook=<f>)", "json.loads(<o>)", "re.sub('a', <f>, 'aa')", "re.match(<o>, 'a')",
-    "re.sub('a', <o>, 'a')", "functools.reduce(<f>, [1, 2])", "functools.partial(<f>, 1)()", "functools.partial(<o>)()", "operator.itemgetter('a')(<o>)",
-    "operator.attrgetter('name')(<o>)", "operator.methodcaller('get', 1)(<o>)", "operator.add(<o>, <o>)", "itertools.chain(<o>, <o>)",
-    "list(itertools.islice(<o>, 2))", "list(itertools.chain.from_iterable([<o>]))", "list(itertools.accumulate([1, 2], <f>))",
-    "Counter(<o>)", "deque(<o>)", "defaultdict(<f>)['a']", "DD['zz']", "DD[<x>]", "G['all']", "(lambda x=<o>: x)()", "<o> if <o> else <o>",
-    "(<o> or <o>)", "(<o> and <o>)", "print(<o>)", "LOGGER.info('%s', <o>)", "logging.warning(f'{<n>}')", "math.floor(<o>)", "range(<o>)",
-    "slice(<o>)", "divmod(<o>, 2)", "pow(<o>, 2)", "chr(<o>)", "bytes(<o>)", "str(<o>, 'utf8')", "vars(<o>)", "dir(<o>)", "id(<o>)",
-    "dataclasses.asdict(<o>)", "dataclasses.replace(<o>)", "dataclasses.fields(<o>)", "typing.cast(<C>, <o>)", "Document(page_content=<o>)",
-    "HumanMessage(<o>)", "AIMessage(content='a', additional_kwargs=<o>)", "Document(page_content='a', metadata=<o>)", "PROMPT.format()",
-    "PromptTemplate.from_template('{a}').format(a=<o>)", "PromptTemplate.from_template(<x>).invoke(<o>)", "TEMPLATE.substitute(<o>)",
-    "MODULE.anything", "MODULE.jobs.get()", "from_iter(<o>)", "super(<C>, <o>)", "<o>.__iter__()", "<o>.__eq__(1)", "<C>.__init__(<o>)",
-    "Level(<x>)", "Level['LOW']", "Level(<o>)", "Plain(<o>).grow()", "PLAIN.grow(<x>)", "Plain(1, HIST).grow()", "Clean(a=<o>)", "Clean(**<o>)",
-    "str.join('a', <o>)", "list.append(<o>, 1)", "dict.update(<o>, a=1)", "object.__setattr__(<o>, 'a', 1)", "type('T', (<C>,), {})", "sum([<o>], [])",
-    "asyncio.run(<o>)", "m.ask(<o>)", "m.ask(<x>)", "q.ask(<x>).get(<o>)", "<f>(m.ask('a'))", "<o>[m.ask('a')]", "<o>.get(q.ask('a'))",
-    "<o> == m.ask('a')", "<o> in q.ask('a')", "q.ask('a')[<o>]", "q.ask('a') + <o>", "q.ask('a')(<o>)", "m.ask('a') in <o>", "max(<o>, q.ask('a'))",
+    "<o>", "<o> == <o>", "<o> != <x>", "<x> == <o>", "<o> is <o>", "<o> in <o>", "<x> in <o>", "<o> not in [<o>, 1]",
+    "<o> in TABLE", "<o> < <o>",
+    "f'{<n>}'", "f'{<n>!r:>3}'", "str(<o>)", "repr(<o>)", "format(<o>, '')", "'%s' % <o>", "'%s %s' % (<o>, <o>)",
+    "'{} {}'.format(<o>, <o>)",
+    "'{a.x}'.format(a=<o>)", "'{a[x]}'.format(a=<o>)", "'a'.join(<o>)", "'a'.join([str(<o>), <x>])", "len(<o>)",
+    "bool(<o>)", "hash(<o>)",
+    "int(<o>)", "float(<o>)", "round(<o>)", "abs(<o>)", "-<o>", "~<o>", "not <o>", "<o> + <o>", "<x> + <o>",
+    "<o> | <o>", "<o> % <o>", "<o> * 2",
+    "<o>[<x>]", "<o>[0]", "<o>['a']", "<o>[:1]", "<o>.name", "<o>.x", "<o>.value", "<o>.once", "<o>.a", "<o>.content",
+    "<o>.rows", "<o>.label",
+    "<o>.__class__", "<o>.__dict__", "<o>.__name__", "<o>.__len__()", "<o>.get(<x>)", "<o>.index(<x>)", "<o>.copy()",
+    "<o>.replace('a', <o>)",
+    "<o>.pop()", "<o>.update(a=1)", "<o>.items()", "<o>.keys()", "<o>.strip()", "<o>.append(<x>)", "<o>.extend(<o>)",
+    "<o>.invoke(<x>)",
+    "<o>.model_dump()", "<o>.model_copy()", "<o>.put(<x>)", "<o>.send(None)", "<o>.read()", "<o>.set(<x>)",
+    "<o>.make()", "<o>.total",
+    "<f>()", "<f>(<x>)", "<f>(<o>)", "<f>(<x>, <o>)", "<f>(*<o>)", "<f>(**<o>)", "<o>()", "<o>(<x>)", "<C>()",
+    "<C>(<x>)", "<C>(a=<x>)", "<C>(<o>)",
+    "<C>.a", "<C>.items", "<C>.class_items", "<C>.make()", "<C>['a']", "<C>[<x>]", "<C> | None", "list(<C>)",
+    "<C> == <C>", "{<C>: 1}", "<C>.__name__",
+    "isinstance(<o>, <C>)", "isinstance(<o>, (int, <C>))", "isinstance(<x>, <C>)", "issubclass(<C>, <C>)",
+    "hasattr(<o>, 'name')",
+    "hasattr(<o>, 'x')", "getattr(<o>, 'name', None)", "getattr(<o>, 'value')", "getattr(<o>, <x>, None)",
+    "setattr(<o>, 'a', 1)", "callable(<o>)",
+    "type(<o>)", "type(<o>).__name__", "type(<o>)()", "iter(<o>)", "next(<o>)", "next(<o>, None)", "next(iter(<o>))",
+    "list(<o>)", "tuple(<o>)",
+    "set(<o>)", "dict(<o>)", "sorted(<o>)", "sorted(<o>, key=<f>)", "reversed(<o>)", "enumerate(<o>)",
+    "list(enumerate(<o>))", "list(zip(<o>, <o>))",
+    "list(map(<f>, <o>))", "list(map(<f>, [<x>]))", "list(filter(<f>, [<x>, 1]))", "max(<o>)",
+    "max([<x>, 1], key=<f>)", "min(<o>, default=1)",
+    "sum(<o>)", "any(<o>)", "all(<o>)", "[x for x in <o>]", "{x: 1 for x in <o>}", "[<f>(x) for x in [1, 2]]",
+    "[*<o>]", "(*<o>, 1)", "{**<o>}",
+    "{*<o>}", "{<o>: 1}", "{<o>, 1}", "TABLE[<o>]", "TABLE.get(<o>)", "dict.fromkeys(<o>)", "copy.copy(<o>)",
+    "copy.deepcopy(<o>)", "json.dumps(<o>)",
+    "json.dumps({'a': <o>}, default=<f>)", "json.loads('{}', object_hook=<f>)", "json.loads(<o>)",
+    "re.sub('a', <f>, 'aa')", "re.match(<o>, 'a')",
+    "re.sub('a', <o>, 'a')", "functools.reduce(<f>, [1, 2])", "functools.partial(<f>, 1)()",
+    "functools.partial(<o>)()", "operator.itemgetter('a')(<o>)",
+    "operator.attrgetter('name')(<o>)", "operator.methodcaller('get', 1)(<o>)", "operator.add(<o>, <o>)",
+    "itertools.chain(<o>, <o>)",
+    "list(itertools.islice(<o>, 2))", "list(itertools.chain.from_iterable([<o>]))",
+    "list(itertools.accumulate([1, 2], <f>))",
+    "Counter(<o>)", "deque(<o>)", "defaultdict(<f>)['a']", "DD['zz']", "DD[<x>]", "G['all']", "(lambda x=<o>: x)()",
+    "<o> if <o> else <o>",
+    "(<o> or <o>)", "(<o> and <o>)", "print(<o>)", "LOGGER.info('%s', <o>)", "logging.warning(f'{<n>}')",
+    "math.floor(<o>)", "range(<o>)",
+    "slice(<o>)", "divmod(<o>, 2)", "pow(<o>, 2)", "chr(<o>)", "bytes(<o>)", "str(<o>, 'utf8')", "vars(<o>)",
+    "dir(<o>)", "id(<o>)",
+    "dataclasses.asdict(<o>)", "dataclasses.replace(<o>)", "dataclasses.fields(<o>)", "typing.cast(<C>, <o>)",
+    "Document(page_content=<o>)",
+    "HumanMessage(<o>)", "AIMessage(content='a', additional_kwargs=<o>)", "Document(page_content='a', metadata=<o>)",
+    "PROMPT.format()",
+    "PromptTemplate.from_template('{a}').format(a=<o>)", "PromptTemplate.from_template(<x>).invoke(<o>)",
+    "TEMPLATE.substitute(<o>)",
+    "MODULE.anything", "MODULE.jobs.get()", "from_iter(<o>)", "super(<C>, <o>)", "<o>.__iter__()", "<o>.__eq__(1)",
+    "<C>.__init__(<o>)",
+    "Level(<x>)", "Level['LOW']", "Level(<o>)", "Plain(<o>).grow()", "PLAIN.grow(<x>)", "Plain(1, HIST).grow()",
+    "Clean(a=<o>)", "Clean(**<o>)",
+    "str.join('a', <o>)", "list.append(<o>, 1)", "dict.update(<o>, a=1)", "object.__setattr__(<o>, 'a', 1)",
+    "type('T', (<C>,), {})", "sum([<o>], [])",
+    "asyncio.run(<o>)", "m.ask(<o>)", "m.ask(<x>)", "q.ask(<x>).get(<o>)", "<f>(m.ask('a'))", "<o>[m.ask('a')]",
+    "<o>.get(q.ask('a'))",
+    "<o> == m.ask('a')", "<o> in q.ask('a')", "q.ask('a')[<o>]", "q.ask('a') + <o>", "q.ask('a')(<o>)",
+    "m.ask('a') in <o>", "max(<o>, q.ask('a'))",
 ]  # fmt: skip
 
 STATEMENTS = [
-    "<e>", "x = <e>", "x, y = <o>", "x, *y = <e>", "for x in <o>: <s>", "for x in <e>: break", "for x, y in <o>: pass", "while <o>: break",
-    "if <e>: <s>", "if q.ask('b'): <s>", "if jb.ask('b'): <s>", "with <o> as x: <s>", "with <f>() as x: pass", "with LOCK: <s>", "assert <e>",
-    "assert <o>, <e>", "raise <o>", "raise <C>", "raise <C>(<x>)", "raise QuietError(<o>) from <o>", "<o>[<x>] = <e>", "<o>['a'] = 1", "<o>.a = <e>",
-    "<o>.name = 1", "del <o>['a']", "del <o>[0]", "del <o>.a", "<o> += [1]", "<o>['all'] += [1]", "<o>.rows += [1]", "x = <o>; x += [1]", "x = <o>; x.append(1)",
-    "x = <o>; x['k'] = 1", "x = [<o>]; x[0].append(1)", "x = {'a': <o>}; x['a'] += [2]", "x = copy.copy(<o>); x.b.append(1)",
-    "x = dict(G); x['all'].append(1)", "x = list(LIST_OF); x[1].append(2)", "G['all'] += [<x>]", "HIST.append(m.ask('a'))", "x = DOC.metadata; x['q'] = 1",
-    "x = PLAIN; x.b.append(<x>)", "x = CLEAN; x.a = 2", "x = MESSAGE; x.content = 'b'", "global LAST; LAST = <e>", "import random as r; r.seed(1)",
-    "from queue import Queue; x = Queue(); x.put(1)", "import json.tool", "import this", "def g(x=<e>): return <e>\n    g(<x>)", "g = lambda x: <e>; g(1)",
-    "def g(*a, **k): HIST.append(a)\n    list(map(g, [1]))", "async def g(): return <e>\n    asyncio.run(g())", "class T(<C>): a = <o>", "class T: a = <e>",
-    "class T(<C>): pass\n    T()", "x = [y for y in <o> if <e>]", "x = (y for y in <o>); next(x, 1)", "match <o>:\n        case {'a': 1}: <s>\n        case [x]: <s>",
-    "match <o>:\n        case <C>(a=1): <s>\n        case str(): <s>", "match <e>:\n        case Level.LOW: <s>\n        case _ if <o>: <s>",
-    "print(<e>, file=FILE)", "print(<o>, <o>, sep=<x>)", "LOGGER.warning(<o>)", "yielded = list(counting_iterator())", "return <e>", "return <o>",
-    "<W>", "x = <o>\n    if m.ask('a') == 'yes': x = HIST\n    x.append(1)", "x = [<o>] if jb.ask('c') else [HIST]\n    x[0].append(1)",
-    "x = getattr(<o>, m.ask('a'), None); <f>(x)", "[<f>(x) for x in [m.ask('a'), m.ask('b')]]", "x = q.ask('a'); x.append(<o>)",
-    "sorted = <f>; sorted([1])", "x = sorted([<o>, <o>], key=lambda v: <e>)", "x = max([1, 2], key=<f>)", "nonlocal_ = [<o>]; nonlocal_ += <o>",
+    "<e>", "x = <e>", "x, y = <o>", "x, *y = <e>", "for x in <o>: <s>", "for x in <e>: break",
+    "for x, y in <o>: pass", "while <o>: break",
+    "if <e>: <s>", "if q.ask('b'): <s>", "if jb.ask('b'): <s>", "with <o> as x: <s>", "with <f>() as x: pass",
+    "with LOCK: <s>", "assert <e>",
+    "assert <o>, <e>", "raise <o>", "raise <C>", "raise <C>(<x>)", "raise QuietError(<o>) from <o>", "<o>[<x>] = <e>",
+    "<o>['a'] = 1", "<o>.a = <e>",
+    "<o>.name = 1", "del <o>['a']", "del <o>[0]", "del <o>.a", "<o> += [1]", "<o>['all'] += [1]", "<o>.rows += [1]",
+    "x = <o>; x += [1]", "x = <o>; x.append(1)",
+    "x = <o>; x['k'] = 1", "x = [<o>]; x[0].append(1)", "x = {'a': <o>}; x['a'] += [2]",
+    "x = copy.copy(<o>); x.b.append(1)",
+    "x = dict(G); x['all'].append(1)", "x = list(LIST_OF); x[1].append(2)", "G['all'] += [<x>]",
+    "HIST.append(m.ask('a'))", "x = DOC.metadata; x['q'] = 1",
+    "x = PLAIN; x.b.append(<x>)", "x = CLEAN; x.a = 2", "x = MESSAGE; x.content = 'b'", "global LAST; LAST = <e>",
+    "import random as r; r.seed(1)",
+    "from queue import Queue; x = Queue(); x.put(1)", "import json.tool", "import this",
+    "def g(x=<e>): return <e>\n    g(<x>)", "g = lambda x: <e>; g(1)",
+    "def g(*a, **k): HIST.append(a)\n    list(map(g, [1]))", "async def g(): return <e>\n    asyncio.run(g())",
+    "class T(<C>): a = <o>", "class T: a = <e>",
+    "class T(<C>): pass\n    T()", "x = [y for y in <o> if <e>]", "x = (y for y in <o>); next(x, 1)",
+    "match <o>:\n        case {'a': 1}: <s>\n        case [x]: <s>",
+    "match <o>:\n        case <C>(a=1): <s>\n        case str(): <s>",
+    "match <e>:\n        case Level.LOW: <s>\n        case _ if <o>: <s>",
+    "print(<e>, file=FILE)", "print(<o>, <o>, sep=<x>)", "LOGGER.warning(<o>)", "yielded = list(counting_iterator())",
+    "return <e>", "return <o>",
+    "<W>", "x = <o>\n    if m.ask('a') == 'yes': x = HIST\n    x.append(1)",
+    "x = [<o>] if jb.ask('c') else [HIST]\n    x[0].append(1)",
+    "x = getattr(<o>, m.ask('a'), None); <f>(x)", "[<f>(x) for x in [m.ask('a'), m.ask('b')]]",
+    "x = q.ask('a'); x.append(<o>)",
+    "sorted = <f>; sorted([1])", "x = sorted([<o>, <o>], key=lambda v: <e>)", "x = max([1, 2], key=<f>)",
+    "nonlocal_ = [<o>]; nonlocal_ += <o>",
 ]  # fmt: skip
 
 
@@ -487,7 +555,19 @@ class EffectWriter:
         base = rnd.choice(BASES)
         lines = []
         if base == "@dataclass":
-            lines, base = [rnd.choice(["@dataclass", "@dataclass(frozen=True)", "@dataclass(slots=True)", "@pydantic.dataclasses.dataclass"])], ""
+            lines, base = (
+                [
+                    rnd.choice(
+                        [
+                            "@dataclass",
+                            "@dataclass(frozen=True)",
+                            "@dataclass(slots=True)",
+                            "@pydantic.dataclasses.dataclass",
+                        ]
+                    )
+                ],
+                "",
+            )
             fields = ["    a: int = 1", "    b: list = field(default_factory=factory)"]
         elif base in ("BaseModel", "NamedTuple"):
             fields = ["    a: int = 1", "    b: list = []" if base == "BaseModel" else "    b: str = 'a'"]
@@ -504,15 +584,23 @@ class EffectWriter:
             how = rnd.choice(["hit", "hidden", "unread"])
             lines.append(f"    def __{each}__(self{more}):\n        return {how}('{name}.{each}', {value})")
         if rnd.random() < 0.4:
-            lines.append(f"    @property\n    def {rnd.choice(['name', 'x', 'value', 'content'])}(self):\n        return hit('{name}.p', 'a')")
+            lines.append(
+                f"    @property\n    def {rnd.choice(['name', 'x', 'value', 'content'])}(self):\n        return hit('{name}.p', 'a')"
+            )
         if rnd.random() < 0.4:
             method = rnd.choice(["get", "index", "copy", "pop", "items", "keys", "append", "strip", "invoke"])
-            lines.append(f"    def {method}(self, *a, **k):\n        return {rnd.choice(['hit', 'hidden', 'unread'])}('{name}.m', 'a')")
-        made = rnd.choice([f"{name}()", f"{name}()", f"{name}('1')", f"{name}(content='a', page_content='a')", f"{name}.LOW"])
-        tries = "\n".join(f"    try: return {each}\n    except Exception: pass" for each in (made, f"{name}()", f"{name}('1')", f"{name}.LOW",
+            lines.append(
+                f"    def {method}(self, *a, **k):\n        return {rnd.choice(['hit', 'hidden', 'unread'])}('{name}.m', 'a')"
+            )
+        made = rnd.choice(
+            [f"{name}()", f"{name}()", f"{name}('1')", f"{name}(content='a', page_content='a')", f"{name}.LOW"]
+        )
+        tries = "\n".join(f"    try: return {each}\n    except Exception: pass" for each in (made, f"{name}()",
+            f"{name}('1')", f"{name}.LOW",
                           f"{name}(content='a')", f"{name}(page_content='a')"))  # fmt: skip
         text = "\n".join(lines)
-        return f"try:\n{_indented(text)}\nexcept Exception:\n    {name} = Client\n\n\ndef _make():\n{tries}\n    return CLIENT\n\n\nO{name[1:]} = _make()\n"
+        tried = f"try:\n{_indented(text)}\nexcept Exception:\n    {name} = Client\n\n\n"
+        return f"{tried}def _make():\n{tries}\n    return CLIENT\n\n\nO{name[1:]} = _make()\n"
 
     # --- functions ---------------------------------------------------------------------------------------------------
 
@@ -534,7 +622,9 @@ class EffectWriter:
                 case "C":
                     return rnd.choice(self.classes)
                 case "s":
-                    return self._filled(rnd.choice(["pass", "<e>", "x = <e>", "<o>.append(1)", "HIST.append(<x>)"]), depth - 1)
+                    return self._filled(
+                        rnd.choice(["pass", "<e>", "x = <e>", "<o>.append(1)", "HIST.append(<x>)"]), depth - 1
+                    )
                 case "W":
                     name = rnd.choice([each for each in self.objects if each.isidentifier()])
                     return f"global {name}; {name} = 1"
@@ -553,7 +643,11 @@ class EffectWriter:
         for _ in range(self.random.choice((1, 1, 2, 3))):
             text = self._filled(self.random.choice(STATEMENTS), self.random.choice((1, 1, 2)))
             if self.random.random() < 0.4 and "global" not in text:
-                lines += ["    try:", _indented("    " + text, 1), f"    except {self.random.choice(['Exception', 'QuietError', *self.classes[:6]])}:"]
+                lines += [
+                    "    try:",
+                    _indented("    " + text, 1),
+                    f"    except {self.random.choice(['Exception', 'QuietError', *self.classes[:6]])}:",
+                ]
                 lines += ["        " + self._filled(self.random.choice(["pass", "x = <o>", "HIST.append(1)"]), 0)]
             else:
                 lines.append("    " + text)
@@ -657,8 +751,10 @@ def _content(held: Any) -> tuple[Any, list[Any]]:
     return (tuple(map(id, inner)), special), inner
 
 
-_CACHES = ("_abc_impl", "__doc__", "__weakref__", "__dict__", "__pydantic_core_schema__", "__pydantic_validator__",
-           "__pydantic_serializer__", "__pydantic_parent_namespace__", "__pydantic_decorators__", "__signature__")  # fmt: skip
+_CACHES = ("_abc_impl", "__slotnames__", "__doc__", "__weakref__", "__dict__", "__pydantic_core_schema__",
+    "__pydantic_validator__",
+           "__pydantic_serializer__", "__pydantic_parent_namespace__", "__pydantic_decorators__",
+           "__signature__")  # fmt: skip
 
 
 def _is(kind: type, cls: Any) -> bool:

@@ -3,8 +3,8 @@
     text = source(seed, count)        a module with that many functions, `program_0` and so on
     make = inputs(seed)               makes equal arguments each time it is called
 
-An expression is made from a grammar: `<s>` stands for an expression of the kind "s" (a text; see `KINDS`). A rule of the
-form "s:: ..." binds a fresh variable of that kind, `$` in the rule; `<^ls>` is evaluated outside of it.
+An expression is made from a grammar: `<s>` stands for an expression of the kind "s" (a text; see `KINDS`). A rule of
+the form "s:: ..." binds a fresh variable of that kind, `$` in the rule; `<^ls>` is evaluated outside of it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 KINDS = ("s", "i", "f", "b", "ls", "li", "ds", "dl", "ss", "t", "P", "Q", "D", "M", "any")
-"""Text, int, float, bool, lists of these, dict of ints, dict of lists, set of texts, tuple of text and int, a dataclass,
-a pydantic model, a document, a message, anything."""
+"""Text, int, float, bool, lists of these, dict of ints, dict of lists, set of texts, tuple of text and int, a
+dataclass, a pydantic model, a document, a message, anything."""
 
 MODELS = {"m": "text", "q": "any", "jb": "bool", "n": "number", "w": "texts", "c": "message"}
 """The models that a program is given, and what they reply."""
@@ -105,7 +105,8 @@ LITERALS = {
 GRAMMAR: dict[str, list[str]] = {
     "s": [
         "m.ask(<s>)", "m.ask(<s>)", "m.ask(<s>)", "m.ask(f'{<V>} {<V>}')", "m.ask(', '.join(<ls>))",
-        "c.ask(<s>).content", "<s> + <s>", "<s>.strip().lower()", "<s>.upper()", "f'{<V>}: {<V>}'", "f'{<Vi>:>4}|{<Vs>!r}'",
+        "c.ask(<s>).content", "<s> + <s>", "<s>.strip().lower()", "<s>.upper()", "f'{<V>}: {<V>}'",
+        "f'{<Vi>:>4}|{<Vs>!r}'",
         "<s>[:<i>]", "<s>[<i>]", "<ls>[<i>]", "<s>.replace(<s>, <s>)", "' '.join(<ls>)",
         "', '.join(s:: <s> for $ in <^ls>)", "', '.join(s:: <s> for $ in <^ls> if <b>)", "str(<any>)", "str(<i>)",
         "repr(<s>)", "<P>.name", "<Q>.title", "<D>.page_content", "<M>.content", "<t>[0]", "(<s> if <b> else <s>)",
@@ -118,64 +119,100 @@ GRAMMAR: dict[str, list[str]] = {
         "dict(zip(<ls>, <ls>)).get(<s>, <s>)", "sorted(<ls>)[0]", "w.ask(<s>)[0]", "Counter(<ls>).most_common(1)[0][0]",
     ],
     "i": [
-        "n.ask(<s>)", "n.ask(<s>)", "len(<s>)", "len(<ls>)", "len(<ss>)", "<i> + <i>", "<i> - <i>", "<i> * 2", "<i> // 2",
+        "n.ask(<s>)", "n.ask(<s>)", "len(<s>)", "len(<ls>)", "len(<ss>)", "<i> + <i>", "<i> - <i>", "<i> * 2",
+        "<i> // 2",
         "<i> % 3", "int(<s>)", "int(m.ask(<s>))", "sum(<li>)", "max(<li>)", "min(<li>, default=0)", "<s>.count('a')",
         "<s>.find(<s>)", "<ls>.index(<s>)", "<ls>.count(<s>)", "<ds>[<s>]", "<ds>.get(<s>, 0)", "<P>.score", "<Q>.rank",
-        "<t>[1]", "(<i> if <b> else <i>)", "sum(s:: <i> for $ in <^ls>)", "sum(s:: 1 for $ in <^ls> if <b>)", "abs(<i>)",
-        "int(<b>)", "<ds>.setdefault(<s>, <i>)", "<ds>.pop(<s>, 0)", "-<i>", "round(<f>)", "<li>[<i>]", "divmod(<i>, 2)[1]",
+        "<t>[1]", "(<i> if <b> else <i>)", "sum(s:: <i> for $ in <^ls>)", "sum(s:: 1 for $ in <^ls> if <b>)",
+        "abs(<i>)",
+        "int(<b>)", "<ds>.setdefault(<s>, <i>)", "<ds>.pop(<s>, 0)", "-<i>", "round(<f>)", "<li>[<i>]",
+        "divmod(<i>, 2)[1]",
         "functools.reduce(lambda x, y: x + y, <li>, 0)", "(<V0i> := <i>)", "max(<i>, <i>)", "len(<any>)", "ord(<s>[0])",
         "Counter(<ls>)[<s>]", "next(i:: $ for $ in <^li> if <b>)", "len({s:: <s> for $ in <^ls>})", "hash(<i>)",
     ],
-    "f": ["float(<i>)", "<i> / 2", "<f> + <i>", "<f> * 0.5", "float(<s>)", "round(<f>, 1)", "sum(<li>) / len(<li>)", "<i> / <i>"],
+    "f": ["float(<i>)", "<i> / 2", "<f> + <i>", "<f> * 0.5", "float(<s>)", "round(<f>, 1)", "sum(<li>) / len(<li>)",
+    "<i> / <i>"],
     "b": [
         "jb.ask(<s>)", "jb.ask(<s>)", "m.ask(<s>) == 'yes'", "m.ask(<s>) == 'yes'", "'yes' in m.ask(<s>).lower()",
-        "<s> == <s>", "<s> != <s>", "<s> in <ls>", "<s> not in <ls>", "<s> in <ds>", "<s> in <ss>", "<s> in <s>", "<i> > <i>",
-        "0 <= <i> < <i>", "<s> < <s>", "not <b>", "(<b> and <b>)", "(<b> or <b>)", "bool(<ls>)", "bool(<s>)", "<any> is None",
+        "<s> == <s>", "<s> != <s>", "<s> in <ls>", "<s> not in <ls>", "<s> in <ds>", "<s> in <ss>", "<s> in <s>",
+        "<i> > <i>",
+        "0 <= <i> < <i>", "<s> < <s>", "not <b>", "(<b> and <b>)", "(<b> or <b>)", "bool(<ls>)", "bool(<s>)",
+        "<any> is None",
         "<any> is not None", "isinstance(<any>, str)", "isinstance(<any>, (list, dict))", "any(s:: <b> for $ in <^ls>)",
         "all(s:: <b> for $ in <^ls>)", "<s>.startswith(<s>)", "<ls> == <ls>", "<any> == <any>", "<s>.isdigit()",
-        "hasattr(<any>, 'name')", "callable(<any>)", "<li> < <li>", "<ss> <= <ss>", "q.ask(<s>)", "<P> == <P>", "<any> in <ls>",
-        "<ls> is <ls>", "<D> is <D>", "any(<ls>)", "<P>.is_good", "isinstance(<P>, Person)", "<i> == <f>", "(<b> if <b> else <b>)",
+        "hasattr(<any>, 'name')", "callable(<any>)", "<li> < <li>", "<ss> <= <ss>", "q.ask(<s>)", "<P> == <P>",
+        "<any> in <ls>",
+        "<ls> is <ls>", "<D> is <D>", "any(<ls>)", "<P>.is_good", "isinstance(<P>, Person)", "<i> == <f>",
+        "(<b> if <b> else <b>)",
     ],
     "ls": [
-        "[<s>, <s>]", "[s:: <s> for $ in <^ls>]", "[s:: <s> for $ in <^ls> if <b>]", "[s:: $ for $ in <^ls> if m.ask($) == 'yes']",
-        "[s:: m.ask($) for $ in <^ls>]", "[i:: <s> for $ in <^li>]", "<s>.split()", "<s>.split(<s>)", "<ls> + <ls>", "<ls>[:<i>]",
-        "<ls>[::-1]", "sorted(<ls>)", "sorted(<ls>, key=s:: lambda $: <i>)", "sorted(<ss>)", "list(map(s:: lambda $: <s>, <^ls>))",
-        "list(filter(s:: lambda $: <b>, <^ls>))", "list(<ds>)", "list(<ds>.keys())", "list(reversed(<ls>))", "w.ask(<s>)",
-        "list(dict.fromkeys(<ls>))", "<P>.tags", "<Q>.notes", "<dl>.get(<s>, <ls>)", "<dl>[<s>]", "<dl>.setdefault(<s>, <ls>)",
-        "[*<ls>, <s>]", "(<ls> if <b> else <ls>)", "(<ls> or <ls>)", "push(<ls>, <s>)", "ask_all(m, <ls>)", "list(<ls>)", "<ls>.copy()",
-        "copy.deepcopy(<ls>)", "[f'{i}{x}' for i, x in enumerate(<ls>)]", "[x + y for x, y in zip(<ls>, <ls>)]", "<ls> * 2",
+        "[<s>, <s>]", "[s:: <s> for $ in <^ls>]", "[s:: <s> for $ in <^ls> if <b>]",
+        "[s:: $ for $ in <^ls> if m.ask($) == 'yes']",
+        "[s:: m.ask($) for $ in <^ls>]", "[i:: <s> for $ in <^li>]", "<s>.split()", "<s>.split(<s>)", "<ls> + <ls>",
+        "<ls>[:<i>]",
+        "<ls>[::-1]", "sorted(<ls>)", "sorted(<ls>, key=s:: lambda $: <i>)", "sorted(<ss>)",
+        "list(map(s:: lambda $: <s>, <^ls>))",
+        "list(filter(s:: lambda $: <b>, <^ls>))", "list(<ds>)", "list(<ds>.keys())", "list(reversed(<ls>))",
+        "w.ask(<s>)",
+        "list(dict.fromkeys(<ls>))", "<P>.tags", "<Q>.notes", "<dl>.get(<s>, <ls>)", "<dl>[<s>]",
+        "<dl>.setdefault(<s>, <ls>)",
+        "[*<ls>, <s>]", "(<ls> if <b> else <ls>)", "(<ls> or <ls>)", "push(<ls>, <s>)", "ask_all(m, <ls>)",
+        "list(<ls>)", "<ls>.copy()",
+        "copy.deepcopy(<ls>)", "[f'{i}{x}' for i, x in enumerate(<ls>)]", "[x + y for x, y in zip(<ls>, <ls>)]",
+        "<ls> * 2",
         "list(itertools.chain(<ls>, <ls>))", "re.findall('[a-z]', <s>)", "[x for xs in <dl>.values() for x in xs]",
-        "list(itertools.islice(<ls>, 2))", "[x for x in <s> if x != 'a']", "sum([<ls>, <ls>], [])", "list(<ss>)", "m.ask(<s>).splitlines()",
-        "list(itertools.takewhile(s:: lambda $: <b>, <^ls>))", "[y for x in <ls> if (y := m.ask(x)) != 'no']", "list(Counter(<ls>))",
+        "list(itertools.islice(<ls>, 2))", "[x for x in <s> if x != 'a']", "sum([<ls>, <ls>], [])", "list(<ss>)",
+        "m.ask(<s>).splitlines()",
+        "list(itertools.takewhile(s:: lambda $: <b>, <^ls>))", "[y for x in <ls> if (y := m.ask(x)) != 'no']",
+        "list(Counter(<ls>))",
     ],
     "li": [
-        "[i:: <i> for $ in <^li>]", "[s:: <i> for $ in <^ls>]", "[i:: $ for $ in <^li> if <b>]", "sorted(<li>, reverse=<b>)",
-        "<li> + <li>", "list(<ds>.values())", "[<i>, <i>]", "list(range(<i> % 4))", "list(map(len, <ls>))", "<li>[<i>:]",
-        "[i for i, x in enumerate(<ls>) if m.ask(x) == 'yes']", "list(itertools.accumulate(<li>))", "sorted(<li>, key=lambda v: -v)",
+        "[i:: <i> for $ in <^li>]", "[s:: <i> for $ in <^ls>]", "[i:: $ for $ in <^li> if <b>]",
+        "sorted(<li>, reverse=<b>)",
+        "<li> + <li>", "list(<ds>.values())", "[<i>, <i>]", "list(range(<i> % 4))", "list(map(len, <ls>))",
+        "<li>[<i>:]",
+        "[i for i, x in enumerate(<ls>) if m.ask(x) == 'yes']", "list(itertools.accumulate(<li>))",
+        "sorted(<li>, key=lambda v: -v)",
     ],
     "ds": [
-        "{<s>: <i>}", "{s:: <s>: <i> for $ in <^ls>}", "{**<ds>, <s>: <i>}", "<ds> | <ds>", "dict(zip(<ls>, <li>))", "dict(<ds>)",
-        "{s:: $: m.ask($) == 'yes' for $ in <^ls>}", "<ds>.copy()", "dict(Counter(<ls>))", "{k: v for k, v in <ds>.items() if v}",
+        "{<s>: <i>}", "{s:: <s>: <i> for $ in <^ls>}", "{**<ds>, <s>: <i>}", "<ds> | <ds>", "dict(zip(<ls>, <li>))",
+        "dict(<ds>)",
+        "{s:: $: m.ask($) == 'yes' for $ in <^ls>}", "<ds>.copy()", "dict(Counter(<ls>))",
+        "{k: v for k, v in <ds>.items() if v}",
         "dict(sorted(<ds>.items()))", "dict(a=<i>, **{<s>: <i>})", "(<ds> if <b> else <ds>)",
     ],
-    "dl": ["{<s>: <ls>}", "{**<dl>, <s>: <ls>}", "{s:: $: <ls> for $ in <^ls>}", "{'a': <ls>, 'b': <ls>}", "dict(<dl>)"],
-    "ss": ["set(<ls>)", "{<s>, <s>}", "<ss> | <ss>", "<ss> - <ss>", "<ss> & set(<ls>)", "{s:: <s> for $ in <^ls>}", "<ss>.copy()"],
-    "t": ["(<s>, <i>)", "(<s>, <i>)", "max(<ds>.items(), key=lambda kv: kv[1])", "Pair(<s>, <i>)", "(<t> if <b> else <t>)",
+    "dl": ["{<s>: <ls>}", "{**<dl>, <s>: <ls>}", "{s:: $: <ls> for $ in <^ls>}", "{'a': <ls>, 'b': <ls>}",
+    "dict(<dl>)"],
+    "ss": ["set(<ls>)", "{<s>, <s>}", "<ss> | <ss>", "<ss> - <ss>", "<ss> & set(<ls>)", "{s:: <s> for $ in <^ls>}",
+    "<ss>.copy()"],
+    "t": ["(<s>, <i>)", "(<s>, <i>)", "max(<ds>.items(), key=lambda kv: kv[1])", "Pair(<s>, <i>)",
+    "(<t> if <b> else <t>)",
           "next(enumerate(<ls>))[::-1]", "<s>.partition(<s>)[:2]"],
-    "P": ["Person(<s>, <i>)", "Person(<s>, <i>, tags=<ls>)", "Person(name=<s>, score=<i>)", "dataclasses.replace(<P>, name=<s>)",
+    "P": ["Person(<s>, <i>)", "Person(<s>, <i>, tags=<ls>)", "Person(name=<s>, score=<i>)",
+    "dataclasses.replace(<P>, name=<s>)",
           "(<P> if <b> else <P>)"],
-    "Q": ["Note(title=<s>)", "Note(title=<s>, rank=<i>)", "Note(title=<s>, notes=<ls>)", "<Q>.model_copy(update={'rank': <i>})"],
+    "Q": ["Note(title=<s>)", "Note(title=<s>, rank=<i>)", "Note(title=<s>, notes=<ls>)",
+    "<Q>.model_copy(update={'rank': <i>})"],
     "D": ["Document(page_content=<s>)", "Document(page_content=<s>, metadata={'n': <i>})", "(<D> if <b> else <D>)"],
-    "M": ["c.ask(<s>)", "c.ask(<s>)", "HumanMessage(<s>)", "AIMessage(content=<s>)", "HumanMessage(content=<s>, name='u')", "<K>"],
+    "M": ["c.ask(<s>)", "c.ask(<s>)", "HumanMessage(<s>)", "AIMessage(content=<s>)",
+    "HumanMessage(content=<s>, name='u')", "<K>"],
     "any": [
-        "q.ask(<s>)", "q.ask(<s>)", "q.ask(<any>)", "<s>", "<i>", "<ls>", "<ds>", "<dl>", "<t>", "<P>", "<Q>", "<D>", "<M>", "<b>",
-        "q.ask(<s>).get(<s>)", "q.ask(<s>).get(m.ask(<s>))", "q.ask(<s>)[<i>]", "q.ask(<s>)['k']", "json.loads(<s>)", "(<any> or <any>)", "(<any>, <any>)",
-        "[<any>, <any>]", "{'k': <any>, 's': <any>}", "judged(m, <s>)", "first_of(<ls>)", "<dl>.get(<s>)", "re.match('a', <s>)",
-        "State(text=<s>, docs=<ls>)", "<f>", "list(<any>)", "<any>[<any>]", "<any> + <any>", "<P>.__dict__", "<any>.name", "f'{<V>}'",
-        "list(zip(<ls>, <li>))", "list(enumerate(<ls>))", "[(x, m.ask(x)) for x in <ls>]", "defaultdict(list)", "deque(<ls>)", "<li>",
-        "<Q>.model_dump()", "dataclasses.asdict(<P>)", "copy.copy(<any>)", "frozenset(<ls>)", "[{'d': x, 'v': m.ask(x)} for x in <ls>]",
-        "sorted(<ls>, key=lambda v: m.ask(v))", "max(<ls>, key=lambda v: n.ask(v))", "asyncio", "dict(<any>)", "<ss>", "OrderedDict(<ds>)",
-        "tuple(<any>)", "(lambda *a, **k: (a, k))(*<ls>, **<ds>)", "<doc_meta>", "copy.deepcopy(<any>)", "[] + <any>", "int(<any>)",
+        "q.ask(<s>)", "q.ask(<s>)", "q.ask(<any>)", "<s>", "<i>", "<ls>", "<ds>", "<dl>", "<t>", "<P>", "<Q>", "<D>",
+        "<M>", "<b>",
+        "q.ask(<s>).get(<s>)", "q.ask(<s>).get(m.ask(<s>))", "q.ask(<s>)[<i>]", "q.ask(<s>)['k']", "json.loads(<s>)",
+        "(<any> or <any>)", "(<any>, <any>)",
+        "[<any>, <any>]", "{'k': <any>, 's': <any>}", "judged(m, <s>)", "first_of(<ls>)", "<dl>.get(<s>)",
+        "re.match('a', <s>)",
+        "State(text=<s>, docs=<ls>)", "<f>", "list(<any>)", "<any>[<any>]", "<any> + <any>", "<P>.__dict__",
+        "<any>.name", "f'{<V>}'",
+        "list(zip(<ls>, <li>))", "list(enumerate(<ls>))", "[(x, m.ask(x)) for x in <ls>]", "defaultdict(list)",
+        "deque(<ls>)", "<li>",
+        "<Q>.model_dump()", "dataclasses.asdict(<P>)", "copy.copy(<any>)", "frozenset(<ls>)",
+        "[{'d': x, 'v': m.ask(x)} for x in <ls>]",
+        "sorted(<ls>, key=lambda v: m.ask(v))", "max(<ls>, key=lambda v: n.ask(v))", "asyncio", "dict(<any>)", "<ss>",
+        "OrderedDict(<ds>)",
+        "tuple(<any>)", "(lambda *a, **k: (a, k))(*<ls>, **<ds>)", "<doc_meta>", "copy.deepcopy(<any>)", "[] + <any>",
+        "int(<any>)",
     ],
 }  # fmt: skip
 
@@ -307,16 +344,23 @@ class Writer:
 
     def _changed(self, indent: int, depth: int, loop: bool, lists: bool) -> None:
         rules = [
-            "<Nls>[<i>] = <s>", "<Nds>[<s>] = <i>", "<Nds>[<s>] = <i>", "<Ndl>[<s>] = <ls>", "<Nds>.update(<ds>)", "<Nds>.pop(<s>, None)",
-            "<Nls>.remove(<s>)", "<Nls>.pop()", "<Nls>.sort()", "<Nls>.reverse()", "<Nss>.add(<s>)", "<Nss>.discard(<s>)", "<NP>.name = <s>",
-            "<NP>.score = <i>", "<NP>.tags = <ls>", "<NQ>.title = <s>", "<NQ>.rank = <i>", "<ND>.metadata[<s>] = <any>", "<ND>.page_content = <s>",
-            "<NM>.name = <s>", "<NM>.content = <s>", "<Ndl>[<s>][<i>] = <s>", "<Nls>[<i>:] = <ls>", "<Nls>.clear()", "<Nss>.update(<ls>)",
-            "<Nds>.setdefault(<s>, <i>)", "<Nli>[<i>] = <i>", "<Nls>.sort(key=lambda v: n.ask(v))", "<Nds>.clear()", "<NM>.content += <s>",
+            "<Nls>[<i>] = <s>", "<Nds>[<s>] = <i>", "<Nds>[<s>] = <i>", "<Ndl>[<s>] = <ls>", "<Nds>.update(<ds>)",
+            "<Nds>.pop(<s>, None)",
+            "<Nls>.remove(<s>)", "<Nls>.pop()", "<Nls>.sort()", "<Nls>.reverse()", "<Nss>.add(<s>)",
+            "<Nss>.discard(<s>)", "<NP>.name = <s>",
+            "<NP>.score = <i>", "<NP>.tags = <ls>", "<NQ>.title = <s>", "<NQ>.rank = <i>",
+            "<ND>.metadata[<s>] = <any>", "<ND>.page_content = <s>",
+            "<NM>.name = <s>", "<NM>.content = <s>", "<Ndl>[<s>][<i>] = <s>", "<Nls>[<i>:] = <ls>", "<Nls>.clear()",
+            "<Nss>.update(<ls>)",
+            "<Nds>.setdefault(<s>, <i>)", "<Nli>[<i>] = <i>", "<Nls>.sort(key=lambda v: n.ask(v))", "<Nds>.clear()",
+            "<NM>.content += <s>",
         ]  # fmt: skip
         if lists:
             rules += ["<Nls>.append(<s>)"] * 6 + [
-                "<Nls>.extend(<ls>)", "<Nls>.insert(<i>, <s>)", "<NP>.tags.append(<s>)", "<NQ>.notes.append(<s>)", "<Nli>.append(<i>)",
-                "<Ndl>.setdefault(<s>, []).append(<s>)", "<Ndl>[<s>].append(<s>)", "<dl>[<s>] += <ls>", "push(<Nls>, <s>)",
+                "<Nls>.extend(<ls>)", "<Nls>.insert(<i>, <s>)", "<NP>.tags.append(<s>)", "<NQ>.notes.append(<s>)",
+                "<Nli>.append(<i>)",
+                "<Ndl>.setdefault(<s>, []).append(<s>)", "<Ndl>[<s>].append(<s>)", "<dl>[<s>] += <ls>",
+                "push(<Nls>, <s>)",
             ]  # fmt: skip
         rule = self.random.choice(rules)
         self.line(indent, self._targets(rule))
@@ -326,7 +370,8 @@ class Writer:
         return self._filled(made, 2)
 
     def _augmented(self, indent: int, depth: int, loop: bool, lists: bool) -> None:
-        rules = ["<Vs> += <s>", "<Vi> += <i>", "<Vi> -= 1", "<NP>.score += <i>", "<Nds>[<s>] += <i>", "<Nls>[<i>] += <s>", "<Vi> *= 2",
+        rules = ["<Vs> += <s>", "<Vi> += <i>", "<Vi> -= 1", "<NP>.score += <i>", "<Nds>[<s>] += <i>",
+            "<Nls>[<i>] += <s>", "<Vi> *= 2",
                  "<Nss> |= {<s>}", "<Nss> -= {<s>}", "<Vf> /= <i>", "<NP>.name += <s>", "<Nds> |= <ds>"]  # fmt: skip
         if lists:
             rules += ["<Nls> += [<s>]", "<Nls> += <ls>", "<NP>.tags += <ls>"]
@@ -337,8 +382,10 @@ class Writer:
     def _unpacked(self, indent: int, depth: int, loop: bool, lists: bool) -> None:
         one, two = self.fresh(), self.fresh()
         rule, kinds = self.random.choice([
-            ("{}, {} = <t>", "s i"), ("{}, *{} = <ls>", "s ls"), ("{}, {} = <ls>", "s s"), ("({}, {}) = <s>, <i>", "s i"),
-            ("*{}, {} = <ls>", "ls s"), ("{}, {} = <s>, <s>", "s s"), ("{}, {} = <any>", "any any"), ("{} = {} = <ls>", "ls ls"),
+            ("{}, {} = <t>", "s i"), ("{}, *{} = <ls>", "s ls"), ("{}, {} = <ls>", "s s"), ("({}, {}) = <s>, <i>",
+            "s i"),
+            ("*{}, {} = <ls>", "ls s"), ("{}, {} = <s>, <s>", "s s"), ("{}, {} = <any>", "any any"),
+            ("{} = {} = <ls>", "ls ls"),
         ])  # fmt: skip
         self.line(indent, self._filled(rule, 2).replace("{}", one, 1).replace("{}", two, 1))
         self.scope += zip((one, two), kinds.split(), strict=True)
@@ -390,8 +437,10 @@ class Writer:
         rule, kinds, is_live = self.random.choice([
             ("{} in <Nls>", "s", True), ("{} in list(<ls>)[:4]", "s", False), ("{} in <Nls>[:4]", "s", False),
             ("{}, {} in enumerate(list(<ls>)[:4])", "i s", False), ("{} in range(<i> % 4)", "i", False),
-            ("{}, {} in list(<ds>.items())", "s i", False), ("{}, {} in <Nds>.items()", "s i", True), ("{} in sorted(<ss>)", "s", False),
-            ("{}, {} in zip(<Nls>, <Nli>)", "s i", True), ("{} in <Nds>", "s", True), ("{} in <s>[:4]", "s", False), ("{} in <Nss>", "s", True),
+            ("{}, {} in list(<ds>.items())", "s i", False), ("{}, {} in <Nds>.items()", "s i", True),
+            ("{} in sorted(<ss>)", "s", False),
+            ("{}, {} in zip(<Nls>, <Nli>)", "s i", True), ("{} in <Nds>", "s", True), ("{} in <s>[:4]", "s", False),
+            ("{} in <Nss>", "s", True),
         ])  # fmt: skip
         made = self._filled(re.sub(r"<N(\w+)>", lambda m: self.name(m[1]), rule), 1)
         self.line(indent, "for " + made.replace("{}", one, 1).replace("{}", two, 1) + ":")
@@ -452,7 +501,8 @@ class Writer:
 
     def _match(self, indent: int, depth: int, loop: bool, lists: bool) -> None:
         self.line(indent, f"match {self.expression('any', 2)}:")
-        patterns = ["'yes' | 'no'", "None", "str()", "[x0, y0]", "{'k': x0}", "Person(name='a')", "int(x0)", "(x0, 1)", "Document(page_content=x0)",
+        patterns = ["'yes' | 'no'", "None", "str()", "[x0, y0]", "{'k': x0}", "Person(name='a')", "int(x0)",
+            "(x0, 1)", "Document(page_content=x0)",
                     "list() as x0", "bool()"]  # fmt: skip
         for each in self.random.sample(patterns, self.random.choice((1, 2, 3))):
             self.line(
@@ -491,7 +541,8 @@ class Writer:
         self.scope, self.loops = saved, loops
         used = self.random.choice([
             "{r} = {f}(<s>)", "{r} = [{f}(x) for x in <ls>]", "{r} = list(map({f}, <ls>))", "{r} = {f}(<s>) + {f}(<s>)",
-            "{r} = sorted(<ls>, key={f})", "{r} = {f}(*<ls>)", "{r} = ', '.join({f}(x) for x in <ls>)", "{r} = functools.partial({f}, <s>)()",
+            "{r} = sorted(<ls>, key={f})", "{r} = {f}(*<ls>)", "{r} = ', '.join({f}(x) for x in <ls>)",
+            "{r} = functools.partial({f}, <s>)()",
         ])  # fmt: skip
         result = self.fresh()
         self.line(indent, self._filled(used.replace("{f}", name).replace("{r}", result), 1))
@@ -552,11 +603,16 @@ def inputs(seed: int) -> Callable[[], dict[str, Any]]:
         names = set(some(5)) | {"a"}
         names.discard(rnd.choice(texts))
         found: dict[str, Any] = {
-            "text": rnd.choice(texts), "label": rnd.choice(texts), "count": rnd.randint(-1, 4), "ratio": rnd.choice([0.5, -0.0, 3.25]),
-            "flag": rnd.random() < 0.5, "docs": docs, "words": some(3), "nums": [rnd.randint(-2, 5) for _ in range(rnd.randint(0, 4))],
-            "table": {text: rnd.randint(0, 3) for text in some(3)}, "deep": {text: some(2) for text in some(2)}, "names": names,
-            "pair": (rnd.choice(texts), rnd.randint(0, 2)), "person": Person(rnd.choice(texts), rnd.randint(0, 3), tags),
-            "model": Note(title=rnd.choice(texts), notes=some(2)), "doc": Document(page_content=rnd.choice(texts), metadata={"n": 1}),
+            "text": rnd.choice(texts), "label": rnd.choice(texts), "count": rnd.randint(-1, 4),
+            "ratio": rnd.choice([0.5, -0.0, 3.25]),
+            "flag": rnd.random() < 0.5, "docs": docs, "words": some(3), "nums": [rnd.randint(-2,
+            5) for _ in range(rnd.randint(0, 4))],
+            "table": {text: rnd.randint(0, 3) for text in some(3)}, "deep": {text: some(2) for text in some(2)},
+            "names": names,
+            "pair": (rnd.choice(texts), rnd.randint(0, 2)), "person": Person(rnd.choice(texts), rnd.randint(0, 3),
+            tags),
+            "model": Note(title=rnd.choice(texts), notes=some(2)), "doc": Document(page_content=rnd.choice(texts),
+            metadata={"n": 1}),
             "message": rnd.choice([HumanMessage, AIMessage])(rnd.choice(texts)),
         }  # fmt: skip
         if rnd.random() < 0.3:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.adapters.reader.run import Answer, Given
+from teola_plugin.adapters.reader.run import Answer, Given, Run
 from tests.reader.fuzzing import World, Worldly, evaluated, replies
 from tests.reader.random_effects import Snapshot, effects_source
 
@@ -76,3 +76,17 @@ def test_reading_leaves_no_trace(seed: int, tmp_path: Path, caplog: pytest.LogCa
         assert not written.getvalue()
         assert not before.changes(), (number, before.changes()[:3])
     assert counts["read"] > 2, counts
+
+
+def test_traces_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = effects_module(1, tmp_path / f"{NAME}.py")
+    before, load = Snapshot(module), Run.load
+
+    def not_copied(run: Run, value: Any, *, is_given: bool = False) -> Any:
+        return value if type(value) in (list, dict) else load(run, value, is_given=is_given)
+
+    monkeypatch.setattr(Run, "load", not_copied)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+        for number in range(PER_FILE):
+            read_through(getattr(module, f"effect_{number}"), number)
+    assert before.changes()

@@ -29,7 +29,8 @@ def module_of(text: str, path: Path) -> ModuleType:
     """A module with a file, so that the source of its functions can be read."""
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     with warnings.catch_warnings():
@@ -122,6 +123,20 @@ WRONG_ONCE = {
         inner([])
         return {label}
     """,
+    "a function that is called as often as is not known": """
+        def add(x):
+            docs.append(x)
+        list(map(add, w.ask('a')))
+        return len(docs), m.ask(str(docs))
+    """,
+    "a key function that changes something": """
+        def key(x):
+            docs.append(x)
+            return x
+        found = sorted(w.ask('a'), key=key)
+        return found, m.ask(str(docs))
+    """,
+    "a generator in which StopIteration is raised": "return ', '.join(next(iter([])) for x in docs)",
     "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
     "the order of a set that was given": "return m.ask(', '.join(names))",
     "the order of a set that was given, shown": "return m.ask(f'{names}')",

@@ -45,7 +45,10 @@ MOST_CODES = 4096
 
 @dataclass(eq=False)
 class Code:
-    """A compiled function. `simple`: how many arguments it takes, if these are all that it may be given."""
+    """A compiled function. `simple`: how many arguments it takes, if these are all that it may be given.
+
+    `only_computes`: calling it changes nothing, whatever it is given.
+    """
 
     name: str
     arguments: ast.arguments
@@ -56,6 +59,7 @@ class Code:
     names: tuple[str, ...] = ()
     simple: int = -1
     keyword_only: tuple[str, ...] = field(default=())
+    only_computes: bool = False
 
 
 class FunctionValue(Callee):
@@ -90,7 +94,11 @@ def code_of(
         names,
         len(names) if is_simple else -1,
         tuple(arg.arg for arg in args.kwonlyargs),
+        isinstance(node, ast.Lambda) and not any(isinstance(each, _DOING) for each in ast.walk(node.body)),
     )
+
+
+_DOING = (ast.Call, ast.NamedExpr, ast.Await)
 
 
 def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]) -> FunctionValue:
@@ -169,7 +177,17 @@ def undecided(run: Run, operands: tuple[Any, ...]) -> Unknown:
     """What a call comes to that needed what is not known. Raises: Stalled if it has used up part of an iterator."""
     if any(type(operand) is Lazy for operand in operands):
         raise Stalled("an iterator is used up in part")
+    if any(map(_may_change, operands[1:])):
+        raise Stalled("it is not known how often a function is called, which may change something")
     return run.unknown(*operands)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether the value is a function of the program that does more than compute."""
+    if type(value) is FunctionValue:
+        return not value.code.only_computes
+    kinds = (types.FunctionType, types.MethodType, functools.partial)
+    return type(value) is Opaque and natives.native_of(value.held) is None and type(value.held) in kinds
 
 
 def callback(run: Run, value: Any) -> Callable[..., Any]:
@@ -224,11 +242,11 @@ def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...]
     effects = declared_effects(function)
     if effects is not None:
         if not effects.pure:
-            raise Barrier(f"it calls {function.__name__}, which is declared to write")
+            raise Barrier(f"it calls {function.__code__.co_name}, which is declared to write")
         return _ask_declared(run, function, args, kwargs)
     code = compiled(function)
     if code is None:
-        raise Barrier(f"it calls {function.__qualname__}, whose source cannot be read")
+        raise Barrier(f"it calls {function.__code__.co_qualname}, whose source cannot be read")
     defaults = tuple(map(run.load, function.__defaults__ or ()))
     keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
     return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs)

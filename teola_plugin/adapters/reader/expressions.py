@@ -450,7 +450,9 @@ class Expressions:
     def _only_generator(self, node: ast.GeneratorExp) -> Callable[[Frame, Any], calls.Given]:
         """What takes all items of a generator gets them as a list, in which some may be unknown."""
         lazy = self._generatorexp(node)
-        whole = self._collected(node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items)
+        whole = self._collected(
+            node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items, is_generator=True
+        )
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
             is_whole = callee is str.join or (type(callee) is Opaque and calls.takes_all(callee.held))
@@ -494,6 +496,8 @@ class Expressions:
         generators: list[ast.comprehension],
         item: Callable[[Expressions], Evaluate],
         make: Callable[[Run, list[Any]], Any],
+        *,
+        is_generator: bool = False,
     ) -> Evaluate:
         first, rounds, element = self._rounds(generators, item)
 
@@ -530,6 +534,10 @@ class Expressions:
                 take(0, source)
             except Undecided as e:
                 raise Stalled from e
+            except StopIteration as e:
+                if is_generator:
+                    raise RuntimeError("generator raised StopIteration") from e
+                raise
             try:
                 return run.unknown(is_safe=True) if is_open else make(run, found)
             except Undecided:

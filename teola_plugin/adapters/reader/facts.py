@@ -49,7 +49,7 @@ _DATA_DUNDERS = foreign.words(
     "__module__ __doc__ __qualname__ __annotations__ __dict__ __weakref__ __slots__ __match_args__ "
     "__orig_bases__ __parameters__ __abstractmethods__ __class_vars__ __private_attributes__ __signature__ "
     "__firstlineno__ __final__ __static_attributes__ __annotate__ __annotate_func__ __annotations_cache__ "
-    "__type_params__ __is_protocol__ __protocol_attrs__ __non_callable_proto_members__ __deprecated__"
+    "__slotnames__ __type_params__ __is_protocol__ __protocol_attrs__ __non_callable_proto_members__ __deprecated__"
 )  # fmt: skip
 """Names that a class may have for data of any kind."""
 
