@@ -42,7 +42,7 @@ from teola_plugin.adapters.langchain.prompts import cut, maker
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
-from teola_plugin.adapters.langchain.watched import wants_streams
+from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.plain import is_unchanging
@@ -94,6 +94,8 @@ def trace_model(
     """The reply of a model. `streams`: a streamed call of the pipeline reaches it as a stream. Raises: Untraceable."""
     if getattr(model, "rate_limiter", None) is not None:
         raise Untraceable("TB103", "it has a rate limiter")
+    if may_refuse(model.callbacks):
+        raise Untraceable("TB103", "one of its callbacks may refuse")
     if model.cache or (model.cache is None and get_llm_cache() is not None):
         raise Untraceable("TB103", "its replies are cached")
     if is_ours(model):

@@ -20,6 +20,7 @@ from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
+from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request
@@ -118,6 +119,8 @@ def _holds(is_chat: bool) -> str:
 def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
     """Raises: Barrier if a call of the model may do more than ask for one reply."""
     name = type_name(type(model))
+    if may_refuse(vars(model).get("callbacks")):
+        raise Barrier(f"a callback of {name} may refuse")
     if vars(model).get("rate_limiter") is not None:
         raise Barrier(f"{name} has a rate limiter")
     if vars(model).get("cache") or (vars(model).get("cache") is None and get_llm_cache() is not None):

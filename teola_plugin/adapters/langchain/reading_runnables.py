@@ -248,7 +248,7 @@ def _wanted(function: Any) -> tuple[str, ...]:
     names: tuple[str, ...] = ()
     if type(function) is FunctionValue:
         names = (*function.code.names, *function.code.keyword_only)
-    elif type(function) is Opaque and type(function.held) in (types.FunctionType, types.MethodType):
+    elif type(function) is Opaque and foreign.is_one_of(type(function.held), (types.FunctionType, types.MethodType)):
         code = function.held.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return tuple(name for name in ("config", "run_manager") if name in names)
@@ -354,7 +354,7 @@ def require_plain_config(config: Any) -> None:
     if config.get("max_concurrency") is not None:
         raise Barrier("a config limits how much runs at once")
     if any(_may_stream(handler) for handler in _handlers(config.get("callbacks"))):
-        raise Barrier("a config has callbacks that may have replies streamed")
+        raise Barrier("a config has callbacks that may have replies streamed, or refuse")
 
 
 def _handlers(callbacks: Any) -> list[Any]:
@@ -368,7 +368,10 @@ def _handlers(callbacks: Any) -> list[Any]:
 
 
 def _may_stream(handler: Any) -> bool:
-    """By its class alone: see `watched.wants_streams`."""
-    cls = type(handler.held if type(handler) is Opaque else handler)
+    """By its class alone: see `watched.wants_streams` and `may_refuse`."""
+    held = handler.held if type(handler) is Opaque else handler
+    cls = type(held)
+    if foreign.in_mro(cls, "raise_error") is not False or "raise_error" in (foreign.own_attributes(held) or ()):
+        return True
     taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
     return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))

@@ -48,7 +48,7 @@ from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
 from teola_plugin.adapters.langchain.retrievers import trace_retriever
 from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untraceable, Value
-from teola_plugin.adapters.langchain.watched import wants_streams
+from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.source import origin_of
@@ -165,6 +165,8 @@ class Tracer:
     def _binding(self, component: Any, given: Symbol, name: str, kwargs: Mapping[str, Any]) -> Symbol:
         if component.config.get("max_concurrency") is not None:
             raise Untraceable("TB112")
+        if may_refuse(component.config.get("callbacks")):
+            raise Untraceable("TB103", "one of its callbacks may refuse")
         if wants_streams(component.config.get("callbacks")):
             raise Untraceable("TB103", "its replies are streamed")
         outer = self.is_configured

@@ -1,4 +1,6 @@
-"""Which calls have their models' replies streamed by LangChain, although they were asked for whole.
+"""What handlers mean for what may be asked ahead: whose replies are streamed, and who may refuse.
+
+Which calls have their models' replies streamed by LangChain, although they were asked for whole.
 
 A chat model calls `_stream` in place of `_generate` where one of its handlers wants tokens or events: those of the call
 (`astream_events`, LangGraph's stream modes "messages" and "tools"), of a binding, of the model itself, or of the
@@ -22,8 +24,21 @@ def is_watched(config: Mapping[str, Any]) -> bool:
 
 def wants_streams(callbacks: Any) -> bool:
     """A handler among these callbacks (a list or a manager) does."""
+    wanting = (_StreamingCallbackHandler, _V2StreamingCallbackHandler)
+    return any(isinstance(handler, wanting) for handler in _handlers(callbacks))
+
+
+def may_refuse(callbacks: Any) -> bool:
+    """A handler among these callbacks may end the run by raising: nothing is certain that it has not let pass."""
+    return any(getattr(handler, "raise_error", False) for handler in _handlers(callbacks))
+
+
+def is_refusable(config: Mapping[str, Any]) -> bool:
+    """A handler of this config, or of the context, `may_refuse`."""
+    return may_refuse(config.get("callbacks")) or may_refuse([variable.get() for variable, *_ in _configure_hooks])
+
+
+def _handlers(callbacks: Any) -> list[Any]:
     if isinstance(callbacks, list):
-        handlers = callbacks
-    else:
-        handlers = [*getattr(callbacks, "handlers", ()), *getattr(callbacks, "inheritable_handlers", ())]
-    return any(isinstance(handler, _StreamingCallbackHandler | _V2StreamingCallbackHandler) for handler in handlers)
+        return callbacks
+    return [*getattr(callbacks, "handlers", ()), *getattr(callbacks, "inheritable_handlers", ())]

@@ -164,7 +164,8 @@ class Following:
             (whole.add if is_whole else whole.discard)((number, name))
 
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note)
-        steps = _Supersteps(graph, way, given, self.expected)
+        is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
+        steps = _Supersteps(graph, way, given, self.expected, is_stepwise)
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
         self.prediction = Prediction(
@@ -190,14 +191,22 @@ class Following:
             agents.hear(turn, running, loop, asides, lambda: loop is own and at in whole)
 
 
+def _is_of_langgraph(saver: Any) -> bool:
+    return saver is None or type(saver).__module__.split(".")[0] == "langgraph"
+
+
 @dataclass(frozen=True)
 class _Supersteps:
-    """The program of a prediction: a graph from a front on."""
+    """The program of a prediction: a graph from a front on.
+
+    `is_stepwise`: code of the user's runs between supersteps (who reads a stream, a checkpointer) and may end the run.
+    """
 
     reader: GraphReader
     way: Way
     given: Given
     expected: dict[int, tuple[str, ...]]
+    is_stepwise: bool = False
 
     def state(self, front: Front, counts: Any = None) -> State:
         """To be read from this front."""
@@ -216,6 +225,8 @@ class _Supersteps:
             after = self.reader.superstep(run, front, self.way)
             if self.way.stops_between(front, after):
                 return None
+            if self.is_stepwise:
+                run.raises()
             front = after
             if not (run.asks or run.gates or run.in_doubt):  # nothing is left open up to here
                 return self.state(self._kept(front), run.counts)
