@@ -137,6 +137,13 @@ WRONG_ONCE = {
         return found, m.ask(str(docs))
     """,
     "a generator in which StopIteration is raised": "return ', '.join(next(iter([])) for x in docs)",
+    "a finally block that perhaps returns": """
+        try:
+            return 1
+        finally:
+            if jb.ask('a'):
+                return 2
+    """,
     "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
     "the order of a set that was given": "return m.ask(', '.join(names))",
     "the order of a set that was given, shown": "return m.ask(f'{names}')",

@@ -388,7 +388,10 @@ class Statements(Expressions):
                 if final is not None and final(frame) is not None:
                     raise Barrier("a finally block leaves") from None
                 raise
+            returned = frame.get(RETURNED)
             after = final(frame) if final is not None else None
+            if after is None:
+                frame[RETURNED] = returned  # a path that has left may have returned something else
             return ended if after is None else after
 
         return finished if final is not None else guarded
