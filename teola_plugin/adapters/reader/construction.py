@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, hints, records, stock_records
+from teola_plugin.adapters.reader import foreign, hints, open_models, records, stock_records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
@@ -174,6 +174,10 @@ def _values(
 
 def _model(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
     cls = callee.held
+    if not args and in_mro(cls, "__new__") is _NEW and not (is_clean_model(cls) and _are_known(run, kwargs)):
+        made = open_models.open_model(run, cls, kwargs)
+        if made is not None:
+            return made
     if not is_clean_model(cls) or in_mro(cls, "__new__") is not _NEW:
         raise Barrier(
             f"it makes an object of {describe(callee)}, which has code for that",
@@ -186,6 +190,14 @@ def _model(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
     require_clean((args, tuple(kwargs.values())))
     run.tick(10)
     return cls(*args, **kwargs)
+
+
+def _are_known(run: Any, kwargs: Keywords) -> bool:
+    try:
+        run.require_known(*kwargs.values())
+    except (Undecided, Barrier):
+        return False
+    return True
 
 
 def _unknowns(args: Arguments, kwargs: Keywords) -> list[Any]:

@@ -80,12 +80,13 @@ def _is_clean(cls: type) -> bool:
         return False
     if type(namespace.get("__pydantic_serializer__")) is not core.__dict__["SchemaSerializer"]:
         return False
-    if in_mro(cls, "__pydantic_post_init__") is not None or not _is_clean_config(in_mro(cls, "model_config")):
+    if in_mro(cls, "__pydantic_post_init__") is not None or not is_clean_config(in_mro(cls, "model_config")):
         return False
-    return _has_no_code(namespace.get("__pydantic_core_schema__", MISSING))
+    return has_no_code(namespace.get("__pydantic_core_schema__", MISSING))
 
 
-def _has_no_code(schema: Any) -> bool:
+def has_no_code(schema: Any) -> bool:
+    """Whether pydantic's core calls nothing for a schema but itself."""
     todo = [schema]
     for _ in range(MOST):
         if not todo:
@@ -129,7 +130,7 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
         return False
     if schema.get("regex_engine", "rust-regex") != "rust-regex" or type(schema.get("discriminator", "")) is not str:
         return False
-    if not _is_clean_config(schema.get("config")) or not _is_clean_metadata(schema.get("metadata")):
+    if not is_clean_config(schema.get("config")) or not is_clean_metadata(schema.get("metadata")):
         return False
     factory = schema.get("default_factory", list)
     if schema.get("default_factory_takes_data") or not any(factory is each for each in _FACTORIES):
@@ -148,14 +149,14 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
     return cls is None or (foreign.is_class(cls) and type(cls) in foreign.TYPED_DICT_METAS)
 
 
-def _is_clean_config(config: Any) -> bool:
+def is_clean_config(config: Any) -> bool:
     """Whether the settings of a model are data: some may be functions."""
     if config is None:
         return True
     return is_plain_default(config) and config.get("regex_engine", "rust-regex") == "rust-regex"
 
 
-def _is_clean_metadata(metadata: Any) -> bool:
+def is_clean_metadata(metadata: Any) -> bool:
     """Whether the JSON schema of a part is made without code of the user's."""
     if metadata is None:
         return True
