@@ -18,6 +18,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.named_barrier_value import NamedBarrierValue
+from langgraph.channels.topic import Topic
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
@@ -40,6 +41,7 @@ from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.seams import Reply
+from teola_plugin.worth import PATIENCE_CALLS
 from tests.fakes import FakeEngine, says
 from tests.langchain_world import ask
 from tests.langgraph_reading import WAY, Found, read
@@ -322,16 +324,34 @@ def test_the_steps_that_remain_are_known() -> None:
         assert found.asked == told
 
 
-class Unusual(TypedDict, total=False):
+class Fleeting(TypedDict, total=False):
     a: str
     once: Annotated[str, EphemeralValue]
 
 
-def test_keys_that_do_not_keep_what_is_written_are_left_to_langgraph() -> None:
-    graph = StateGraph(Unusual)
+class Collected(TypedDict, total=False):
+    a: str
+    many: Annotated[list[str], Topic]
+
+
+def test_a_key_that_lasts_for_one_superstep() -> None:
+    graph = StateGraph(Fleeting)
+    graph.add_node("A", lambda state: {"a": llm.invoke(str(sorted(state))).content})
+    graph.add_node("B", lambda state: {"a": llm.invoke(str(sorted(state))).content})
+    graph.add_edge(START, "A")
+    graph.add_edge("A", "B")
+    compiled = graph.compile()
+    engine.batches.clear()
+    compiled.invoke({"once": "x"})
+    told = [str(prompt).removeprefix("User: ").removesuffix("\nAssistant:") for prompt in engine.seen]
+    assert read(compiled, {"once": "x"}).asked == sorted(told) == ["['a']", "['once']"]
+
+
+def test_keys_of_other_kinds_are_left_to_langgraph() -> None:
+    graph = StateGraph(Collected)
     graph.add_node("A", lambda state: {"a": llm.invoke("a").content})
     graph.add_edge(START, "A")
-    assert read(graph.compile(), {"once": "x"}).barrier == "once is a EphemeralValue"
+    assert read(graph.compile(), {"a": "x"}).barrier == "many is a Topic"
 
 
 @dataclass
@@ -528,7 +548,7 @@ def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
     tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name), writes=()) for name in nodes}
     channels = {key: channel.copy() for key, channel in graph.channels.items()}
     channels["q"].update(["x"])
-    fields = {"config": {}, "manager": None, "step": 1, "stop": 25, "channels": channels}
+    fields = {"config": {}, "manager": None, "checkpointer": None, "step": 1, "stop": 25, "channels": channels}
     return Standing(**{**fields, "tasks": tasks, "interrupt_before": (), "interrupt_after": (), **more})
 
 
@@ -616,6 +636,31 @@ def test_d_begins_while_c_runs(is_async: bool) -> None:
     assert (report.wasted, report.fallbacks) == (0, ())
 
 
+class Long(Patient):
+    """Takes long for prompts with `c:`."""
+
+    async def hold(self, batch: Batch) -> None:
+        if any("c: " in str(item.payload) for item in batch.items):
+            await asyncio.sleep(0.4)
+
+
+@pytest.mark.parametrize("gains", [True, False])
+def test_a_graph_that_is_read_for_nothing_rests(gains: bool) -> None:
+    """D behind B need not wait for C; or else each node waits for the one before it."""
+    chat = EngineChatModel(engine=Long(lambda prompt: says("reply")), max_tokens=None, temperature=None)
+
+    def asking(key: str, read: str) -> Any:
+        return lambda state: {key: chat.invoke(f"{key}: {state[read]}").content}
+
+    nodes = {"A": asking("a", "q"), "B": asking("b", "a"), "C": asking("c" if gains else "e", "a")}
+    nodes |= {"D": asking("d", "b"), "E": asking("e", "d")}
+    serial = ((START, "A"), ("A", "B"), ("B", "D"), ("D", "E"))
+    fast = optimize(built(nodes, *BARRIER) if gains else built(nodes, *serial))
+    for _ in range(PATIENCE_CALLS + 1):
+        fast.invoke({"q": "x"})
+    assert [report.rested for report in optimized(fast).reports] == [False] * PATIENCE_CALLS + [not gains]
+
+
 def test_a_thread_that_goes_on_is_followed_from_where_it_is() -> None:
     def asking(state: State) -> dict[str, Any]:
         return {"a": interrupt("who?")}
@@ -667,7 +712,7 @@ def test_a_fault_of_ours_while_reading_ends_it(monkeypatch: pytest.MonkeyPatch) 
 
     graph = barrier()
     monkeypatch.setattr("teola_plugin.adapters.langgraph.reading.updates_of", boom)
-    assert read(graph, {"q": "x"}).rounds == [["a: x x"]]
+    assert read(graph, {"q": "x"}).rounds == []
     assert asyncio.run(optimize(graph).ainvoke({"q": "x"}))["e"]
 
 

@@ -102,7 +102,9 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
         if not each.readings:
             said = f"not read yet: {each.barrier or 'call the pipeline once'}"
         elif each.barrier:
-            said = f"read up to {each.where}, where {each.barrier}; {found}"
+            said = (
+                f"read up to {each.where}, where {each.barrier}; {found}" if each.where else f"{each.barrier}; {found}"
+            )
         else:
             said = f"read whole; {found}"
         lines.append(wrapped(f"{each.name}: {said}", "  ", "      "))

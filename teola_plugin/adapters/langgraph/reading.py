@@ -26,7 +26,7 @@ from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
 from langgraph.types import Command, Send
 
 from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Task, Way
-from teola_plugin.adapters.langgraph.writes import STEADY, Open, Update, applied, gotos_of, targets_of, updates_of
+from teola_plugin.adapters.langgraph.writes import KEPT, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import may_be_asked
@@ -239,7 +239,7 @@ class GraphReader:
         for name in sorted(names, key=lambda name: name in builder.managed) if is_fresh else names:
             if name in builder.managed:
                 seen[name] = _managed(builder.managed[name], front.number, way)
-            elif type(builder.channels.get(name)) not in STEADY:
+            elif type(builder.channels.get(name)) not in KEPT:
                 raise Barrier(f"{name} is a {type(builder.channels.get(name)).__name__}")
             elif name in front.state:
                 seen[name] = front.state[name]

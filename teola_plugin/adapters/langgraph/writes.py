@@ -10,6 +10,7 @@ from typing import Any
 
 from langgraph._internal._constants import OVERWRITE
 from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.last_value import LastValue
 from langgraph.types import Command, Overwrite, Send
 
@@ -27,8 +28,8 @@ class Open(Stalled):
     """A node and its edge were read to the end, and where that leads hangs on what is not known yet."""
 
 
-STEADY = (LastValue, BinaryOperatorAggregate)
-"""Kinds of channels that hold what was written until it is written again."""
+KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
+"""Kinds of channels whose values are known. An `EphemeralValue` is gone after one superstep."""
 
 
 def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
@@ -108,10 +109,10 @@ def applied(
     for key, value in updates:
         if only is None or key in only:
             by_key.setdefault(key, []).append(value)
-    after = dict(state)
+    after = {key: value for key, value in state.items() if type(graph.channels.get(key)) is not EphemeralValue}
     for key, values in by_key.items():
         channel = graph.channels.get(key)
-        if type(channel) is LastValue:
+        if type(channel) in (LastValue, EphemeralValue):
             if len(values) != 1:
                 raise Barrier(f"two nodes write {key}", hint="give it a reducer: Annotated[..., operator.add]")
             after[key] = values[0]
