@@ -270,6 +270,9 @@ def _optimize(pipeline: Any, options: Options) -> Any:
     with assuming(options.assumed):
         traced = _placed(adapter.trace(pipeline), options.runtime)
     if not traced.may_gain:
+        from teola_plugin.explanation import nothing_to_gain
+
+        log.info("%s", nothing_to_gain(pipeline, traced))
         return pipeline
     return adapter.twin(pipeline, OptimizedPipeline(pipeline, adapter, traced, options))
 

@@ -26,8 +26,8 @@ class Function:
     delay it.
 
     One that `asks` models and stores itself does so within a session. A coroutine function runs on the caller's loop.
-    `is_total`: it raises for no value that it can be given. `is_stale` tells of its arguments whether they may have been
-    changed in place by what it comes after, where that had to be run.
+    `is_total`: it raises for no value that it can be given. `is_stale` tells of its arguments whether they may have
+    been changed in place by what it comes after, where that had to be run.
     """
 
     call: Callable[..., Any]
@@ -75,8 +75,8 @@ class Traced:
     follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
-    made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are read;
-    they change from call to call.
+    made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
+    read; they change from call to call.
     """
 
     graph: Graph
@@ -141,7 +141,7 @@ class Asides(Protocol):
         ...
 
     def read(self, work: Callable[[], None]) -> None:
-        """Read something of the user's in another thread, when there is time for it; what it asks lands in the slots."""
+        """Read something of the user's in another thread, when there is time; what it asks lands in the slots."""
         ...
 
     def spent(self, seconds: float) -> None:

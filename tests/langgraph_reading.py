@@ -1,4 +1,4 @@
-"""Reads a graph from its input on, and tells what is asked for when: without LangGraph's run, and with replies at once."""
+"""Reads a graph from its input on, and tells what is asked for when: without LangGraph's run, replies come at once."""
 
 from __future__ import annotations
 

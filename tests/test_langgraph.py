@@ -1,36 +1,49 @@
-"""State graphs as p-graphs, front by front, and what LangGraph's run reveals."""
+"""What is asked ahead of a state graph's run, and when; and what LangGraph's run reveals."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import operator
 import re
-import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig
+from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import Command, Send, interrupt
+from langgraph.managed import IsLastStep, RemainingSteps
+from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command, Send, StreamWriter, interrupt
+from pydantic import BaseModel
 
-from teola_plugin import compare, explain, optimize, optimized, pure
-from teola_plugin.adapters.langchain.binding import ABSENT, Entered
-from teola_plugin.adapters.langchain.values import Constant
-from teola_plugin.adapters.langgraph.follow import Fronts, _front
-from teola_plugin.adapters.langgraph.returned import Written, returned_keys
-from teola_plugin.adapters.langgraph.supersteps import Front, _Steps, first_front, trace_from
-from teola_plugin.graph import PIPELINE
+from teola_plugin import compare, explain, optimize, optimized
+from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langgraph.follow import _front_of, _tasks, _way_of, prepared, trace
+from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Task
+from teola_plugin.adapters.langgraph.inside import LangGraphAsker
+from teola_plugin.adapters.langgraph.reading import GraphReader
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.seams import Reply
 from tests.fakes import FakeEngine, says
 from tests.langchain_world import ask
+from tests.langgraph_reading import WAY, Found, read
+from tests.langgraph_world import Patient
 
 engine = FakeEngine(lambda prompt: says(f"<{prompt}>"), name="llm", concurrent=True)
 llm = EngineChatModel(engine=engine, max_tokens=None, temperature=None)
@@ -46,6 +59,9 @@ class State(TypedDict, total=False):
     e: str
     log: Annotated[list[str], operator.add]
     messages: Annotated[list[AnyMessage], add_messages]
+
+
+class Odd(State, total=False):
     odd: Annotated[str, lambda old, new: noted.append(new) or new]  # type: ignore[func-returns-value]
 
 
@@ -63,8 +79,8 @@ def asks(key: str, *reads: str) -> Any:
     return anode if key == "e" else node
 
 
-def built(nodes: dict[str, Any], *edges: tuple[Any, str], **options: Any) -> Any:
-    graph = StateGraph(State)
+def built(nodes: dict[str, Any], *edges: tuple[Any, str], state: type = State, **options: Any) -> Any:
+    graph: Any = StateGraph(state)
     for name, node in nodes.items():
         graph.add_node(name, node)
     for start, end in edges:
@@ -74,6 +90,8 @@ def built(nodes: dict[str, Any], *edges: tuple[Any, str], **options: Any) -> Any
 
 A, B, C, D, E = asks("a", "q"), asks("b", "a"), asks("c", "a"), asks("d", "b"), asks("e", "c", "d")
 BARRIER = ((START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), (["C", "D"], "E"), ("E", END))
+ROUNDS = [["a: x x"], ["b: <a> <a>", "c: <a> <a>"], ["d: <b> <b>"], ["e: <c> <d>"]]
+ASYNC = replace(WAY, is_async=True)
 
 
 def barrier(**options: Any) -> Any:
@@ -81,104 +99,239 @@ def barrier(**options: Any) -> Any:
     return built({"A": A, "B": B, "C": C, "D": D, "E": E}, *BARRIER, **options)
 
 
-def fronts(graph: Any, front: Front) -> list[list[str]]:
-    return [sorted(step) for step in trace_from(graph, front).steps]
+def asked(found: Found) -> str:
+    """The first letters of what is asked, round by round."""
+    return " ".join("".join(prompt[0] for prompt in each) for each in found.rounds)
 
 
-def ahead(graph: Any, front: Front) -> dict[str, set[str]]:
-    """The nodes that may run ahead, and all that each waits for, but for the run's own."""
-    traced = trace_from(graph, front).traced
-    behind: dict[str, set[str]] = {}
-    for p in traced.graph:
-        behind[p.name] = set(p.dependencies).union(*(behind.get(d, set()) for d in p.dependencies))
-    nodes = set(graph.nodes)
-    return {p.name: behind[p.name] & nodes for p in traced.graph if p.name in nodes and p.engine != PIPELINE}
+def effect(state: State) -> dict[str, Any]:
+    """What nobody reads."""
+    noted.append("effect")
+    return {}
 
 
 # --- supersteps ------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_waits_for_what_it_reads_not_for_the_barrier() -> None:
-    graph = barrier()
-    assert first_front(graph).nodes == {"A"}
-    assert fronts(graph, first_front(graph)) == [["A"], ["B", "C"], ["D"], ["E"]]
-    assert ahead(graph, first_front(graph)) == {"B": {"A"}, "C": {"A"}, "D": {"A", "B"}, "E": {"A", "B", "C", "D"}}
+def test_all_that_is_certain_is_asked_as_replies_come() -> None:
+    found = read(barrier(), {"q": "x"}, way=ASYNC)
+    assert found.rounds == ROUNDS
+    assert found.steps == [["A"], ["B", "C"], ["D"], ["E"]]
+    assert not found.barrier
+
+
+def test_a_node_waits_for_what_it_reads_not_for_what_runs_beside_it() -> None:
+    """D is asked while C's reply is awaited."""
+    held: list[str] = []
+
+    def slow_c(prompt: str) -> str:
+        held.append(prompt)
+        return f"<{prompt[:1]}>"
+
+    nodes = {"A": A, "B": lambda s: {"b": s["a"]}, "C": C, "D": D, "E": lambda s: {"e": llm.invoke(s["c"]).content}}
+    assert read(built(nodes, *BARRIER), {"q": "x"}, answer=slow_c).rounds[1] == ["c: <a> <a>", "d: <a> <a>"]
+
+
+def test_a_node_that_is_not_read_ends_it_after_those_beside_it() -> None:
+    nodes = {"A": A, "B": effect, "C": C, "D": D, "E": E}
+    found = read(built(nodes, *BARRIER), {"q": "x"})
+    assert (asked(found), found.steps) == ("a c", [["A"], ["B", "C"]])
+    assert found.barrier
+    assert not noted
 
 
 def test_an_edge_from_each_of_two_nodes_is_no_join() -> None:
     edges = ((START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), ("C", "E"), ("D", "E"))
-    graph = built({"A": A, "B": B, "C": C, "D": D, "E": E}, *edges)
-    assert fronts(graph, first_front(graph)) == [["A"], ["B", "C"], ["D", "E"]]  # then E once more, unforeseen
+    nodes = {"A": A, "B": B, "C": C, "D": D, "E": lambda s: {"e": s.get("d", ""), "log": ["e"]}}
+    assert read(built(nodes, *edges), {"q": "x"}).steps == [["A"], ["B", "C"], ["D", "E"], ["E"]]
 
 
-def test_a_join_remembers_who_came() -> None:
-    graph = barrier()
-    assert fronts(graph, Front(frozenset({"D"}))) == [["D"]]
-    assert fronts(graph, Front(frozenset({"D"}), frozenset({("join:C+D:E", "C")}))) == [["D"], ["E"]]
-
-
-@pytest.mark.parametrize(("stops", "steps"), [
-    ({"interrupt_before": ["D"]}, [["A"], ["B", "C"]]), ({"interrupt_after": ["B"]}, [["A"], ["B", "C"]]),
-    ({"interrupt_before": "*"}, [["A"]]), ({"interrupt_after": "*"}, [["A"]]), ({"interrupt_before": ["A"]}, None),
+@pytest.mark.parametrize(("joined", "steps"), [
+    ({}, [["D"]]), ({"join:C+D:E": frozenset("C")}, [["D"], ["E"]]), ({"join:C+D:E": frozenset("D")}, [["D"]]),
 ])  # fmt: skip
-def test_nothing_runs_ahead_of_an_interrupt(stops: Any, steps: Any) -> None:
-    graph = barrier(**stops)
-    assert fronts(graph, first_front(graph)) == (steps or [["A"], ["B", "C"], ["D"], ["E"]])
+def test_a_join_remembers_who_came(joined: Any, steps: Any) -> None:
+    def at_d(front: Front) -> Front:
+        return replace(front, tasks=(Task("D"),), state={**front.state, "b": "b", "c": "c"}, joined=joined)
+
+    assert read(barrier(), {"q": "x"}, way=ASYNC, of=at_d).steps == steps
 
 
-def test_a_conditional_edge_ends_what_is_certain() -> None:
+def test_a_join_that_is_complete_leads_on_once() -> None:
+    graph = barrier()
+    channel: Any = NamedBarrierValue(str, {"C", "D"})
+    channel.update(["C", "D"])
+    loop = loop_at(graph, "E", channels={**graph.channels, "join:C+D:E": channel})
+    front = _front_of(loop, graph, (Task("E"),), Given())
+    assert front.joined == {"join:C+D:E": frozenset()}
+
+
+STOPS = [
+    ({"stops_before": frozenset("D")}, [["A"], ["B", "C"]]), ({"stops_after": frozenset("B")}, [["A"], ["B", "C"]]),
+    ({"stops_before": frozenset("*")}, [["A"]]), ({"stops_after": frozenset("*")}, [["A"]]),
+    ({"stops_before": frozenset("A")}, [["A"], ["B", "C"], ["D"], ["E"]]), ({"stop": 2}, [["A"], ["B", "C"]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stops", "steps"), STOPS)
+def test_nothing_is_read_behind_an_interrupt_or_the_limit(stops: Any, steps: Any) -> None:
+    assert read(barrier(), {"q": "x"}, way=replace(ASYNC, **stops)).steps == steps
+
+
+def test_a_conditional_edge_is_followed_once_it_is_decided() -> None:
+    def way(state: State) -> str:
+        return "D" if llm.invoke(f"way {state['c']}").content == "<w>" else END
+
     graph = StateGraph(State)
     for name, node in {"A": A, "B": B, "C": C, "D": D}.items():
         graph.add_node(name, node)
-    for start, end in [(START, "A"), ("A", "B"), ("A", "C"), ("B", "D")]:
+    for start, end in [(START, "A"), ("A", "B"), ("A", "C")]:
         graph.add_edge(start, end)
-    graph.add_conditional_edges("C", lambda state: END)
+    graph.add_conditional_edges("C", way, ["D", END])
+    assert asked(read(graph.compile(), {"q": "x"})) == "a bc w d"
+    assert asked(read(graph.compile(), {"q": "x"}, answer=lambda prompt: "no")) == "a bc w"
+
+
+class Narrow(TypedDict, total=False):
+    c: str
+
+
+def test_a_conditional_edge_sees_what_its_node_sees_and_what_it_wrote() -> None:
+    def node(state: Narrow) -> dict[str, Any]:
+        return {"c": llm.invoke("c: ").content, "log": ["C"]}
+
+    graph = StateGraph(State)
+    graph.add_node("C", node)
+    graph.add_node("D", lambda state: {"d": llm.invoke("d: ").content})
+    graph.add_edge(START, "C")
+    graph.add_conditional_edges("C", lambda state: "D" if sorted(state) == ["c", "log"] else END)
+    assert asked(read(graph.compile(), {"q": "x"})) == "cd"
+    assert "d" in graph.compile().invoke({"q": "x"})
+
+
+def test_a_loop_is_followed_to_its_end() -> None:
+    def turn(state: State) -> dict[str, Any]:
+        return {"log": [llm.invoke(f"{len(state['log'])}: ").content]}
+
+    graph = StateGraph(State)
+    graph.add_node("A", turn)
+    graph.add_edge(START, "A")
+    graph.add_conditional_edges("A", lambda state: "A" if len(state["log"]) < 3 else END)
+    assert asked(read(graph.compile(), {"q": "x"})) == "012"  # no reply decides how often
+
+
+def test_a_command_is_followed_once_it_is_known() -> None:
+    def node(state: State) -> Any:
+        reply = llm.invoke("w").content
+        return Command(goto="B" if reply == "<w>" else END, update=[("a", "1"), ("log", ["one"]), ("log", ["two"])])
+
+    def after(state: State) -> dict[str, Any]:
+        return {"b": llm.invoke(f"b: {state['a']} {state['log']}").content}
+
+    graph = built({"A": node, "B": after}, (START, "A"))
+    assert read(graph, {"q": "x"}).rounds == [["w"], ["b: 1 ['one', 'two']"]]
+    assert read(graph, {"q": "x"}, answer=lambda prompt: "no").rounds == [["w"]]
+
+
+def test_sends_are_read_in_their_order_and_deferred_nodes_wait() -> None:
+    def split(state: State) -> list[Send]:
+        return [Send("B", {"a": word}) for word in state["q"].split()]
+
+    def each(state: State) -> dict[str, Any]:
+        return {"log": [llm.invoke(state["a"]).content]}
+
+    graph = StateGraph(State)
+    graph.add_node("A", A)
+    graph.add_node("B", each)
+    graph.add_node("D", lambda state: {"d": llm.invoke(",".join(state["log"])).content}, defer=True)
+    graph.add_node("E", lambda state: {"e": llm.invoke(",".join(state["log"])).content})
+    graph.add_edge(START, "A")
+    graph.add_conditional_edges("A", split, ["B"])
+    graph.add_edge("B", "E")
+    assert read(graph.compile(), {"q": "one two"}).rounds == [["a: one two one two", "one", "two"], ["a,<o>,<t>"]]
+    graph.add_edge("A", "D")
+    found = read(graph.compile(), {"q": "one two"})  # LangGraph runs D beside what is sent
+    assert (asked(found), found.steps) == ("a", [["A"]])
+    builder = built({"A": A, "B": B}, (START, "A"), ("A", "B")).builder
+    builder.add_node("D", lambda state: {"d": llm.invoke("d").content}, defer=True)
+    builder.add_edge("A", "D")
+    assert read(builder.compile(), {"q": "x"}).steps == [["A"], ["B"]]  # then D
+
+
+def test_reducers_are_interpreted_and_those_with_effects_end_it() -> None:
+    def writes(state: State) -> dict[str, Any]:
+        return {"messages": [HumanMessage(state["q"], id="1")]}
+
+    def writes_odd(state: State) -> dict[str, Any]:
+        return {"odd": state["q"]}
+
+    reads = {"B": lambda s: {"a": llm.invoke(s["messages"]).content}}
+    edges = ((START, "A"), ("A", "B"))
+    assert len(read(built({"A": writes, **reads}, *edges), {"q": "x"}).rounds) == 1
+    found = read(built({"A": writes_odd, **reads}, *edges, state=Odd), {"q": "x", "odd": "y"})
+    assert (found.rounds, noted) == ([], [])
+    assert found.barrier
+
+
+@pytest.mark.parametrize("takes", ["config", "runtime", "writer", "store"])
+def test_nodes_may_take_more_than_the_state(takes: str) -> None:
+    def with_config(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"a": llm.invoke(f"a{config['configurable']['who']}").content}
+
+    def with_runtime(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
+        runtime.stream_writer("told")
+        return {"a": llm.invoke(f"a{runtime.context}").content}
+
+    def with_writer(state: State, writer: StreamWriter) -> dict[str, Any]:
+        writer("told")
+        return {"a": llm.invoke("a").content}
+
+    def with_store(state: State, store: BaseStore) -> dict[str, Any]:
+        store.put(("x",), "y", {})
+        return {"a": llm.invoke("a").content}
+
+    nodes = {"config": with_config, "runtime": with_runtime, "writer": with_writer, "store": with_store}
+    config = {"configurable": {"who": "me"}, "recursion_limit": 25}
+    runtime: Any = Runtime(context="me", store=InMemoryStore())
+    found = read(built({"A": nodes[takes]}, (START, "A")), {"q": "x"}, way=replace(WAY, config=config, runtime=runtime))
+    assert found.asked == {"config": ["ame"], "runtime": ["ame"], "writer": ["a"], "store": []}[takes]
+
+
+class Managed(TypedDict, total=False):
+    left: RemainingSteps
+    is_last: IsLastStep
+    a: str
+
+
+def test_the_steps_that_remain_are_known() -> None:
+    told: list[Any] = []
+
+    def node(state: Managed) -> dict[str, Any]:
+        return {"a": llm.invoke(f"{state['left']} {state['is_last']}").content}
+
+    graph = StateGraph(Managed)
+    graph.add_node("A", lambda state: {})
+    graph.add_node("B", node)
+    graph.add_edge(START, "A")
+    graph.add_edge("A", "B")
     compiled = graph.compile()
-    assert fronts(compiled, first_front(compiled)) == [["A"], ["B", "C"], ["D"]]
-    assert ahead(compiled, first_front(compiled)) == {"B": {"A"}, "C": {"A"}, "D": {"A", "B"}}
+    for limit in (3, 10):
+        found = read(compiled, {"a": ""}, way=replace(WAY, stop=limit))
+        engine.batches.clear()
+        compiled.invoke({"a": ""}, {"recursion_limit": limit})
+        told = [str(prompt).removeprefix("User: ").removesuffix("\nAssistant:") for prompt in engine.seen]
+        assert found.asked == told
 
 
-def test_a_loop_is_unrolled_once() -> None:
-    graph = built({"A": A, "B": B}, (START, "A"), ("A", "B"), ("B", "A"))
-    assert fronts(graph, first_front(graph)) == [["A"], ["B"]]
+class Unusual(TypedDict, total=False):
+    a: str
+    once: Annotated[str, EphemeralValue]
 
 
-def test_a_node_that_may_command_ends_what_is_certain() -> None:
-    def node(state: State) -> Command[Literal["B"]]:
-        return Command(goto="B", update={"a": state["q"]})
-
-    graph = built({"A": node, "B": B}, (START, "A"))
-    assert fronts(graph, first_front(graph)) == [["A"]]
-
-
-def test_reducers_are_langgraphs_own_and_those_with_effects_are_left_to_it() -> None:
-    def odd(state: State) -> dict[str, Any]:
-        return {"odd": state["q"], "messages": [HumanMessage(state["q"], id="1")]}
-
-    def reads(state: State) -> dict[str, Any]:
-        return {"a": llm.invoke(state["messages"]).content}
-
-    def reads_odd(state: State) -> dict[str, Any]:
-        return {"b": llm.invoke(state["odd"]).content}
-
-    graph = built({"A": odd, "B": reads, "C": reads_odd}, (START, "A"), ("A", "B"), ("A", "C"))
-    traced = trace_from(graph, first_front(graph)).traced
-    assert [b.code for b in traced.breaks] == ["TB120"]
-    assert "update_messages" in str(traced.graph)
-
-
-def test_nodes_that_take_more_than_the_state_or_have_effects_are_barriers() -> None:
-    def configured(state: State, config: RunnableConfig) -> dict[str, Any]:
-        return {"a": llm.invoke(state["q"]).content}
-
-    def shouts(state: State) -> dict[str, Any]:
-        noted.append(state["a"])
-        return {"b": "b"}
-
-    graph = built({"S": A, "A": configured, "B": shouts, "D": D}, (START, "S"), ("S", "A"), ("A", "B"), ("B", "D"))
-    traced = trace_from(graph, first_front(graph)).traced
-    assert sorted(b.code for b in traced.breaks) == ["TB101", "TB101"]
-    assert [p.name for p in traced.graph if p.engine == PIPELINE] == ["S", "A", "B"]
+def test_keys_that_do_not_keep_what_is_written_are_left_to_langgraph() -> None:
+    graph = StateGraph(Unusual)
+    graph.add_node("A", lambda state: {"a": llm.invoke("a").content})
+    graph.add_edge(START, "A")
+    assert read(graph.compile(), {"once": "x"}).barrier == "once is a EphemeralValue"
 
 
 @dataclass
@@ -188,63 +341,10 @@ class Record:
     b: str = ""
 
 
-def test_states_that_are_objects() -> None:
-    def first(state: Record) -> dict[str, str]:
-        return {"a": llm.invoke(state.q).content}  # type: ignore[dict-item]
-
-    def second(state: Record) -> dict[str, str]:
-        return {"b": llm.invoke(state.a).content}  # type: ignore[dict-item]
-
-    graph = StateGraph(Record)
-    graph.add_node("first", first)
-    graph.add_node("second", second)
-    graph.add_edge(START, "first")
-    graph.add_edge("first", "second")
-    plain = graph.compile()
-    assert not trace_from(plain, first_front(plain)).traced.breaks
-    assert optimize(plain).invoke({"q": "x"}) == plain.invoke({"q": "x"})
-
-
-def test_a_chain_as_a_node_is_read_like_any_chain() -> None:
-    chain = {"a": ask("{q}?") | llm | StrOutputParser()}
-    graph = built({"A": chain, "B": B}, (START, "A"), ("A", "B"))  # type: ignore[dict-item]
-    text = explain(optimize(graph))
-    assert "kv = prefilling(q, '?') @ llm" in text or "prefilling(" in text
-    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
-
-
-def test_a_graph_inside_a_graph_is_read_to_its_end() -> None:
-    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
-    graph = built({"A": A, "I": inner, "C": C, "E": E}, (START, "A"), ("A", "I"), ("A", "C"), (["I", "C"], "E"))
-    assert ahead(graph, first_front(graph))["E"] == {"A", "C"}
-    text = str(trace_from(graph, first_front(graph)).traced.graph)
-    assert "D = call(mode, b, fn='node_4') @ llm" in text
-    assert asyncio.run(optimize(graph).ainvoke({"q": "x"})) == asyncio.run(graph.ainvoke({"q": "x"}))
-
-
-def test_a_graph_inside_a_graph_that_decides_is_left_to_its_run() -> None:
-    deciding = StateGraph(State)
-    deciding.add_node("B", B)
-    deciding.add_edge(START, "B")
-    deciding.add_conditional_edges("B", lambda state: END)
-    graph = built({"A": A, "I": deciding.compile(), "D": D}, (START, "A"), ("A", "I"), ("I", "D"))
-    assert [b.code for b in trace_from(graph, first_front(graph)).traced.breaks] == ["TB121"]
-    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
-
-
-def test_a_graph_that_asks_nothing_comes_back_as_it_is() -> None:
-    graph = built({"A": lambda state: {"a": state["q"]}}, (START, "A"))
-    assert optimize(graph) is graph
-
-
-def test_what_runs_ahead_gives_no_message_its_id() -> None:
-    graph, given = barrier(), HumanMessage("x")
-    steps: Any = _Steps(graph, first_front(graph))
-    merged = steps._merged("messages", lambda: Constant(ABSENT), [lambda: Constant(ABSENT)])
-    functions = steps.draft.traced(merged).functions
-    (merge,) = (function.call for name, function in functions.items() if name.startswith("update_messages"))
-    assert merge(ABSENT, [given])[0].id
-    assert given.id is None
+class Model(BaseModel):
+    q: str
+    a: str = ""
+    b: str = ""
 
 
 @dataclass
@@ -253,15 +353,147 @@ class Checked(Record):
         noted.append(self.q)
 
 
-@pytest.mark.parametrize(("state", "codes"), [(Record, []), (Checked, ["TB101", "TB101"])])
-def test_a_state_with_code_of_its_own_is_not_made_early(state: type, codes: list[str]) -> None:
+@dataclass
+class Computed:
+    a: str
+
+    @property
+    def b(self) -> str:
+        noted.append("b")
+        return "b"
+
+
+@pytest.mark.parametrize(("state", "expected"), [(Record, "a b"), (Model, "a b"), (Checked, "")])
+def test_states_that_are_objects(state: type, expected: str) -> None:
     graph: Any = StateGraph(state)
-    graph.add_node("first", lambda state: {"a": llm.invoke(state.q).content})
-    graph.add_node("second", lambda state: {"b": llm.invoke(state.a).content})
+    graph.add_node("first", lambda state: {"a": llm.invoke("a" + state.q).content})
+    graph.add_node("second", lambda state: {"b": llm.invoke("b" + state.a).content})
     graph.add_edge(START, "first")
     graph.add_edge("first", "second")
+    plain = graph.compile()
+    noted.clear()
+    assert asked(read(plain, {"q": "x"})) == expected
+    assert not noted
+    assert optimize(plain).invoke({"q": "x"}) == plain.invoke({"q": "x"})
+    noted.clear()
+
+
+@pytest.mark.parametrize(("made", "rounds"), [
+    (lambda: Record("q", "made"), [["made"]]), (lambda: Model(q="q", a="made"), [["made"]]),
+    (lambda: Computed("made"), []),
+])  # fmt: skip
+def test_updates_that_are_objects(made: Any, rounds: Any) -> None:
+    """The properties of what a node returns are not run early."""
+    nodes = {"A": lambda state: made(), "B": lambda state: {"b": llm.invoke(state["a"]).content}}
+    graph = built(nodes, (START, "A"), ("A", "B"))
+    noted.clear()
+    assert read(graph, {"q": "x"}).rounds == rounds
+    assert not noted
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+    noted.clear()
+
+
+def test_what_the_kind_of_call_cannot_run_is_not_asked() -> None:
+    graph = built({"A": A, "E": asks("e", "a")}, (START, "A"), ("A", "E"))
+    assert asked(read(graph, {"q": "x"}, way=ASYNC)) == "a e"
+    found = read(graph, {"q": "x"})  # LangGraph raises: the function of E is a coroutine's
+    assert (asked(found), found.barrier) == ("a", "E cannot be called so")
+
+
+def test_more_than_begin_at_once_wait_for_those_before_them() -> None:
+    """Behind a failure LangGraph does not start what its pool has no worker for yet."""
+
+    def each(state: State) -> dict[str, Any]:
+        return {"log": [str(json.loads(str(llm.invoke(state["a"]).content)))]}
+
+    words = SIDE_BY_SIDE + 2
+    graph = StateGraph(State)
+    graph.add_node("B", each)
+    graph.add_conditional_edges(START, lambda state: [Send("B", {"a": str(n)}) for n in range(words)], ["B"])
     compiled = graph.compile()
-    assert [b.code for b in trace_from(compiled, first_front(compiled)).traced.breaks] == codes
+    asker = LangGraphAsker(LangChainAsker(), WAY)
+    reader, run = GraphReader(compiled, asker.run_component), Run(asker)
+    prepared(compiled)
+    reader.superstep(run, reader.entered(run, {"q": "x"}, WAY), WAY)
+    assert [ask.is_certain for ask in run.asks.values()] == [True] * SIDE_BY_SIDE + [False] * 2
+
+
+def test_a_chain_as_a_node_is_read_like_any_chain() -> None:
+    chain = {"a": ask("{q}?") | llm | StrOutputParser()}
+    graph = built({"A": chain, "B": B}, (START, "A"), ("A", "B"))
+    assert read(graph, {"q": "x"}).rounds == [["x?"], ["b: <x> <x>"]]
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+
+
+# --- graphs inside of graphs -----------------------------------------------------------------------------------------
+
+
+def test_a_graph_inside_a_graph_is_read_to_its_end() -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+    graph = built({"A": A, "I": inner, "C": C, "E": E}, (START, "A"), ("A", "I"), ("A", "C"), (["I", "C"], "E"))
+    assert read(graph, {"q": "x"}, way=ASYNC).rounds == ROUNDS
+    assert asyncio.run(optimize(graph).ainvoke({"q": "x"})) == asyncio.run(graph.ainvoke({"q": "x"}))
+
+
+def test_a_graph_called_by_a_function_is_read_too() -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+
+    def calls(state: State) -> dict[str, Any]:
+        return {"d": inner.invoke({"a": state["a"]})["d"]}
+
+    nodes = {"A": A, "I": calls, "E": lambda s: {"e": llm.invoke("e" + s["d"]).content}}
+    graph = built(nodes, (START, "A"), ("A", "I"), ("I", "E"))
+    assert asked(read(graph, {"q": "x"})) == "a b d e"
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+
+
+def test_a_graph_inside_a_graph_that_writes_nothing() -> None:
+    inner = built({"B": lambda state: None}, (START, "B"))
+    graph = built({"I": inner, "D": lambda s: {"d": llm.invoke(str(sorted(s))).content}}, (START, "I"), ("I", "D"))
+    engine.batches.clear()
+    graph.invoke({"q": "x"})
+    assert read(graph, {"q": "x"}).asked == [str(p).removeprefix("User: ").split("\n")[0] for p in engine.seen]
+
+
+@pytest.mark.parametrize("own", [{"checkpointer": InMemorySaver()}, {"interrupt_before": ["B"]}])
+def test_a_graph_inside_a_graph_that_keeps_or_stops_is_left_to_its_run(own: Any) -> None:
+    inner = built({"B": B}, (START, "B"), **own)
+    graph = built({"A": A, "I": inner, "D": D}, (START, "A"), ("A", "I"), ("I", "D"))
+    assert asked(read(graph, {"q": "x"})) == "a"
+
+
+def test_a_graph_inside_a_graph_that_was_resumed_is_left_to_its_run() -> None:
+    inner = built({"B": B}, (START, "B"))
+    graph = built({"A": A, "I": inner, "D": D}, (START, "A"), ("A", "I"), ("I", "D"))
+    assert asked(read(graph, {"q": "x"})) == "a b d"
+    assert asked(read(graph, {"q": "x"}, way=replace(WAY, is_resumed=True))) == "a"
+
+
+@pytest.mark.parametrize(("limit", "error"), [(2, "GraphRecursionError"), (4, "")])
+def test_a_graph_inside_a_graph_ends_at_the_limit(limit: int, error: str) -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+
+    def calls(state: State) -> dict[str, Any]:
+        return {"d": inner.invoke({"a": state["a"]})["d"]}
+
+    nodes = {"A": A, "I": calls, "E": lambda s: {"e": llm.invoke("e" + s["d"]).content}}
+    graph = built(nodes, (START, "A"), ("A", "I"), ("I", "E"))
+    config = {"configurable": {}, "recursion_limit": limit}
+    assert ("e" in asked(read(graph, {"q": "x"}, way=replace(WAY, config=config)))) == (not error)
+    raised = ""
+    try:
+        graph.invoke({"q": "x"}, config)
+    except GraphRecursionError as e:
+        raised = type(e).__name__
+    assert raised == error
+
+
+def test_a_graph_that_asks_nothing_comes_back_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    graph = built({"A": lambda state: {"a": state["q"]}}, (START, "A"))
+    with caplog.at_level(logging.INFO, "teola_plugin"):
+        assert optimize(graph) is graph
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "this CompiledStateGraph has nothing to gain" in caplog.text
 
 
 # --- following a run -------------------------------------------------------------------------------------------------
@@ -271,123 +503,115 @@ class Standing(SimpleNamespace):
     """A loop of LangGraph's, as far as it is looked at."""
 
 
+class Beside(SimpleNamespace):
+    """What begins beside a call: nothing."""
+
+    speculates = False
+
+    def __init__(self) -> None:
+        super().__init__(rewound=0, works=[])
+
+    def rewind(self) -> None:
+        self.rewound += 1
+
+    def read(self, work: Any) -> None:
+        self.works.append(work)
+
+    def spent(self, seconds: float) -> None:
+        """Nobody counts."""
+
+    def request(self, *args: Any) -> Reply:
+        return Reply()
+
+
 def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
-    tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name)) for name in nodes}
-    fields = {"config": {}, "manager": None, "step": 0, "stop": 25, "channels": graph.channels}
+    tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name), writes=()) for name in nodes}
+    channels = {key: channel.copy() for key, channel in graph.channels.items()}
+    channels["q"].update(["x"])
+    fields = {"config": {}, "manager": None, "step": 1, "stop": 25, "channels": channels}
     return Standing(**{**fields, "tasks": tasks, "interrupt_before": (), "interrupt_after": (), **more})
 
 
 def test_where_a_loop_stands() -> None:
-    joins = NamedBarrierValue(str, {"C", "D"})
+    graph = barrier()
+    joins: Any = NamedBarrierValue(str, {"C", "D"})
     joins.update(["C"])
-    loop = loop_at(barrier(), "D", channels={"join:C+D:E": joins}, interrupt_before=["A"], interrupt_after="*")
-    joined = frozenset({("join:C+D:E", "C")})
-    assert _front(loop, frozenset("D")) == Front(frozenset("D"), joined, frozenset("A"), frozenset("*"))
+    sent = SimpleNamespace(name="B", path=("__pregel_push", 0), input={"a": "1"}, writes=())
+    loop = loop_at(graph, "D", channels={**loop_at(graph).channels, "join:C+D:E": joins}, interrupt_before=["A"])
+    loop.tasks["sent"] = sent
+    front = _front_of(loop, graph, _tasks(loop), Given())
+    assert front == Front(
+        (Task("D"), Task("B", {"a": "1"})), {"q": "x", "log": [], "messages": []}, 1, {"join:C+D:E": frozenset("C")}
+    )
+    way = _way_of(loop, speculates=False)
+    assert (way.stops_before, way.stop, way.is_async) == (frozenset("A"), 25, False)
+
+
+def following(graph: Any) -> Any:
+    traced = trace(graph)
+    assert traced.follow is not None
+    return traced.follow(Entered({"q": "x"}, "invoke"))
 
 
 def test_a_run_is_followed_as_long_as_it_goes_where_it_was_expected_to() -> None:
-    graph = barrier()
-    following = Fronts(graph).follow(Entered({"q": "x"}, "invoke"))
-    loop, asides = loop_at(graph, "A"), None
-    assert following.tell(graph.nodes, loop, asides) is not None  # type: ignore[arg-type]
-    rest = [{"B", "C"}, {"D"}, {"E"}]
-    assert following.expected == rest
+    graph = built({"A": A, "B": lambda s: {"b": "b"}, "C": C}, (START, "A"), ("A", "B"), ("B", "C"))
+    one, asides, loop = following(graph), Beside(), loop_at(graph, "A")
+    one.tell(graph.nodes, loop, asides)
+    first = one.prediction
+    asides.works.pop()()
+    assert one.expected == {1: ("A",), 2: ("B",), 3: ("C",)}
     for other in ((graph.nodes, loop_at(graph, "A")), ({}, loop)):  # the same graph inside itself, or another one
-        assert following.tell(*other, asides) is None  # type: ignore[arg-type]
-        assert following.expected == rest
-    loop.tasks = loop_at(graph, "B", "C").tasks
-    assert following.tell(graph.nodes, loop, asides) is None  # type: ignore[arg-type]
-    assert following.expected == rest[1:]
-    loop.tasks = loop_at(graph, "E").tasks
-    following.tell(graph.nodes, loop, asides)  # type: ignore[arg-type]
-    assert following.expected == []
+        one.tell(*other, asides)
+        assert one.prediction is first
+    loop.tasks, loop.step = loop_at(graph, "B").tasks, 2
+    one.tell(graph.nodes, loop, asides)
+    assert (one.prediction, asides.rewound) == (first, 1)
+    loop.tasks, loop.step = loop_at(graph, "A").tasks, 3
+    one.tell(graph.nodes, loop, asides)
+    assert (one.prediction is first, asides.rewound, first.is_over) == (False, 2, True)
 
 
-# --- the keys a function writes --------------------------------------------------------------------------------------
-
-
-def only_a(x: Any) -> Any:
-    def inner() -> Any:
-        return {"z": 1}
-
-    return {"a": inner()}
-
-
-def a_or_b(x: Any) -> Any:
-    if x:
-        return {"a": 1, "c": 2}
-    else:  # noqa: RET505
-        return {"b": 1, "c": 2}
-
-
-def perhaps(x: Any) -> Any:  # noqa: RET503
-    if x:
-        return {"a": x}
-    print(x)
-
-
-def spread(x: Any) -> Any:
-    return {"a": 1, **x}
-
-
-def by_name(x: Any) -> Any:
-    made = {"a": 1}
-    made["b"] = x
-    return made
-
-
-def guarded(x: Any) -> Any:
-    try:
-        return {"a": x()}
-    except ValueError:
-        return {"a": None}
-
-
-@pytest.mark.parametrize(("function", "keys"), [
-    (only_a, Written(frozenset("a"))), (a_or_b, Written(frozenset("c"), frozenset("ab"))), (spread, None),
-    (perhaps, Written(frozenset(), frozenset("a"))), (by_name, None), (guarded, Written(frozenset("a"))),
-    (lambda x: {"a": x}, Written(frozenset("a"))), (len, None),
+@pytest.mark.parametrize("changes", [
+    {"config": {"max_concurrency": 2}}, {"tasks": {"A": SimpleNamespace(name="A", path=("p", "A"), writes=[("a", 1)])}},
+    {"tasks": {"S": SimpleNamespace(name=START, path=("p", START), writes=())}},
 ])  # fmt: skip
-def test_returned_keys(function: Any, keys: Any) -> None:
-    assert returned_keys(function) == keys
+def test_where_nothing_is_read(changes: Any) -> None:
+    graph = barrier()
+    one, asides = following(graph), Beside()
+    one.tell(graph.nodes, loop_at(graph, "A", **changes), asides)
+    assert (one.prediction, asides.works) == (None, [])
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-class Gate:
-    """An engine that answers a prompt with `c:` only once the one with `d:` has begun."""
+class Gated(Patient):
+    """Answers a prompt with `c:` only once the one with `d:` has begun."""
 
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.asked = FakeEngine(self.answer, name="gated", concurrent=True)
+    has_d = False
 
-    def answer(self, prompt: str) -> Any:
-        if "d: " in prompt:
-            self.began.set()
-        return says(f"<{prompt}>")
+    async def hold(self, batch: Batch) -> None:
+        (text,) = (str(item.payload) for item in batch.items)
+        self.has_d |= "d: " in text
+        for _ in range(5_000 if "c: " in text else 0):
+            if self.has_d:
+                return
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_d_begins_while_c_runs(is_async: bool) -> None:
-    gate = Gate()
-    gated = EngineChatModel(engine=gate.asked, max_tokens=None, temperature=None)
+    gated = Gated(lambda prompt: says(f"<{prompt}>"))
+    chat = EngineChatModel(engine=gated, max_tokens=None, temperature=None)
 
-    def b(state: State) -> dict[str, Any]:
-        return {"b": gated.invoke("b: " + state["a"]).content}
+    def asking(key: str, read: str) -> Any:
+        return lambda state: {key: chat.invoke(f"{key}: {state[read]}").content}
 
-    def c(state: State) -> dict[str, Any]:
-        if not gate.began.wait(20):  # no `assert`: pytest rewrites it, and then this function has no source
-            raise TimeoutError("D did not run ahead of the barrier")
-        return {"c": state["a"]}
-
-    def d(state: State) -> dict[str, Any]:
-        return {"d": gated.invoke("d: " + state["b"]).content}
-
-    nodes = {"A": lambda state: {"a": state["q"]}, "B": b, "C": c, "D": d, "E": lambda state: {"e": state["c"]}}
-    fast = optimize(built(nodes, *BARRIER))
+    nodes = {"A": lambda state: {"a": state["q"]}, "B": asking("b", "a"), "C": asking("c", "a"), "D": asking("d", "b")}
+    fast = optimize(built({**nodes, "E": lambda state: {"e": state["c"]}}, *BARRIER))
     found = asyncio.run(fast.ainvoke({"q": "x"})) if is_async else fast.invoke({"q": "x"})
     assert "d: " in found["d"]
+    assert gated.has_d
     report = optimized(fast).reports[-1]
     assert (report.wasted, report.fallbacks) == (0, ())
 
@@ -433,42 +657,39 @@ def test_a_fault_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("teola_plugin.adapters.langgraph.follow.Following.tell", boom)
     assert asyncio.run(fast.ainvoke({"q": "x"})) == asyncio.run(graph.ainvoke({"q": "x"}))
     assert optimized(fast).reports[-1].fallbacks == ("TF001 RuntimeError: ours",)
-    monkeypatch.setattr("teola_plugin.adapters.langgraph.follow.trace_from", boom)
+    monkeypatch.setattr("teola_plugin.adapters.langgraph.follow.prepared", boom)
     assert optimize(graph) is graph
+
+
+def test_a_fault_of_ours_while_reading_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boom(*_: Any) -> Any:
+        raise RuntimeError("ours")
+
+    graph = barrier()
+    monkeypatch.setattr("teola_plugin.adapters.langgraph.reading.updates_of", boom)
+    assert read(graph, {"q": "x"}).rounds == [["a: x x"]]
+    assert asyncio.run(optimize(graph).ainvoke({"q": "x"}))["e"]
 
 
 def test_compare_and_explain_take_graphs() -> None:
     found = compare(barrier(), [{"q": "x"}], repeats=1)
     assert found.equal
     assert found.tree_nodes > 5
-    assert "E = call(mode, c, d, fn='anode') @ llm" in explain(optimize(barrier()), analyze={"q": "x"})
+    fast = optimize(barrier())
+    asyncio.run(fast.ainvoke({"q": "x"}))
+    text = explain(fast)
+    assert re.search(r"E: anode \(test_langgraph.py:\d+\): read whole; 1 request found, \d of", text)
+    assert "p-graph" not in text
 
 
-reduced_in: list[str] = []
-
-
-@pure
-def merge(old: list[str], new: list[str]) -> list[str]:
-    reduced_in.append(threading.current_thread().name)
-    return old + new
-
-
-class Merged(TypedDict, total=False):
-    docs: Annotated[list[str], merge]
-    found: str
-
-
-def test_a_reducer_of_the_users_does_not_hold_up_the_engines() -> None:
-    graph = StateGraph(Merged)
-    graph.add_node("b", lambda state: {"docs": [llm.invoke("b").content]})
-    graph.add_node("d", lambda state: {"found": llm.invoke(str(state["docs"])).content})
-    graph.add_edge(START, "b")
-    graph.add_edge("b", "d")
-    graph.add_node("c", lambda state: {"found": llm.invoke("c").content})
-    graph.add_edge("d", "c")
-    optimize(graph.compile()).invoke({"docs": ["a"]})
-    assert reduced_in
-    assert "teola-host" not in reduced_in
+def test_explain_names_what_is_not_read() -> None:
+    graph = built({"A": A, "B": effect, "D": D}, (START, "A"), ("A", "B"), ("B", "D"))
+    fast = optimize(graph)
+    assert "A: node (test_langgraph.py" in explain(fast)
+    assert "not read yet" in explain(fast)
+    fast.invoke({"q": "x", "b": "b"})
+    noted.clear()
+    assert re.search(r"B: effect \(test_langgraph.py:\d+\): read up to test_langgraph.py:\d+, where it ", explain(fast))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from tests.test_langchain_foreign import Hosted
 GRAPHS = int(os.environ.get("TEOLA_TEST_GRAPHS", "250"))
 
 MODES = ("values", "updates", "messages", "debug", "custom", "tasks", "checkpoints")
-OURS = ("teola-host", "teola-call", "teola-ask", "teola-trace", "teola-chroma")
+OURS = ("teola-host", "teola-call", "teola-ask", "teola-read", "teola-trace", "teola-chroma")
 """Threads that outlive a call."""
 
 _threads = (f"thread-{number}" for number in itertools.count())
@@ -487,6 +487,7 @@ def test_a_resumed_thread_runs_ahead(form: str) -> None:
     settle(barrier.engine)
     barrier.engine.began.clear()
     barrier.engine.holds, barrier.engine.awaits = "[c 0]", "[d 0]"
+    optimized(fast).wake()
     assert resumed(fast) == plain
     assert not barrier.engine.gave_up
 

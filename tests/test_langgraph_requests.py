@@ -16,13 +16,10 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
-from langgraph.runtime import Runtime
 from langgraph.types import CachePolicy, Command, Send
 
 from teola_plugin import optimize, optimized
-from teola_plugin.adapters.langgraph.supersteps import first_front, trace_from
 from teola_plugin.engines import Batch, Emit
 from teola_plugin.models.langchain import EngineChatModel
 from tests.fakes import FakeEngine, says
@@ -265,45 +262,3 @@ def test_what_a_cache_knows_is_not_asked() -> None:
         assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
     assert fast.asked() == plain.asked()
     assert sorted(n for prompt, n in plain.asked().items() if prompt.startswith(("a:", "d:"))) == [1, RUNS]
-
-
-@pytest.mark.parametrize("takes", ["runtime", "writer"])
-def test_a_node_that_takes_the_runtime_is_left_to_langgraph(takes: str) -> None:
-    w = World()
-    ask = w.llm
-
-    def with_runtime(state: State, runtime: Runtime) -> dict[str, Any]:
-        return {"b": ask.invoke(f"b: {state['a']}").content}
-
-    def with_writer(state: State) -> dict[str, Any]:
-        get_stream_writer()("said")
-        return {"b": ask.invoke(f"b: {state['a']}").content}
-
-    nodes = {"A": w.asks("a", "q"), "B": with_runtime if takes == "runtime" else with_writer}
-    graph = built(nodes, (START, "A"), ("A", "B")).compile()
-    assert [b.code for b in trace_from(graph, first_front(graph)).traced.breaks] == ["TB101"]
-
-
-def test_what_follows_a_node_that_may_command_is_decided_by_its_run() -> None:
-    graph = commanding(World()).compile()
-    assert [sorted(step) for step in trace_from(graph, first_front(graph)).steps] == [["A"], ["B"]]
-
-
-def test_a_join_inside_a_graph_in_another_is_read_to_its_end() -> None:
-    w = World()
-    inner = built(
-        {"B": w.asks("b", "a"), "C": w.asks("c", "a"), "D": w.asks("d", "b", "c")},
-        (START, "B"), (START, "C"), (["B", "C"], "D"),
-    ).compile()  # fmt: skip
-    graph = built({"A": w.asks("a", "q"), "I": inner, "E": w.asks("e", "d")}, (START, "A"), ("A", "I"), ("I", "E"))
-    stretch = trace_from(graph.compile(), first_front(graph.compile()))
-    assert stretch.traced.breaks == ()
-    assert [sorted(step) for step in stretch.steps] == [["A"], ["I"], ["E"]]
-
-
-def test_a_graph_inside_another_with_a_checkpointer_of_its_own_is_left_to_langgraph() -> None:
-    w = World()
-    inner = built({"B": w.asks("b", "a")}, (START, "B")).compile(checkpointer=InMemorySaver())
-    graph = built({"A": w.asks("a", "q"), "I": inner, "D": w.asks("d", "b")}, (START, "A"), ("A", "I"), ("I", "D"))
-    stretch = trace_from(graph.compile(), first_front(graph.compile()))
-    assert [b.code for b in stretch.traced.breaks] == ["TB121"]

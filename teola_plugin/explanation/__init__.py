@@ -113,10 +113,15 @@ def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
     traced = adapter.trace(pipeline)
     if traced.may_gain:
         return f"this {name} was not optimized; explain what optimize() returns: explain(optimize(pipeline))"
+    return nothing_to_gain(pipeline, traced)
+
+
+def nothing_to_gain(pipeline: Any, traced: Traced) -> str:
+    """Why `optimize` gives back the same object."""
     reasons = "".join(f"\n  {b.code} {b.what}" for b in traced.breaks)
     return (
-        f"this {name} has nothing to gain: no model, embedding, search or reranker in it that may run ahead, so "
-        f"optimize() returned the same object{reasons}"
+        f"this {_name_of(pipeline)} has nothing to gain: no model, embedding, search or reranker in it that may run "
+        f"ahead, so optimize() returned the same object{reasons}"
     )
 
 

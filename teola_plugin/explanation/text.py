@@ -21,8 +21,9 @@ LITERAL_CHARACTERS = 44
 BAR_COLUMNS = 32
 HOW_TO_READ = (
     "value = kind(inputs, setting=...) @ engine. [] is a list, *x each of its items. A prefilling is a prompt as the"
-    " LLM keeps it. A call @ python is a function without effects, @ an engine one that asks it, @ pipeline one that"
-    " only the framework's own run calls. gated(x): leaves this process only once x has ended without raising."
+    " LLM keeps it. A call @ python is a function without effects, @ reader one of yours that is read and not called,"
+    " @ an engine one that asks it, @ pipeline one that only the framework's own run calls. gated(x): leaves this"
+    " process only once x has ended without raising."
 )
 OUTCOMES = (
     "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the"
@@ -34,31 +35,51 @@ _NO_BREAK = "\0"
 
 def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = ()) -> str:
     """All sections, one after the other; `assumed`: where that stands which the user vouches for."""
+    sections = [wrapped(_head(name, traced, done))]
+    if traced.graph.primitives or not traced.readings:  # what is only read has no p-graph
+        sections += _graph_sections(traced, done)
+    if traced.early:
+        sections.append(_section("tools: may start while the model still writes", _indented(traced.early)))
+    if traced.readings:
+        sections.append(_section("functions: read, never run early", _reading_lines(traced.readings)))
+    sections += [
+        _section(f"p-graph of the part {part}", _graph_lines(t.graph, None)) for part, t in traced.parts.items()
+    ]
+    sections.append(breaks_text(traced.breaks))
+    if measured:
+        sections.append(_section("measured run", list(_measured_lines(measured))))
+    if assumed:
+        sections.append(_section("assumed pure", _indented(assumed)))
+    return "\n\n".join(sections)
+
+
+def _head(name: str, traced: Traced, done: Optimized) -> str:
     requests = [p for p in done.graph if is_request(p)]
     engines = sorted({p.engine for p in requests})
-    kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
-    tools = f", and {len(traced.early)} of its tools may start early" if traced.early else ""
-    parts = f", and {len(traced.parts)} of its parts as the run gets to them" if traced.parts else ""
+    found = []
+    if requests or not traced.readings:
+        kinds = "1 kind of request" if len(requests) == 1 else f"{len(requests)} kinds of requests"
+        found.append(f"{kinds} may run ahead, on {', '.join(engines) or 'no engine'}")
+    if traced.readings:
+        functions = "1 function" if len(traced.readings) == 1 else f"{len(traced.readings)} functions"
+        found.append(f"what is certain in {functions} may be asked ahead")
+    if traced.parts:
+        found.append(f"{len(traced.parts)} of its parts as the run gets to them")
+    if traced.early:
+        found.append(f"{len(traced.early)} of its tools may start early")
     made = "; what is made from it is optimized too" if traced.makes else ""
-    head = f"{name}: {kinds} may run ahead, on {', '.join(engines) or 'no engine'}{parts}{tools}{made}"
-    sections = [
-        wrapped(head),
+    return f"{name}: {', and '.join(found)}{made}"
+
+
+def _graph_sections(traced: Traced, done: Optimized) -> list[str]:
+    return [
         _section(
             "p-graph: what the pipeline does",
             [wrapped(HOW_TO_READ, "  ", "  "), "", *_graph_lines(traced.graph, None)],
         ),
         _section("passes: what was decided", _record_lines(done)),
         _section("e-graph: what runs ahead (~ changed, + new)", _graph_lines(done.graph, traced.graph)),
-        *([_section("tools: may start while the model still writes", _indented(traced.early))] if traced.early else []),
-        *([_section("functions: read, never run early", _reading_lines(traced.readings))] if traced.readings else []),
-        *(_section(f"p-graph of the part {part}", _graph_lines(t.graph, None)) for part, t in traced.parts.items()),
-        breaks_text(traced.breaks),
     ]
-    if measured:
-        sections.append(_section("measured run", list(_measured_lines(measured))))
-    if assumed:
-        sections.append(_section("assumed pure", _indented(assumed)))
-    return "\n\n".join(sections)
 
 
 def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
@@ -75,7 +96,9 @@ def breaks_text(breaks: Sequence[Break]) -> str:
 def _reading_lines(readings: Sequence[Reading]) -> list[str]:
     lines = []
     for each in readings:
-        found = f"{each.requests} requests found, {each.ahead} of them before the run came to it"
+        requests = "1 request" if each.requests == 1 else f"{each.requests or 'no'} requests"
+        ahead = f", {each.ahead} of them before the run came to it" if each.requests else ""
+        found = f"{requests} found{ahead}"
         if not each.readings:
             said = f"not read yet: {each.barrier or 'call the pipeline once'}"
         elif each.barrier:

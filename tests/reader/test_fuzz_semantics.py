@@ -116,6 +116,13 @@ WRONG_ONCE = {
     "a key that perhaps cannot be hashed": "return {q.ask(x): m.ask(x) for x in ['a', 'b', 'c']}",
     "a display evaluates all before it hashes": "return {[]: m.ask('a'), 'b': m.ask('b')}",
     "a method that is perhaps not there, before its arguments": "return q.ask('a').get(m.ask('b'))",
+    "a name in the default of a lambda": """
+        def inner(x):
+            return lambda y=(label := x): y
+        inner([])
+        return {label}
+    """,
+    "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
     "the order of a set that was given": "return m.ask(', '.join(names))",
     "the order of a set that was given, shown": "return m.ask(f'{names}')",
     "the order of a set that was given, united": "return list(names | {'b', 'c', 'd'})",

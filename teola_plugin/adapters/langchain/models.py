@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+import types
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing, closing
@@ -45,6 +46,7 @@ from teola_plugin.adapters.langchain.watched import wants_streams
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.plain import is_unchanging
+from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
@@ -218,7 +220,38 @@ def is_stateless(model: Model) -> bool:
     declared = declared_effects(type(model))
     if declared is not None:
         return declared.pure
-    return type(model).__module__.split(".")[0] in HOSTED
+    return type(model).__module__.split(".")[0] in HOSTED and _is_as_published(model)
+
+
+_CALLED = (
+    "invoke", "ainvoke", "batch", "abatch", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
+    "_generate_with_cache", "_agenerate_with_cache", "_generate", "_agenerate", "_convert_input", "_should_stream",
+)  # fmt: skip
+"""Methods that a call of a model goes through."""
+
+
+def _is_as_published(model: Model) -> bool:
+    """A call runs nothing of the user's: no method was replaced, no key is a function, no client has hooks."""
+    held = vars(model)
+    if any(isinstance(value, types.FunctionType) for value in held.values()):
+        return False
+    for name in ("http_client", "http_async_client"):
+        hooks = getattr(held.get(name), "event_hooks", None) or {}
+        if any(hooks.values()):
+            return False
+    return not any(name in held or not _is_of_a_package(in_mro(type(model), name)) for name in _CALLED)
+
+
+def _is_of_a_package(method: Any) -> bool:
+    while type(method) is types.FunctionType and "__teola_original__" in vars(method):
+        method = vars(method)["__teola_original__"]
+    if method is MISSING:
+        return True
+    package = method.__globals__.get("__name__", "") if type(method) is types.FunctionType else ""
+    return package.split(".")[0] in _PACKAGES
+
+
+_PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic"}
 
 
 def spec_of(model: Model) -> EngineSpec:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,39 +64,50 @@ class Agents:
     def __bool__(self) -> bool:
         return bool(self.leading)
 
-    def hear(self, turn: Turn, running: str, loop: Any, asides: Asides) -> None:
-        """Begin what a reply calls for, if the node that asked for it leads straight to the tools."""
+    def hear(
+        self, turn: Turn, running: str, loop: Any, asides: Asides, is_read: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Begin what a reply calls for, if the node that asked for it leads straight to the tools.
+
+        `is_read`: whether the reader knows by now that this node leaves nothing behind but its writes.
+        """
         after, before = interrupts(loop.interrupt_after), interrupts(loop.interrupt_before)
         if running in after or EVERY in after or EVERY in before or loop.config.get("max_concurrency") is not None:
             return
         near = [node for node, leading in self.leading.items() if running in leading and node not in before]
         if near:
             is_heard = has_replies_streamed(loop)
-            may_change = running not in self.asking or any(task.name != running for task in loop.tasks.values())
+            is_alone = all(task.name == running for task in loop.tasks.values())
+            asks_only = running in self.asking
+
+            def may_change() -> bool:  # by what runs before the superstep of the tools is there
+                return not (is_alone and (asks_only or is_read()))
+
             tools = {
                 name: tool
                 for node in near
                 for name, tool in self.tools[node].items()
-                if tool.is_so_still()
-                and not (tool.is_outside and is_heard)
-                and (tool.is_changeless or not may_change)  # by what runs before the superstep of the tools is there
+                if tool.is_so_still() and not (tool.is_outside and is_heard)
             }
             writing = frozenset(name for node in near for name in self.writing[node])
-            Answers(turn, tools, writing, isinstance(loop, AsyncPregelLoop), asides)
+            Answers(turn, tools, writing, isinstance(loop, AsyncPregelLoop), asides, may_change)
 
 
 class Answers:
     """What the tools answer to one reply of the model, as far as it is known early, and the prefix that this makes.
 
-    What comes after the call of a tool that may write does not start early: it may read what that wrote.
+    What comes after the call of a tool that may write does not start early: it may read what that wrote. Neither does
+    a tool whose answer what still runs `may_change`.
     """
 
     def __init__(
-        self, turn: Turn, tools: Mapping[str, EarlyTool], writing: Names, is_async: bool, asides: Asides
-    ) -> None:
+        self, turn: Turn, tools: Mapping[str, EarlyTool], writing: Names, is_async: bool, asides: Asides,
+        may_change: Callable[[], bool],
+    ) -> None:  # fmt: skip
         self._turn = turn
         self._tools = tools
         self._writing = writing
+        self._may_change = may_change
         self._has_written = False
         self._is_async = is_async
         self._asides = asides
@@ -112,6 +123,8 @@ class Answers:
         self._calls += 1
         self._has_written |= name in self._writing
         if self._has_written or (tool := self._tools.get(name)) is None:
+            return
+        if not tool.is_changeless and self._may_change():
             return
         begin, is_async = tool.begin(name, arguments, self._is_async, self._context)
 

@@ -42,6 +42,7 @@ from teola_plugin.adapters.reader.prediction import Prediction, State, acted
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
+from teola_plugin.engines import Foreign
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.seams import Reply, current, instrument
 from teola_plugin.trace import Asides, Break, Reading, Traced
@@ -117,6 +118,9 @@ class Following:
     asked: dict[tuple[int, str], int] = field(default_factory=dict)
     """How many requests of a node in a superstep were found, which may be asked."""
 
+    whole: set[tuple[int, str]] = field(default_factory=set)
+    """Nodes of supersteps that leave nothing behind but their writes, as they were read."""
+
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
     """Those of graphs with tools, by their namespaces."""
 
@@ -141,28 +145,31 @@ class Following:
             return
         if any(task.writes for task in value.tasks.values()):
             return  # a resumed thread: some of these have run already
-        if value.config.get("max_concurrency") is not None or has_replies_streamed(value):
-            return  # only so many at a time; or the models are asked for streams, which have readers
+        if value.config.get("max_concurrency") is not None or self.followed.graph.step_timeout is not None:
+            return  # only so many at a time, or for so long
         self._predict(value, tasks, asides)
 
     def _predict(self, loop: Any, tasks: tuple[Task, ...], asides: Asides) -> None:
         if self.prediction is not None:
             self.prediction.stop()
         asides.rewind()
-        self.expected, self.asked = {}, {}
+        self.expected, self.asked, self.whole = {}, {}, set()
         given = Given()
         way = _way_of(loop, speculates=asides.speculates)
         asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=way.is_async), way)
-        asked = self.asked
+        asked, whole = self.asked, self.whole
 
-        def note(number: int, name: str, requests: int) -> None:
+        def note(number: int, name: str, requests: int, is_whole: bool) -> None:
             asked[number, name] = max(requests, asked.get((number, name), 0))
+            (whole.add if is_whole else whole.discard)((number, name))
 
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note)
         steps = _Supersteps(graph, way, given, self.expected)
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
-        self.prediction = Prediction(asker, _Line(asides), state, speculates=asides.speculates)
+        self.prediction = Prediction(
+            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates
+        )
         self.prediction.begin()
 
     def _count(self, number: int) -> None:
@@ -177,7 +184,10 @@ class Following:
         around, _, task = _namespace(ensure_config()).rpartition(NS_SEP)
         loop = self.loops[around]() if around in self.loops else None
         if loop is not None:
-            self.followed.agents[id(loop.nodes)].hear(turn, task.partition(NS_END)[0], loop, asides)
+            running, own = task.partition(NS_END)[0], self.loop() if self.loop else None
+            whole, at = self.whole, (loop.step, running)
+            agents = self.followed.agents[id(loop.nodes)]
+            agents.hear(turn, running, loop, asides, lambda: loop is own and at in whole)
 
 
 @dataclass(frozen=True)
@@ -212,18 +222,26 @@ class _Supersteps:
         return None
 
     def _kept(self, front: Front) -> Front:
-        tasks = tuple(Task(t.name, self.given.copy(t.argument)) if t.is_sent else t for t in front.tasks)
-        return replace(front, tasks=tasks, state=self.given.copy(dict(front.state)))
+        state, arguments = self.given.renew([dict(front.state), [t.argument for t in front.tasks if t.is_sent]])
+        left = iter(arguments)
+        tasks = tuple(Task(t.name, next(left)) if t.is_sent else t for t in front.tasks)
+        return replace(front, tasks=tasks, state=state)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Implements `prediction.Line` for a call: what is asked lands in its slots."""
+    """Implements `prediction.Line` for a call: what is asked lands in its slots.
+
+    `is_streamed`: LangChain asks models for streams, which have readers; those of others are left to it.
+    """
 
     asides: Asides
+    is_streamed: bool = False
 
     def ask(self, request: Request) -> Reply | None:
         """See `Line`."""
+        if self.is_streamed and (request.act is not None or isinstance(request.payload, Foreign)):
+            return None
         if request.act is None:
             return self.asides.request(request.spec, request.op, request.payload, request.settings)
         return acted(self.asides, request)

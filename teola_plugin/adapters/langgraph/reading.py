@@ -26,7 +26,7 @@ from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
 from langgraph.types import Command, Send
 
 from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Task, Way
-from teola_plugin.adapters.langgraph.writes import STEADY, Update, applied, gotos_of, targets_of, updates_of
+from teola_plugin.adapters.langgraph.writes import STEADY, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import may_be_asked
@@ -69,16 +69,17 @@ class GraphReader:
 
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
-        on_asked: Callable[[int, str, int], None] = lambda number, name, asked: None,
+        on_read: Callable[[int, str, int, bool], None] = lambda number, name, asked, is_whole: None,
     ) -> None:  # fmt: skip
         """`readings`: by the names of nodes, where to note how far each is read.
 
-        `on_asked`: is told of a superstep, a node of it, and how many requests of this node may be asked so far.
+        `on_read`: is told of a superstep, a node of it, how many requests of this node may be asked so far, and whether
+        it was read to its end, so that it leaves nothing behind but its writes.
         """
         self.graph = graph
         self._run_component = run_component
         self._readings = readings or {}
-        self._on_asked = on_asked
+        self._on_read = on_read
 
     # --- supersteps --------------------------------------------------------------------------------------------------
 
@@ -124,20 +125,27 @@ class GraphReader:
         """What a task writes; `led` takes in where it leads to."""
         counted, open_before = run.counts.total(), len(run.asks)
         barrier: Barrier | None = None
+        is_whole = False
         try:
             value = self._node(run, task, front, way)
             updates = list(updates_of(run, value, self._keys(task.name)))
             self._follow(run, task, updates, value, front, way, led)
+            is_whole = True
             return updates
+        except Open:
+            is_whole = sum(not isinstance(each, ChannelWrite) for each in self.graph.nodes[task.name].writers) == 1
+            raise
         except Barrier as e:
             barrier = e
             raise
         finally:
             asks = list(run.asks.values())[open_before:]
             left = sum(not may_be_asked(ask, speculates=way.speculates) for ask in asks)
-            self._note(task.name, front.number, barrier, run.counts.total() - counted, left)
+            requests = run.counts.total() - counted
+            self._note(task.name, barrier, requests)
+            self._on_read(front.number, task.name, requests - left, is_whole)
 
-    def _note(self, name: str, number: int, barrier: Barrier | None, requests: int, left: int) -> None:
+    def _note(self, name: str, barrier: Barrier | None, requests: int) -> None:
         reading = self._readings.get(name)
         if reading is None:
             return
@@ -146,7 +154,6 @@ class GraphReader:
             barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
         )  # fmt: skip
         reading.requests = max(reading.requests, requests)
-        self._on_asked(number, name, requests - left)
 
     # --- whole runs --------------------------------------------------------------------------------------------------
 

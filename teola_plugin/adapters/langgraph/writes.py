@@ -22,6 +22,11 @@ from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 
 Update = tuple[str, Any]
 
+
+class Open(Stalled):
+    """A node and its edge were read to the end, and where that leads hangs on what is not known yet."""
+
+
 STEADY = (LastValue, BinaryOperatorAggregate)
 """Kinds of channels that hold what was written until it is written again."""
 
@@ -91,7 +96,7 @@ def targets_of(run: Run, chosen: Any) -> list[Any]:
     """One target or several, as a list. Raises: Stalled."""
     several = chosen if type(chosen) in (list, tuple) else [chosen]
     if run.is_unknown(chosen) or any(map(run.is_unknown, several)):
-        raise Stalled("where it goes is not known yet")
+        raise Open("where it goes is not known yet")
     return list(several)
 
 

@@ -97,7 +97,7 @@ def _record_attribute(run: Any, value: Any, name: str, facts: Facts) -> Any:
 def _property_of_record(run: Any, value: Any, name: str, found: property) -> Any:
     if is_user_code(name, found):
         return _property(run, value, name, found)
-    return record_methods.stock_property(run, value, name)
+    return record_methods.stock_property(run, value, name, attribute)
 
 
 def _member_attribute(run: Any, value: Any, name: str) -> Any:

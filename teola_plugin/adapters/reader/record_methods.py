@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign, records
@@ -114,16 +115,14 @@ def _of_tuple(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: di
 # --- properties ------------------------------------------------------------------------------------------------------
 
 
-def stock_property(run: Any, value: Any, name: str) -> Any:
-    """A property that a library has written. Raises: Barrier if it is not in the list."""
+def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, str], Any]) -> Any:
+    """A property that a library has written; `read` reads an attribute. Raises: Barrier if it is not in the list."""
     cls = type(value)
     if name not in _PROPERTIES or not any(is_stock_record_class(each) for each in mro_of(cls)):
         raise Barrier(f"it uses {name} of {describe(value)}")
     own = object.__getattribute__(value, "__dict__")
     if name in _OF_NODE and "node" in own and foreign.name_of_class(cls) == "NodeWithScore":
-        from teola_plugin.adapters.reader.attributes import attribute
-
-        return attribute(run, own["node"], name)
+        return read(run, own["node"], name)
     if name == "text" and "content" in own and len(own) > 1:
         held = own["content"]
         if type(held) is Unknown and held.holds == "text":

@@ -66,6 +66,15 @@ class Given:
             raise TooLarge(e.what) from e
 
 
+    def renew(self, value: Any) -> Any:
+        """A copy of what an evaluation has made of the program's values, which from here on stands for them."""
+        fresh = self.copy(value)
+        for key, (held, copy) in list(self.copies.items()):
+            if id(copy) in self.copies:
+                self.copies[key] = held, self.copies[id(copy)][1]
+        return fresh
+
+
 class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 

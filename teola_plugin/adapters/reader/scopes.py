@@ -110,11 +110,24 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """A node and those in it, without those of functions, classes and comprehensions' own variables."""
     yield node
     if isinstance(node, Scoped):
+        for part in _evaluated_outside(node):
+            yield from own_nodes(part)
         return
     for child in ast.iter_child_nodes(node):
         if isinstance(node, ast.comprehension) and child is node.target:
             continue
         yield from own_nodes(child)
+
+
+def _evaluated_outside(node: Scoped) -> Iterator[ast.expr]:
+    """What of a definition is evaluated where it stands."""
+    if not isinstance(node, ast.Lambda):
+        yield from node.decorator_list
+    if isinstance(node, ast.ClassDef):
+        yield from node.bases
+        return
+    yield from node.args.defaults
+    yield from (each for each in node.args.kw_defaults if each is not None)
 
 
 def _arguments(args: ast.arguments) -> Iterator[ast.arg]:

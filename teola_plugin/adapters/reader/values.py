@@ -39,17 +39,17 @@ GENERAL: Hashable = "general"
 
 NO_SOURCES: frozenset[Hashable] = frozenset()
 
-_SPECIAL = (
-    "eq ne lt le gt ge hash bool len iter next getitem setitem delitem contains add radd sub rsub mul rmul truediv "
-    "rtruediv floordiv rfloordiv mod rmod pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift iadd isub "
-    "imul itruediv ifloordiv imod ipow iand ior ixor neg pos invert abs int float index complex str repr format round "
-    "trunc floor ceil divmod rdivmod reversed enter exit aenter aexit await aiter anext matmul rmatmul imatmul call "
-    "bytes copy deepcopy reduce reduce_ex getstate fspath missing length_hint instancecheck subclasscheck"
-).split()
+_SPECIAL = """
+    eq ne lt le gt ge hash bool len iter next getitem setitem delitem contains add radd sub rsub mul rmul truediv
+    rtruediv floordiv rfloordiv mod rmod pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift iadd isub
+    imul itruediv ifloordiv imod ipow iand ior ixor neg pos invert abs int float index complex str repr format round
+    trunc floor ceil divmod rdivmod reversed enter exit aenter aexit await aiter anext matmul rmatmul imatmul call
+    bytes copy deepcopy reduce reduce_ex getstate fspath missing length_hint instancecheck subclasscheck
+"""
 
 
 def _raising(cls: type, refuse: Callable[[Any, str], NoReturn]) -> None:
-    for name in _SPECIAL:
+    for name in _SPECIAL.split():
 
         def special(self: Any, *args: Any, _name: str = name, **kwargs: Any) -> NoReturn:
             refuse(self, _name)
@@ -161,10 +161,7 @@ def isinstance_of(value: Any, cls: type) -> bool:
     kind = type(value)
     if kind is cls:
         return True
-    for each in _MRO.__get__(kind):  # `in` would ask metaclasses for `__eq__`
-        if each is cls:
-            return True
-    return False
+    return any(each is cls for each in _MRO.__get__(kind))  # `in` would ask metaclasses for `__eq__`
 
 
 _MRO = type.__dict__["__mro__"]
