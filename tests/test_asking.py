@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from itertools import product
 from typing import Any
 
@@ -121,13 +122,18 @@ def test_a_function_that_asks_runs_ahead_unheard(function: Any, is_async: bool) 
 
 
 @pytest.mark.parametrize("function", [shouting, blocking(), sleeping()])
-def test_a_function_that_does_more_is_left_to_the_framework(function: Any) -> None:
-    assert [b.code for b in optimized(optimize(chain(function))).traced.breaks] == ["TB101"]
+def test_a_function_that_does_more_is_read_or_told(function: Any) -> None:
+    fast, before = optimize(chain(function)), len(hosted._calls)
+    is_async = inspect.iscoroutinefunction(function)
+    expected = call(chain(function), Recorder(), is_async=is_async)
+    asked = len(hosted._calls) - before
+    assert call(fast, Recorder(), is_async=is_async) == expected
+    assert len(hosted._calls) - before == 2 * asked
 
 
 def test_a_function_that_only_holds_what_it_asks_is_a_pipeline_too() -> None:
     lone = RunnableLambda(lambda x: llm.invoke(x["a"]).content) | RunnableLambda(lambda x: llm.invoke(x).content)
-    assert "call(mode, a, fn='function') @ llm" in explain(optimize(lone))
+    assert "call(mode, a, fn='function') @ reader, reads(outside)" in explain(optimize(lone))
 
 
 def test_a_hosted_model_that_fails_ahead_in_a_function_is_asked_again() -> None:
@@ -139,14 +145,14 @@ def test_a_hosted_model_that_fails_ahead_in_a_function_is_asked_again() -> None:
     assert call(fast, Recorder(), is_async=False) == call(rescued, Recorder(), is_async=False) == "rescued"
 
 
-def test_a_function_that_holds_another_model_by_now_is_left_to_the_framework() -> None:
+def test_a_function_that_holds_another_model_by_now_asks_that() -> None:
     tool = Tool(llm)
     fast = optimize(chain(tool.run))
     tool.model = Hosted()
     expected = call(chain(tool.run), Recorder(), is_async=False)
     assert call(fast, Recorder(), is_async=False) == expected
     assert len(tool.model._calls) == 2
-    assert optimized(fast).reports[-1].hits <= 1  # the step before it
+    assert optimized(fast).reports[-1].wasted == 0
 
 
 def test_what_it_asks_is_not_streamed_ahead_where_events_are_watched() -> None:

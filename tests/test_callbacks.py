@@ -310,16 +310,24 @@ def test_reports_say_what_the_call_came_to() -> None:
     assert max(map(len, handler.report().splitlines())) <= WIDTH
 
 
+def in_parts(x: Any) -> Iterator[Any]:
+    yield x
+
+
+def with_a_break() -> Runnable[Any, Any]:
+    return PIPELINES["barrier"](Engines()) | RunnableLambda(in_parts)
+
+
 def test_breaks_are_listed() -> None:
     handler = TeolaCallbackHandler()
-    fast = optimize(PIPELINES["barrier"](Engines()))
+    fast = optimize(with_a_break())
     call(fast, input_of("barrier"), handler)
     assert handler.reports[-1].breaks == optimized(fast).traced.breaks != ()
     assert "TB" in str(handler)
 
 
 def test_a_prediction_lists_the_breaks_of_the_pipeline_it_was_given() -> None:
-    plain = PIPELINES["barrier"](Engines())
+    plain = with_a_break()
     for given in (plain, optimize(plain)):
         handler = TeolaCallbackHandler(given)
         call(plain, input_of("barrier"), handler)

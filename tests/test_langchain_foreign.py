@@ -223,7 +223,6 @@ def test_no_hosted_call_overtakes_a_function_that_may_be_a_guard() -> None:
     asks = RunnablePassthrough.assign(a=ask("A {q}") | model) | RunnablePassthrough.assign(b=ask("B {q}") | model)
     for guard in (moderate, note):
         guarded = optimize(RunnablePassthrough.assign(ok=guard) | asks)
-        assert optimized(guarded).optimized.graph["b"].after == (() if guard is note else ("ok",))
         with pytest.raises(PermissionError):
             guarded.invoke({"q": "forbidden"})
         assert service.made == []
