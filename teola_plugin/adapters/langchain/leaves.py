@@ -95,9 +95,7 @@ def is_chroma(store: Any) -> bool:
     except ImportError:
         return False
     scores = store.override_relevance_score_fn if isinstance(store, Chroma) else None
-    return (
-        (scores is None or is_harmless(scores)) and is_stock(store, Chroma) and store._embedding_function is not None
-    )
+    return (scores is None or is_harmless(scores)) and is_stock(store, Chroma) and store._embedding_function is not None
 
 
 def _answered(store: Any, vector: Any = (0.0,)) -> Any:

@@ -94,11 +94,26 @@ def code_of(
         names,
         len(names) if is_simple else -1,
         tuple(arg.arg for arg in args.kwonlyargs),
-        isinstance(node, ast.Lambda) and not any(isinstance(each, _DOING) for each in ast.walk(node.body)),
+        isinstance(node, ast.Lambda) and only_computes(node.body),
     )
 
 
-_DOING = (ast.Call, ast.NamedExpr, ast.Await)
+_DOING = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+_COMPUTING = frozenset({
+    "strip", "lstrip", "rstrip", "lower", "upper", "title", "split", "splitlines", "replace", "startswith", "endswith",
+    "removeprefix", "removesuffix", "format", "join", "get", "items", "keys", "values", "find", "count",
+})  # fmt: skip
+"""Methods of plain values that change nothing; of other objects, nothing is called."""
+
+
+def only_computes(*parts: ast.AST) -> bool:
+    """Whether evaluating these expressions changes nothing and asks nothing, however often that is done."""
+    for each in (inner for part in parts for inner in ast.walk(part)):
+        if isinstance(each, _DOING):
+            return False
+        if isinstance(each, ast.Call) and not (isinstance(each.func, ast.Attribute) and each.func.attr in _COMPUTING):
+            return False
+    return True
 
 
 def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]) -> FunctionValue:

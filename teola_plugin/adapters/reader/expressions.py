@@ -451,8 +451,9 @@ class Expressions:
         """What takes all items of a generator gets them as a list, in which some may be unknown."""
         lazy = self._generatorexp(node)
         whole = self._collected(
-            node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items, is_generator=True
-        )
+            node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
+            is_generator=True,
+        )  # fmt: skip
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
             is_whole = callee is str.join or (type(callee) is Opaque and calls.takes_all(callee.held))
@@ -463,7 +464,9 @@ class Expressions:
     # --- comprehensions ----------------------------------------------------------------------------------------------
 
     def _listcomp(self, node: ast.ListComp) -> Evaluate:
-        return self._collected(node.generators, lambda inner: inner.expression(node.elt), lambda run, items: items)
+        return self._collected(
+            node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items
+        )
 
     def _setcomp(self, node: ast.SetComp) -> Evaluate:
         def element(inner: Expressions) -> Evaluate:
@@ -476,7 +479,7 @@ class Expressions:
 
             return hashed
 
-        return self._collected(node.generators, element, _set_of)
+        return self._collected(node.generators, [node.elt], element, _set_of)
 
     def _dictcomp(self, node: ast.DictComp) -> Evaluate:
         def pair(inner: Expressions) -> Evaluate:
@@ -489,24 +492,29 @@ class Expressions:
 
             return item
 
-        return self._collected(node.generators, pair, _dict_of)
+        return self._collected(node.generators, [node.key, node.value], pair, _dict_of)
 
     def _collected(
         self,
         generators: list[ast.comprehension],
+        parts: list[ast.expr],
         item: Callable[[Expressions], Evaluate],
         make: Callable[[Run, list[Any]], Any],
         *,
         is_generator: bool = False,
     ) -> Evaluate:
         first, rounds, element = self._rounds(generators, item)
+        inside = [each for one in generators for each in one.ifs] + [one.iter for one in generators[1:]]
+        only_computes = calls.only_computes(*parts, *inside)
 
         def collected(frame: Frame) -> Any:
             run: Run = frame[RUN]
             try:
                 source = operators.iterated(run, first(frame))
-            except Undecided:
-                return run.unknown()
+            except Undecided as e:
+                if only_computes:
+                    return run.unknown()
+                raise Stalled("it is not known how often a comprehension does something") from e
             inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             found: list[Any] = []
             is_open = False
