@@ -524,9 +524,7 @@ def _selected(llm: Any) -> bool:
 
 
 def _citing(e: LlamaEngines) -> Any:
-    return CitationQueryEngine.from_args(
-        index_of(e), llm=e.model, text_splitter=SentenceSplitter(tokenizer=own_tokens)
-    )
+    return CitationQueryEngine.from_args(index_of(e), llm=e.model, text_splitter=SentenceSplitter(tokenizer=own_tokens))
 
 
 def _counting(e: LlamaEngines) -> Any:

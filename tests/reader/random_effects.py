@@ -585,12 +585,12 @@ class EffectWriter:
             lines.append(f"    def __{each}__(self{more}):\n        return {how}('{name}.{each}', {value})")
         if rnd.random() < 0.4:
             lines.append(
-                f"    @property\n    def {rnd.choice(['name', 'x', 'value', 'content'])}(self):\n        return hit('{name}.p', 'a')"
+                f"    @property\n    def {rnd.choice(['name', 'x', 'value', 'content'])}(self):\n        return hit('{name}.p', 'a')"  # noqa: E501
             )
         if rnd.random() < 0.4:
             method = rnd.choice(["get", "index", "copy", "pop", "items", "keys", "append", "strip", "invoke"])
             lines.append(
-                f"    def {method}(self, *a, **k):\n        return {rnd.choice(['hit', 'hidden', 'unread'])}('{name}.m', 'a')"
+                f"    def {method}(self, *a, **k):\n        return {rnd.choice(['hit', 'hidden', 'unread'])}('{name}.m', 'a')"  # noqa: E501
             )
         made = rnd.choice(
             [f"{name}()", f"{name}()", f"{name}('1')", f"{name}(content='a', page_content='a')", f"{name}.LOW"]

@@ -218,7 +218,7 @@ GRAMMAR: dict[str, list[str]] = {
 
 
 RISKY = re.compile(
-    r">\[|\.pop\(|\)\[0\]|int\(|float\(|index\(|checked|/ |next\(|json.loads|max\(<l|min\(<l|any>[.\[ ]|\.get\(|dict\(<any"
+    r">\[|\.pop\(|\)\[0\]|int\(|float\(|index\(|checked|/ |next\(|json.loads|max\(<l|min\(<l|any>[.\[ ]|\.get\(|dict\(<any"  # noqa: E501
 )
 """What often raises."""
 

@@ -105,7 +105,7 @@ def guarded(model: Any, docs: Any) -> Any:
 
 def nested(model: Any, docs: Any) -> Any:
     scores = {}
-    for i, d in enumerate(docs):
+    for _, d in enumerate(docs):
         verdict = model.ask(d)
         scores[d] = 1 if verdict == "yes" else 0
     best = [k for k, v in scores.items() if v]

@@ -575,7 +575,7 @@ def test_what_a_library_raised_has_no_known_arguments() -> None:
 
 @pytest.mark.parametrize(
     ("holds", "cls", "expected"),
-    [("text", str, True), ("text", list, False), ("texts", list, True), ("any", str, None), ("message", AIMessage, True),
+    [("text", str, True), ("text", list, False), ("texts", list, True), ("any", str, None), ("message", AIMessage, True),  # noqa: E501
      ("message", HumanMessage, None), (Grade, BaseModel, True), ("bool", int, True)],
 )  # fmt: skip
 def test_isinstance_of_what_is_not_known(holds: Any, cls: type, expected: bool | None) -> None:

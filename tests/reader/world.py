@@ -1,10 +1,10 @@
 """A world of one model for tests of the reader: programs ask it, as they would ask a model of a framework's.
 
-    def program(model, docs):
-        return [d for d in docs if model.ask(d) == "yes"]
+def program(model, docs):
+    return [d for d in docs if model.ask(d) == "yes"]
 
-    found = predicted(program, docs=["a", "b"], replies={"a": "yes"})
-    found.certain, found.value
+found = predicted(program, docs=["a", "b"], replies={"a": "yes"})
+found.certain, found.value
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class ModelAsker(Nobody):
             return run.unknown(question, holds=self._holds, is_safe=True)  # type: ignore[attr-defined]
         key = (id(model), repr(question))
         return run.ask(
-            Request(key, ELSEWHERE, "decoding", question, {}, lambda reply: reply, self._holds, self._may_raise, id(model))  # type: ignore[attr-defined]
+            Request(
+                key, ELSEWHERE, "decoding", question, {}, lambda reply: reply, self._holds, self._may_raise, id(model)
+            )  # type: ignore[attr-defined]
         )
 
 
@@ -129,7 +131,9 @@ def read(
     return found
 
 
-def predicted(function: Any, model: Model, *args: Any, asker: Any = None, **kwargs: Any) -> tuple[Read, list[list[Any]]]:
+def predicted(
+    function: Any, model: Model, *args: Any, asker: Any = None, **kwargs: Any
+) -> tuple[Read, list[list[Any]]]:
     """The program read until all is answered, and what was certain in each round."""
     asker = asker or ModelAsker()
     answers: dict[Hashable, Answer] = {}

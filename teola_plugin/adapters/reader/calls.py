@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -72,14 +73,26 @@ class FunctionValue(Callee):
         self.code = code
 
 
+_compilers: list[Callable[[Scope, str], Any]] = []
+
+
+def install_compiler(compiler: Callable[[Scope, str], Any]) -> None:
+    """Let functions be compiled by this. `statements` installs itself, which compiles calls to those in here."""
+    _compilers[:] = [compiler]
+
+
+def _compiler(scope: Scope, filename: str) -> Any:
+    if not _compilers:
+        importlib.import_module("teola_plugin.adapters.reader.statements")
+    return _compilers[0](scope, filename)
+
+
 def code_of(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: Scope | None, name: str, filename: str
 ) -> Code:
     """A compiled function."""
-    from teola_plugin.adapters.reader.statements import Statements
-
     scope = scope_of(node, around)
-    compiler = Statements(scope, filename)
+    compiler = _compiler(scope, filename)
     body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     args = node.args
     names = tuple(arg.arg for arg in (*args.posonlyargs, *args.args))

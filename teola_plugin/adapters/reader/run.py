@@ -65,7 +65,6 @@ class Given:
         except Barrier as e:
             raise TooLarge(e.what) from e
 
-
     def renew(self, value: Any) -> Any:
         """A copy of what an evaluation has made of the program's values, which from here on stands for them."""
         fresh = self.copy(value)

@@ -535,3 +535,6 @@ def _module(name: str) -> types.ModuleType:
     if type(module) is not types.ModuleType:
         raise Barrier(f"it imports {name}, which is not loaded")
     return module
+
+
+calls.install_compiler(Statements)
