@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import sys
-import types
-import typing
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, texts
+from teola_plugin.adapters.reader import texts
+from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.table import kind_of, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Undecided, Unknown, type_name
 
@@ -139,74 +137,3 @@ def _is_small(value: Any) -> bool:
     if type(value) is Unknown:
         return kind_of(value) == "float"
     return type(value) is float or (type(value) is int and abs(value) < 2**53)
-
-
-# --- annotations -----------------------------------------------------------------------------------------------------
-
-
-def field_of(cls: type, name: str) -> str | type | None:
-    """What a declared field of a pydantic model or a dataclass holds; None if there is none, or code may run."""
-    mro = foreign.mro_of(cls)
-    is_hidden = type(foreign.in_mro(cls, name)) is property
-    if is_hidden or not foreign.has_plain_lookup(cls) or not _is_data_class(mro):
-        return None
-    for each in mro:
-        annotations = foreign.namespace_of(each).get("__annotations__")
-        if type(annotations) is dict and name in annotations:
-            return holds_of_annotation(annotations[name], each)
-    return None
-
-
-def _is_data_class(mro: tuple[type, ...]) -> bool:
-    """Its fields are attributes: of a TypedDict they are items."""
-    base = foreign.base_model()
-    return any(each is base or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
-
-
-def item_of(cls: type, name: str) -> str | type | None:
-    """What an item of a TypedDict holds."""
-    own = foreign.namespace_of(cls)
-    required = own.get("__required_keys__")
-    annotations = own.get("__annotations__")
-    if type(required) is frozenset and name in required and type(annotations) is dict and name in annotations:
-        return holds_of_annotation(annotations[name], cls)
-    return None
-
-
-_SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "number", float: "number"}
-
-
-def holds_of_annotation(annotation: Any, owner: type) -> str | type:
-    """What a value so annotated holds, in the words of `Unknown.holds`."""
-    if type(annotation) is str:
-        annotation = _resolved(annotation, owner)
-    for simple, holds in _SIMPLE.items():
-        if annotation is simple:
-            return holds
-    if type(annotation) is type(typing.Annotated[int, 0]) and hasattr(annotation, "__metadata__"):
-        return holds_of_annotation(typing.get_args(annotation)[0], owner)
-    if type(annotation) in (types.GenericAlias, type(typing.List[int]), type(typing.Literal["a"])):  # noqa: UP006
-        origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is list and len(args) == 1 and holds_of_annotation(args[0], owner) == "text":
-            return "texts"
-        if origin is typing.Literal and all(type(each) is str for each in args):
-            return "text"
-        return "any"
-    if foreign.is_class(annotation) and _is_data_class(foreign.mro_of(annotation)):
-        return annotation  # type: ignore[no-any-return]
-    return "any"
-
-
-_NAMES: dict[str, Any] = {"str": str, "bool": bool, "int": int, "float": float}
-
-
-def _resolved(annotation: str, owner: type) -> Any:
-    """A simple name that nothing in the owner's module hides, `list[str]`; None for anything else."""
-    module = sys.modules.get(foreign.module_of(owner))
-    hidden = vars(module) if type(module) is types.ModuleType else {}
-    if annotation in _NAMES:
-        return None if annotation in hidden else _NAMES[annotation]
-    if annotation in ("list[str]", "List[str]") and "str" not in hidden and "list" not in hidden:
-        return list[str]
-    found = hidden.get(annotation) if type(hidden) is dict else None
-    return found if found is not None and foreign.is_class(found) else None
