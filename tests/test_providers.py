@@ -18,7 +18,7 @@ from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Done, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import Cancelled, EngineClosed
 from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_of_company, status_of
-from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, Provider, ProviderCall
+from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, ProviderCall
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.python import MAX_ITEMS
 from teola_plugin.runtime.local import LocalHost
@@ -263,7 +263,7 @@ def chat(url: str, **more: Any) -> ChatOpenAI:
 
 
 def test_what_was_withheld_is_asked_again_by_who_came_a_moment_later() -> None:
-    call = ProviderCall(Provider(), is_own=False)
+    call = ProviderCall(providers.Provider(), is_own=False)
     with call.under_way():
         with pytest.raises(Withheld) as raised:
             retry_after(of_status(429))
@@ -425,14 +425,14 @@ def test_a_function_that_runs_ahead_ends_where_it_may_not_ask(host: LocalHost) -
     assert model.begun == [0]
 
 
-def end_ahead(call: Outside, at: Provider, error: BaseException) -> None:
+def end_ahead(call: Outside, at: providers.Provider, error: BaseException) -> None:
     reply = Reply()
     call.ask(at, reply, is_own=False)
     reply.put(Failed(error))
 
 
 def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
-    there, elsewhere = Provider(), Provider()
+    there, elsewhere = providers.Provider(), providers.Provider()
     call, other = (Outside(lambda reply: True) for _ in range(2))
     end_ahead(call, there, of_status(400))
     assert not call.may_ask(there)
@@ -442,7 +442,7 @@ def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() 
 
 @pytest.mark.parametrize("ours", OURS)
 def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
-    there, call = Provider(), Outside(lambda reply: True)
+    there, call = providers.Provider(), Outside(lambda reply: True)
     for _ in range(FEW):
         end_ahead(call, there, ours("of ours"))
     assert call.may_ask(there)
@@ -451,7 +451,7 @@ def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> 
 
 def test_what_the_framework_s_run_waits_for_is_noted() -> None:
     call, reply = Outside(lambda reply: True), Reply()
-    call.ask(Provider(), reply, is_own=False)
+    call.ask(providers.Provider(), reply, is_own=False)
     assert reply.provider_call
     assert not reply.provider_call.is_taken
     call.take(reply)
