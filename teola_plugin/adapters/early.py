@@ -25,6 +25,9 @@ MOST = 2_000
 _TOOLS = frozenset(["teola_plugin", "tiktoken", "nltk", "transformers", "tokenizers"])
 """Packages, beside the frameworks, whose objects call nothing of the user's: ours, and tokenizers."""
 
+_MODELS = "teola_plugin.models."
+"""Our models, whose functions hold the engine that they stand on, of whatever class."""
+
 _UNHEARD = frozenset(["callback_manager", "callbacks"])
 """Attributes that hear nothing of what runs ahead."""
 
@@ -75,7 +78,10 @@ def _held_by(value: Any) -> list[Any] | None:
     if foreign.is_class(value):
         return [] if _is_clean_class(value) else None
     if kind is types.FunctionType:
-        return [cell.cell_contents for cell in value.__closure__ or ()] if _is_function_of_library(value) else None
+        is_library = foreign.is_of_library(value) or _is_function_of_tool(value)
+        if is_library and str(value.__globals__["__name__"]).startswith(_MODELS):
+            return []
+        return [cell.cell_contents for cell in value.__closure__ or ()] if is_library else None
     if kind is types.MethodType:
         return [value.__func__, value.__self__]
     if kind is types.ModuleType:
@@ -112,9 +118,7 @@ def _is_clean_class(cls: type) -> bool:
     return facts_of(cls).kind == "enum" or is_clean_schema(cls)
 
 
-def _is_function_of_library(function: types.FunctionType) -> bool:
-    if foreign.is_of_library(function):
-        return True
+def _is_function_of_tool(function: types.FunctionType) -> bool:
     own = function.__globals__
     name = own.get("__name__")
     module = sys.modules.get(name) if type(name) is str and name.split(".")[0] in _TOOLS else None
