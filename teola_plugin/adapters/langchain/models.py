@@ -190,6 +190,8 @@ def _trace_foreign(
     def payload(entered: Entered, *values: Any) -> Foreign:
         if may_be_stale and is_stale(entered, *values):
             raise LookupError("an effect before it may have changed, in place, what it is asked")
+        if not is_stateless(model):
+            raise LookupError("its methods are no longer those of its package")
         mode = entered.mode
         if mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model):
             raise LookupError("a streamed reply is computed by the framework's own run")

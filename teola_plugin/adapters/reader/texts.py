@@ -32,8 +32,11 @@ def readable(run: Any, *values: Any) -> list[Any]:
     if all(type(value) in _SHOWN for value in values):
         return []
     found = unknowns(run, *values)
-    todo = list(values)
+    todo, seen = list(values), set[int]()
     for value in todo:
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance_of(value, BaseException) and not run.is_own_exception(value):
             found.append(value)
         elif isinstance_of(value, BaseException):
