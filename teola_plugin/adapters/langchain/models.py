@@ -243,7 +243,7 @@ def _is_as_published(model: Model) -> bool:
         hooks = getattr(held.get(name), "event_hooks", None) or {}
         if any(hooks.values()):
             return False
-    return not any(name in held or not _is_of_a_package(in_mro(type(model), name)) for name in _CALLED)
+    return not any(name in held or not _is_of_a_package(in_mro(plain_class(model), name)) for name in _CALLED)
 
 
 def _is_of_a_package(method: Any) -> bool:
