@@ -551,6 +551,6 @@ def _said(said: list[str]) -> Callable[..., str]:
 
 def test_a_prompt_function_without_effects_is_no_obstacle() -> None:
     engines = Engines()
-    engines.model.messages_to_prompt = lambda messages: "|".join([str(m.content) for m in messages])
+    engines.model.messages_to_prompt = pure(lambda messages: "|".join([str(m.content) for m in messages]))
     _, misses, _ = counted(engine_of(engines, mode="accumulate"))
     assert misses == 0

@@ -74,6 +74,7 @@ def two_branches(stage: Stage) -> Any:
     )  # fmt: skip
 
 
+@pure
 def joined(one: Any, other: Any) -> str:
     return f"{len(one)} and {len(other)} notes"
 
