@@ -15,7 +15,6 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
-from teola_plugin.adapters.reader.records import model_slot
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.effects import declared_effects
 
@@ -100,10 +99,20 @@ def _held_by_object(value: Any, kind: type) -> list[Any] | None:
     if not foreign.is_library_class(kind) and (facts.kind != "record" or facts.user_names):
         return None
     own = foreign.own_attributes(value)
-    private = model_slot(value, "__pydantic_private__") if _is_model(kind) else None
-    if type(private) is not dict:
-        private = {}
+    private = _private_of(value) if _is_model(kind) else {}
     return None if own is None else [held for name, held in {**own, **private}.items() if name not in _UNHEARD]
+
+
+def _private_of(value: Any) -> dict[str, Any]:
+    """The private attributes of an object of pydantic's."""
+    member = foreign.in_mro(type(value), "__pydantic_private__")
+    if type(member) is not types.MemberDescriptorType:
+        return {}
+    try:
+        private = member.__get__(value)
+    except AttributeError:
+        return {}
+    return private if type(private) is dict else {}
 
 
 def _is_model(cls: type) -> bool:
