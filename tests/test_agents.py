@@ -179,8 +179,12 @@ def test_a_graph_made_by_hand() -> None:
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
     agent = optimize(builder.compile())
-    assert told(agent.invoke(QUESTION)) == ANSWER
-    assert sorted(world.early) == ["bees", "wasps"]
+    for _ in range(10):  # the node has to be read before its model has answered
+        assert told(agent.invoke(QUESTION)) == ANSWER
+        if world.early:
+            break
+        optimized(agent).wake()
+    assert sorted(set(world.early)) == ["bees", "wasps"]
 
 
 @pytest.mark.parametrize("is_called", [False, True])

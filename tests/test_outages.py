@@ -228,7 +228,8 @@ def test_the_first_answer_of_a_provider_lets_the_others_run_ahead(form: str) -> 
     assert said == {"q": "x", **{f"k{n}": f"<{n} x>" for n in range(3)}}
     assert sorted(service.made) == ["0 x", "1 x", "2 x"]
     report = optimized(chain).reports[-1]
-    assert (report.hits, report.shared, report.misses, report.wasted) == (2, 1, 0, 0)
+    assert (report.hits + report.shared, report.misses, report.wasted) == (3, 0, 0)
+    assert report.hits  # of what came after the first answer, the framework's run may be there first
 
 
 @pytest.mark.cold
