@@ -77,7 +77,7 @@ def _held_by(value: Any) -> list[Any] | None:
     if foreign.is_class(value):
         return [] if _is_clean_class(value) else None
     if kind is types.FunctionType:
-        is_library = foreign.is_of_library(value) or _is_function_of_tool(value)
+        is_library = _stands_in_a_library(value)
         if is_library and str(value.__globals__["__name__"]).startswith(_MODELS):
             return []
         return [cell.cell_contents for cell in value.__closure__ or ()] if is_library else None
@@ -127,10 +127,13 @@ def _is_clean_class(cls: type) -> bool:
     return facts_of(cls).kind == "enum" or is_clean_schema(cls)
 
 
-def _is_function_of_tool(function: types.FunctionType) -> bool:
+def _stands_in_a_library(function: types.FunctionType) -> bool:
+    """By the globals that it uses; what it holds in its closure is another question."""
     own = function.__globals__
     name = own.get("__name__")
-    module = sys.modules.get(name) if type(name) is str and name.split(".")[0] in _TOOLS else None
+    if type(name) is not str or not (name.split(".")[0] in _TOOLS or name.split(".")[0] in foreign.LIBRARIES):
+        return False
+    module = sys.modules.get(name)
     return type(module) is types.ModuleType and module.__dict__ is own
 
 
