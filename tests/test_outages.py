@@ -286,7 +286,7 @@ def test_an_outage_ends() -> None:
     optimized(pipeline).wake()
     for _ in range(2):  # in the first of them it has succeeded often enough
         pipeline.invoke(QUESTION)
-    assert reports[-1].hits > 0
+    assert reports[-1].hits + reports[-1].shared > 0  # the framework's run may be there first
     assert len(service.made) == began + 1 + 3 * (calls + 2)
 
 

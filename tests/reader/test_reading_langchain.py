@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from operator import itemgetter
 from typing import Any
 
@@ -205,6 +206,16 @@ def test_a_template_is_filled_in_the_body(model: Any) -> None:
         ]
 
     assert check(node, {"x": "a"}).shown == [3]
+
+
+@pytest.mark.parametrize(
+    "held", [OrderedDict(b=1, a=2), Counter("aba"), defaultdict(list, b=[1], a=[]), deque([2, 1], 3), {2: (1, {3})}]
+)
+def test_a_template_shows_containers_as_they_are(model: Any, held: Any) -> None:
+    def node(state: dict[str, Any]) -> Any:
+        return model.invoke(ask("{held}").invoke({"held": held}))
+
+    assert check(node, {"x": "a"}).shown == [1]
 
 
 def test_a_model_is_built_in_the_body() -> None:

@@ -13,7 +13,6 @@ it is replaced by a mark, and wherever the mark comes out, what holds it is unkn
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
 from teola_plugin.adapters.reader import records
@@ -21,9 +20,6 @@ from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
 from teola_plugin.adapters.reader.heap import sources_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, shown
-
-_LISTS = (list, tuple, set, frozenset, deque)
-_DICTS = (dict, OrderedDict, Counter, defaultdict)
 
 _numbers = itertools.count()
 
@@ -60,26 +56,13 @@ class Exchange:
         if known is not None:
             return known[1]
         self._run.tick()
-        return self._copied_out(value, kind)
 
-    def _copied_out(self, value: Any, kind: type) -> Any:
         def keep(copy: Any) -> Any:
             self._out[id(value)] = value, copy
             self._given[id(copy)] = copy, value
             return copy
 
-        if kind in _DICTS:
-            copy = keep(defaultdict(value.default_factory) if kind is defaultdict else kind())
-            for key, part in value.items():
-                dict.__setitem__(copy, self.out(key), self.out(part))
-            return copy
-        if kind in (list, deque):
-            copy = keep([] if kind is list else deque(maxlen=value.maxlen))
-            copy.extend([self.out(part) for part in value])
-            return copy
-        if kind in _LISTS:
-            return keep(kind([self.out(part) for part in value]))
-        made = records.copy_of(value, self.out, keep)
+        made = records.copy_of(value, self.out, self.out, keep)
         if made is MISSING:
             raise Barrier(f"it hands {shown(value)} to a component")
         return made
@@ -97,32 +80,19 @@ class Exchange:
         if known is not None:
             return known[1]
         self._run.tick()
-        return self._copied_back(value, kind)
+
+        def keep(copy: Any) -> Any:
+            self._back[id(value)] = value, copy
+            return copy
+
+        made = records.copy_of(value, self.back, self._key, keep)
+        return keep(Opaque(value)) if made is MISSING else made
 
     def _marked(self, text: str) -> Unknown:
         if text in self._marks:
             return self._marks[text]
         sources = frozenset().union(*(sources_of(held) for mark, held in self._marks.items() if mark in text))
         return Unknown("text", sources)
-
-    def _copied_back(self, value: Any, kind: type) -> Any:
-        def keep(copy: Any) -> Any:
-            self._back[id(value)] = value, copy
-            return copy
-
-        if kind in _DICTS:
-            copy = keep(defaultdict(value.default_factory) if kind is defaultdict else kind())
-            for key, part in value.items():
-                dict.__setitem__(copy, self._key(key), self.back(part))
-            return copy
-        if kind in (list, deque):
-            copy = keep([] if kind is list else deque(maxlen=value.maxlen))
-            copy.extend([self.back(part) for part in value])
-            return copy
-        if kind in _LISTS:
-            return keep(kind([self._key(part) if kind is not tuple else self.back(part) for part in value]))
-        made = records.copy_of(value, self.back, keep)
-        return keep(Opaque(value)) if made is MISSING else made
 
     def _key(self, key: Any) -> Any:
         back = self.back(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -66,12 +67,21 @@ def new_record(cls: type, fields: dict[str, Any], fields_set: set[str] | None = 
     return made
 
 
-def copy_of(value: Any, load: Callable[[Any], Any], keep: Callable[[Any], Any]) -> Any:
-    """A copy of a record, a member of an enum as it is, or MISSING for any other object.
+Load = Callable[[Any], Any]
+"""Gives the copy of what a copied object holds."""
 
-    `keep` is told of the copy before its fields are read by `load`, for objects that hold themselves.
+
+def copy_of(value: Any, load: Load, load_key: Load, keep: Load) -> Any:
+    """A copy of a container or a record, a member of an enum as it is, or MISSING for any other object.
+
+    `load_key` copies what is hashed, `load` the rest. `keep` is told of the copy, and returns it, before what it holds
+    is copied: objects may hold themselves.
     """
     cls = type(value)
+    if type(cls) is type:  # other metaclasses may define `__eq__` and `__hash__`
+        copied = _copied_container(value, cls, load, load_key, keep)
+        if copied is not MISSING:
+            return copied
     facts = facts_of(cls)
     if facts.kind == "record":
         if foreign.is_abstract(cls):
@@ -86,9 +96,24 @@ def copy_of(value: Any, load: Callable[[Any], Any], keep: Callable[[Any], Any]) 
     return str.__str__(value) if cls is text_accessor() else MISSING
 
 
-def _copied_record(
-    value: Any, cls: type, members: tuple[Any, ...], load: Callable[[Any], Any], keep: Callable[[Any], Any]
-) -> Any:
+def _copied_container(value: Any, cls: type, load: Load, load_key: Load, keep: Load) -> Any:
+    if cls in (dict, OrderedDict, Counter, defaultdict):
+        made = keep(defaultdict(value.default_factory) if cls is defaultdict else cls())
+        for key, part in list(value.items()):
+            made[load_key(key)] = load(part)
+        return made
+    if cls in (list, deque):
+        made = keep([] if cls is list else deque(maxlen=value.maxlen))
+        made.extend([load(part) for part in list(value)])
+        return made
+    if cls is tuple:
+        return keep(tuple([load(part) for part in value]))
+    if cls in (set, frozenset):
+        return keep(cls([load_key(part) for part in list(value)]))
+    return MISSING
+
+
+def _copied_record(value: Any, cls: type, members: tuple[Any, ...], load: Load, keep: Load) -> Any:
     own = foreign.plain_attributes(value)
     if own is None:
         return MISSING
@@ -115,9 +140,7 @@ def _is_optional_dict(content: Any) -> bool:
     return content is None or type(content) is dict
 
 
-def _copied_slots(
-    value: Any, cls: type, names: tuple[str, ...], load: Callable[[Any], Any], keep: Callable[[Any], Any]
-) -> Any:
+def _copied_slots(value: Any, cls: type, names: tuple[str, ...], load: Load, keep: Load) -> Any:
     if in_mro(cls, "__dict__") is not MISSING and foreign.own_attributes(value):
         return MISSING
     made = keep(new_object(cls))

@@ -30,6 +30,9 @@ OPERATIONS = 20_000
 MAX_DEPTH = 60
 """Calls inside calls."""
 
+_FACTORIES = (None, list, dict, set, int, str, float)
+"""Of a `defaultdict` that is plain data."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -145,39 +148,10 @@ class Run(Heap):
         def load(part: Any) -> Any:
             return part if classes.is_atom(part) else self.load(part, is_given=is_given)
 
-        if type(kind) is not type:  # its metaclass may define `__eq__` and `__hash__`
-            copied = classes.copy_of(value, load, keep)
-            return keep(Opaque(value)) if copied is classes.MISSING else copied
-        if kind is list:
-            copy = keep(value[:])
-            copy[:] = [load(part) for part in copy]
-            return copy
-        if kind in (dict, OrderedDict, Counter):
-            copy = keep(kind())
-            for key, part in list(value.items()):
-                dict.__setitem__(copy, self._key(key), load(part)) if kind is Counter else copy.__setitem__(
-                    self._key(key), load(part)
-                )
-            return copy
-        if kind is defaultdict:
-            raise_factory = value.default_factory
-            if not any(raise_factory is each for each in (None, list, dict, set, int, str, float)):
-                return keep(Opaque(value))
-            copy = keep(defaultdict(raise_factory))
-            copy.update({self._key(key): load(part) for key, part in list(value.items())})
-            return copy
-        if kind is tuple:
-            return keep(tuple([load(part) for part in value]))
-        if kind in (set, frozenset):
-            return keep(kind([self._key(part) for part in list(value)]))
-        if kind is deque:
-            copy = keep(deque(maxlen=value.maxlen))
-            copy.extend([load(part) for part in list(value)])
-            return copy
-        copied = classes.copy_of(value, load, keep)
-        if copied is not classes.MISSING:
-            return copied
-        return keep(Opaque(value))
+        if kind is defaultdict and not any(value.default_factory is each for each in _FACTORIES):
+            return keep(Opaque(value))
+        copied = classes.copy_of(value, load, self._key, keep)
+        return keep(Opaque(value)) if copied is classes.MISSING else copied
 
     def _key(self, key: Any) -> Any:
         loaded = self.load(key)
