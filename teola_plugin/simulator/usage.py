@@ -25,12 +25,6 @@ class EngineUse:
     step_items: int = 0
     joined: int = 0
 
-    @property
-    def mean_batch(self) -> float:
-        """Items of a batch; of an LLM, sequences of a decode step."""
-        batches, items = (self.steps, self.step_items) if self.steps else (self.batches, self.items)
-        return items / batches if batches else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

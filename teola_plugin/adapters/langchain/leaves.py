@@ -37,11 +37,6 @@ def query_embedding(embeddings: Any) -> Leaf | None:
     return _embedding(embeddings, embeddings.query_encode_kwargs or embeddings.encode_kwargs)
 
 
-def document_embedding(embeddings: Any) -> Leaf | None:
-    """One text of `embeddings.embed_documents(texts)`; `payload(text)`."""
-    return _embedding(embeddings, embeddings.encode_kwargs) if _is_known(embeddings) else None
-
-
 def _is_known(embeddings: Any) -> bool:
     try:
         from langchain_huggingface import HuggingFaceEmbeddings

@@ -29,16 +29,6 @@ def _is_data_class(mro: tuple[type, ...]) -> bool:
     return any(each is base or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
 
 
-def item_of(cls: type, name: str) -> str | type | None:
-    """What an item of a TypedDict holds."""
-    own = foreign.namespace_of(cls)
-    required = own.get("__required_keys__")
-    annotations = own.get("__annotations__")
-    if type(required) is frozenset and name in required and type(annotations) is dict and name in annotations:
-        return holds_of_annotation(annotations[name], cls)
-    return None
-
-
 _SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "number", float: "number"}
 
 

@@ -142,10 +142,6 @@ class Heap:
         """From here on the object may not be changed: it stands for one of somebody else's."""
         self._fixed[id(held)] = held
 
-    def is_fixed(self, held: Any) -> bool:
-        """See `fix`."""
-        return id(held) in self._fixed
-
     def note(self, held: Any) -> None:
         """The object, which is the reader's to change, is about to change."""
         key = id(held)

@@ -214,8 +214,6 @@ _SPECIAL: dict[tuple[type, str], _Method] = {
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
-_CANNOT_RAISE = words("append appendleft clear reverse")
-
 
 def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """A call that changes the value. Where it cannot be told how, all that it holds is unknown from there on."""

@@ -301,10 +301,6 @@ def _method_caller(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 _IMMUTABLE = ("text", "bool", "number")
 
 
-def _is_copied(value: Unknown) -> bool:
-    return kind_of(value) != "any"
-
-
 def _copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         raise TypeError("copy takes one argument")

@@ -10,7 +10,6 @@ from teola_plugin.adapters.reader.table import called, kind_of, known, lazy
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
 
 _FLAGS_AT = {"match": 2, "search": 2, "fullmatch": 2, "findall": 2, "finditer": 2, "split": 3, "sub": 4, "subn": 4}
-_NAMED = {"split": ("maxsplit", "flags"), "sub": ("count", "flags"), "subn": ("count", "flags")}
 _ANCHORED = ("match", "fullmatch")
 
 
