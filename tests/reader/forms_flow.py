@@ -108,7 +108,7 @@ def guarded_ask(state: State) -> Any:
     return {"out": reply}
 
 
-@form(2)
+@form(3)
 def guarded_structured(state: State) -> Any:
     try:
         found = GRADER.invoke("JSON " + state["question"])
@@ -116,6 +116,30 @@ def guarded_structured(state: State) -> Any:
     except Exception as e:
         print(f"error {e}")
         return {"out": "no"}
+
+
+def rating(text: str) -> int:
+    try:
+        return int(LLM.invoke("rate " + text).content)
+    except ValueError:
+        return 0
+
+
+@form(4)
+def ratings_of_a_helper_that_catches(state: State) -> Any:
+    return {"out": [rating(d) for d in ("one", "two")]}
+
+
+@form(4)
+def ratings_are_written_down(state: State) -> Any:
+    found = [{"text": d} for d in ("one", "two")]
+    for each in found:
+        try:
+            each["score"] = int(LLM.invoke("rate " + each["text"]).content)
+        except ValueError:
+            each["score"] = 0
+        log.info(f"{each['text']}: {each.get('score')}")
+    return {"out": [each["text"] for each in found if each.get("score", 0) > 7]}
 
 
 @form(3)

@@ -145,6 +145,15 @@ WRONG_ONCE = {
                 return 2
     """,
     "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
+    "a list that one path makes and the other empties": """
+        for _ in range(5):
+            if jb.ask('a'):
+                words = []
+                words.append(m.ask('a'))
+            else:
+                words.clear()
+        return q.ask(min(words, default='yes'))
+    """,
     "the order of a set that was given": "return m.ask(', '.join(names))",
     "the order of a set that was given, shown": "return m.ask(f'{names}')",
     "the order of a set that was given, united": "return list(names | {'b', 'c', 'd'})",

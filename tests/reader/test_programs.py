@@ -90,6 +90,63 @@ def trying(model: Any, docs: Any) -> Any:
     return out
 
 
+def returning_what_is_caught(model: Any, docs: Any) -> Any:
+    def one(d: str) -> int:
+        try:
+            if model.ask(d) == "no":
+                return 0
+            return int(model.ask(d + d))
+        except ValueError:
+            return 1
+
+    return [one(d) for d in docs]
+
+
+def caught_in_a_known_state(model: Any, docs: Any) -> Any:
+    rows = [{"d": d} for d in docs]
+    for row in rows:
+        try:
+            row["score"] = int(model.ask(row["d"]))
+        except ValueError:
+            row["score"] = 0
+        row["seen"] = len(row)
+    return [model.ask(str(row["seen"])) for row in rows]
+
+
+def caught_between_changes(model: Any, docs: Any) -> Any:
+    seen: list[Any] = []
+    try:
+        seen.append(int(model.ask(docs[0])))
+        seen.append(int(model.ask(docs[1])))
+    except ValueError:
+        seen.append("bad")
+    return model.ask(str(seen))
+
+
+def an_iterator_that_an_error_leaves_behind(model: Any, docs: Any) -> Any:
+    each = enumerate(docs)
+    try:
+        int(model.ask("first"))
+        next(each)
+    except ValueError:
+        pass
+    return model.ask(str(next(each)))
+
+
+def left_by_way_of_finally(model: Any, docs: Any) -> Any:
+    seen = []
+
+    def one() -> Any:
+        try:
+            if model.ask("first") == "no":
+                return "no"
+        finally:
+            seen.append(1)
+        return "yes"
+
+    return one(), model.ask(str(seen))
+
+
 def by_helper(model: Any, docs: Any) -> Any:
     def one(d: str) -> str:
         return model.ask("q " + d)  # type: ignore[no-any-return]
@@ -120,6 +177,8 @@ async def gathered(model: Any, docs: Any) -> Any:
 PROGRAMS: list[tuple[Callable[..., Any], int]] = [
     (grade, 1), (grade_comprehension, 1), (two_in_turn, 1), (chained, 2), (either, 2), (both_arms, 1), (until, 2),
     (returning, 2), (trying, 1), (by_helper, 1), (guarded, 1), (nested, 2), (gathered, 1),
+    (returning_what_is_caught, 2), (caught_in_a_known_state, 1), (caught_between_changes, 2),
+    (an_iterator_that_an_error_leaves_behind, 2), (left_by_way_of_finally, 2),
 ]  # fmt: skip
 
 

@@ -25,11 +25,11 @@ from teola_plugin.adapters.reader.foreign import (
 )
 from teola_plugin.adapters.reader.instances import (
     is_caught,
-    is_every_error,
     is_exception,
     is_instance,
     is_subclass,
     match_places,
+    takes_each,
     type_of,
 )
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
@@ -55,7 +55,6 @@ __all__ = [
     "is_caught",
     "is_class",
     "is_clean_model",
-    "is_every_error",
     "is_exception",
     "is_instance",
     "is_kind_of",
@@ -72,6 +71,7 @@ __all__ = [
     "record_method",
     "require_clean",
     "set_attribute",
+    "takes_each",
     "type_of",
 ]  # fmt: skip
 

@@ -31,6 +31,9 @@ _UNBOUND = Unknown(sources=_ANYTHING)
 MAX_LEAVES = 40
 """So many paths that left are kept at once; a loop that asks more often has its rounds told apart no more."""
 
+MAX_MOMENTS = 8
+"""So many states are told apart in which a `try` may have been left by an error."""
+
 
 class Frame(dict[Any, Any]):
     """The variables of one call, by name. Under 0, 1, 2 and 3: outer frame, function, returned value and run."""
@@ -73,11 +76,28 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """A state: the contents of what has changed since a `Beginning`. `changes`: how many there were before."""
+
+    contents: Log
+    marks: Marks
+    changes: int
+
+
+@dataclass(slots=True, eq=False)
 class Beginning:
-    """The state at some moment: see `Heap.begin`."""
+    """The state where a `try` begins, and the moments since at which something may have raised, None for any moment.
+
+    `errors`: what may have been raised.
+    """
 
     log: Log
     marks: Marks
+    leaves: int
+    raised: int
+    advanced: int
+    moments: list[Moment] | None = field(default_factory=list)
+    errors: set[type[Exception]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +130,9 @@ class Heap:
         self.gates: frozenset[Hashable] = NO_SOURCES
         self.path = 0
         self.raised = 0
+        self.advanced = 0
+        self._changes = 0
+        self._beginnings: list[Beginning] = []
         self._paths = 0
         self._arms = 0
         self._tainted: dict[int, Any] = {}
@@ -118,6 +141,7 @@ class Heap:
         self._fixed: dict[int, Any] = {}
         self._given: dict[int, Any] = {}
         self._changed: Log = {}
+        self._unsettled: Log = {}
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
 
@@ -131,10 +155,29 @@ class Heap:
         """Changes of variables are to be noted."""
         return bool(self._logs)
 
-    def raises(self, sources: frozenset[Hashable] = NO_SOURCES) -> None:
-        """Something may raise here; whether it does hangs on what comes from `sources` (none: on anything)."""
+    def raises(
+        self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[Exception] = Exception, is_here: bool = True
+    ) -> None:
+        """Something may raise an `error`; whether it does hangs on what comes from `sources` (none: on anything).
+
+        `is_here`: in the state of this moment, not on a path that was evaluated before.
+        """
         self.raised += 1
         self.gates |= sources or _ANYTHING
+        for beginning in self._beginnings:
+            beginning.errors.add(error)
+            self._note_moment(beginning, is_here)
+
+    def _note_moment(self, beginning: Beginning, is_here: bool) -> None:
+        moments = beginning.moments
+        if not is_here or (moments is not None and len(moments) == MAX_MOMENTS):
+            beginning.moments = None
+        elif moments is not None:
+            marks = self._marks()
+            if moments and moments[-1].changes == self._changes and moments[-1].marks.counts == marks.counts:
+                return
+            contents = {key: (held, content_of(held)) for key, (held, _) in beginning.log.items()}
+            moments.append(Moment(contents, marks, self._changes))
 
     # --- objects -----------------------------------------------------------------------------------------------------
 
@@ -145,6 +188,7 @@ class Heap:
     def note(self, held: Any) -> None:
         """The object, which is the reader's to change, is about to change."""
         key = id(held)
+        self._changes += 1
         self._orders.pop(key, None)  # what is put back may be in another order
         if key in self._given and key not in self._changed:
             self._changed[key] = held, content_of(held)
@@ -219,7 +263,7 @@ class Heap:
         if one.has_raised or two.has_raised:
             if two.has_raised:
                 self._become(one_left, two_log, one_marks)
-            self.raises()
+            self.raises(is_here=False)
             return one.ended if two.has_raised else two.ended
         if one.ended is two.ended and one.ended is not NOWHERE:
             self._join(one_left, two_log, one_marks)
@@ -241,18 +285,42 @@ class Heap:
         return NOWHERE
 
     def begin(self) -> Beginning:
-        """Note from here on what is changed."""
-        return Beginning(self._log(), self._marks())
+        """Note from here on what is changed, and where something may raise."""
+        beginning = Beginning(self._log(), self._marks(), len(self._leaves), self.raised, self.advanced)
+        self._beginnings.append(beginning)
+        return beginning
 
     def end(self, beginning: Beginning) -> None:
         """Note it no more."""
+        self._beginnings.remove(beginning)
         self._logs = [log for log in self._logs if log is not beginning.log]
 
-    def blur(self, beginning: Beginning) -> None:
-        """The state may be that of any moment since."""
-        for held, content in beginning.log.values():
-            self._merge(held, content)
-        self._merge_marks(beginning.marks)
+    def caught(self, beginning: Beginning) -> None:
+        """Whatever may have raised since is caught, so that nothing hangs on it."""
+        self.raised = beginning.raised
+        self.gates = beginning.marks.gates
+        for leave in self._leaves[beginning.leaves :]:
+            leave.marks.gates = self.gates
+
+    def go_back(self, beginning: Beginning) -> None:
+        """The state may be that of any moment at which something may have raised since."""
+        gates = self.gates
+        if not beginning.moments:
+            self._merge(beginning.log)
+            self._merge_marks(beginning.marks)
+        for number, moment in enumerate(beginning.moments or ()):
+            contents = {key: moment.contents.get(key, noted) for key, noted in beginning.log.items()}
+            if number == 0:
+                self._become(contents, {}, moment.marks)
+            else:
+                self._merge(contents)
+                self._merge_marks(moment.marks)
+        self.gates = gates
+
+    def leave_iterators(self) -> None:
+        """What was made before is used up no further: how far it is, nobody knows."""
+        self._paths += 1
+        self.path = self._paths
 
     def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
         """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does.
@@ -283,7 +351,7 @@ class Heap:
         except Exception:  # of the program that is read
             if len(self._leaves) == marked:
                 raise
-            self.raises()
+            self.raises(is_here=False)
             for leave in self._leaves[marked:]:  # where they meet, it may have raised
                 leave.marks.gates |= self.gates
             return NOWHERE
@@ -310,14 +378,18 @@ class Heap:
                 return one
             if kind is tuple and len(one) == len(two):
                 return tuple(map(self.joined, one, two))
-            if kind is list and len(one) == len(two) and not (self.is_tainted(one) or self.is_tainted(two)):
+            if kind is list and len(one) == len(two) and self._is_settled(one) and self._is_settled(two):
                 return self._fresh(list(map(self.joined, one, two)))
-            if kind is dict and list(one) == list(two) and not (self.is_tainted(one) or self.is_tainted(two)):
+            if kind is dict and list(one) == list(two) and self._is_settled(one) and self._is_settled(two):
                 return self._fresh({key: self.joined(one[key], two[key]) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
         held_one, held_two = holds_of(one), holds_of(two)
         return Unknown(held_one if held_one == held_two else "any", sources_of(one) | sources_of(two))
+
+    def _is_settled(self, held: Any) -> bool:
+        """What the object holds is known, and the same on both paths that are merged."""
+        return id(held) not in self._unsettled and not self.is_tainted(held)
 
     def _fresh(self, held: Any) -> Any:
         """It stands for two objects, of which changes cannot be told apart."""
@@ -326,20 +398,21 @@ class Heap:
 
     def _join(self, one_left: Log, two_log: Log, one_marks: Marks) -> None:
         """The state, which is that after arm two, becomes that after either."""
-        for key in one_left.keys() | two_log.keys():
-            held = (one_left.get(key) or two_log[key])[0]
-            other = one_left[key][1] if key in one_left else two_log[key][1]
-            self._merge(held, other)
+        self._merge({**two_log, **one_left})
         self._merge_marks(one_marks)
 
     def _join_leave(self, leave: Leave) -> None:
-        for key in leave.contents.keys() | leave.log.keys():
-            held = (leave.contents.get(key) or leave.log[key])[0]
-            self._merge(held, leave.content(key, held))
+        self._merge({**leave.log, **leave.contents})
         self._merge_marks(leave.marks)
 
-    def _merge(self, held: Any, other: Any) -> None:
-        """The object holds what it does, or else `other`."""
+    def _merge(self, others: Log) -> None:
+        """The objects hold what they do, or else what is in `others`."""
+        self._unsettled = others
+        for held, other in others.values():
+            self._merge_one(held, other)
+        self._unsettled = {}
+
+    def _merge_one(self, held: Any, other: Any) -> None:
         now = content_of(held)
         kind = type(held)
         if kind in LISTS:

@@ -243,11 +243,13 @@ def is_caught(run: Any, error: BaseException, kinds: Any) -> bool:
     return is_subtype(type(error), kinds.held)
 
 
-def is_every_error(kinds: Any) -> bool:
-    """Whether `except kinds` takes all exceptions that an operation or a model may raise."""
+def takes_each(kinds: Any, errors: set[type[Exception]]) -> bool:
+    """Whether `except kinds` takes all of these errors, and those of classes derived from them."""
     if type(kinds) is tuple:
-        return any(is_every_error(each) for each in kinds)
-    return type(kinds) is Opaque and (kinds.held is Exception or kinds.held is BaseException)
+        return all(any(takes_each(each, {error}) for each in kinds) for error in errors)
+    if type(kinds) is not Opaque or not is_class(kinds.held):
+        return False
+    return all(is_subtype(error, kinds.held) for error in errors)
 
 
 # --- match -----------------------------------------------------------------------------------------------------------

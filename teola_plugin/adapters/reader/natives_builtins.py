@@ -188,8 +188,10 @@ def _number(function: Callable[..., Any]) -> Handler:
         if args and kind_of(args[0]) not in ("", "any"):
             run.require_known(*args[1:], *kwargs.values())
             is_safe = kind_of(args[0]) in ("bool", "float") or (function is abs and unknown_number(args[0]))
-            is_safe = is_safe and len(args) == 1 and not kwargs
-            return run.unknown(args[0], holds="number", is_safe=is_safe)
+            is_alone = len(args) == 1 and not kwargs
+            is_of_text = is_alone and function in (int, float) and kind_of(args[0]) == "text"
+            error = ValueError if is_of_text else Exception
+            return run.unknown(args[0], holds="number", is_safe=is_safe and is_alone, error=error)
         known(run, *args)
         run.require_known(*args, *kwargs.values())
         if args and type(args[0]) is Decimal and args[0].is_finite() and abs(args[0].adjusted()) > 5_000:

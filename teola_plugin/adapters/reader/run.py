@@ -213,13 +213,15 @@ class Run(Heap):
         if type(value) not in classes.ATOMS:
             self.require_known(value)
 
-    def unknown(self, *operands: Any, holds: str | type = "any", is_safe: bool = False) -> Unknown:
-        """What an operation on these comes to. Unless it `is_safe`, it may also raise."""
+    def unknown(
+        self, *operands: Any, holds: str | type = "any", is_safe: bool = False, error: type[Exception] = Exception
+    ) -> Unknown:
+        """What an operation on these comes to. Unless it `is_safe`, it may also raise an `error`."""
         sources: frozenset[Hashable] = frozenset()
         for operand in operands:
             sources |= sources_of(operand)
         if not is_safe:
-            self.raises(sources)
+            self.raises(sources, error=error)
         return Unknown(holds, sources)
 
     # --- asks --------------------------------------------------------------------------------------------------------

@@ -366,28 +366,31 @@ class Statements(Expressions):
 
         def guarded(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            beginning, raised, marked = run.begin(), run.raised, run.leaves
+            beginning = run.begin()
             try:
                 ended = body(frame)
             except Exception as error:
-                if run.leaves > marked or run.raised > raised:
+                if run.leaves > beginning.leaves or run.raised > beginning.raised:
                     raise Stalled("it may raise before it raises") from error
                 return _handled(frame, handlers, error)
             finally:
                 run.end(beginning)
-            if run.raised == raised or not handlers:
-                return orelse(frame) if ended is None else ended
-            if ended is not None:
-                raise Stalled("it may raise on the way out")
-            return _perhaps_handled(frame, beginning, handlers, orelse)
+            first = orelse if ended is None else _ending(ended)
+            if run.raised == beginning.raised or not handlers:
+                return first(frame)
+            return _perhaps_handled(frame, beginning, handlers, first)
 
         def finished(frame: Frame) -> Ended:
+            run: Run = frame[RUN]
+            marked = run.leaves
             try:
                 ended = guarded(frame)
             except Exception:
                 if final is not None and final(frame) is not None:
                     raise Barrier("a finally block leaves") from None
                 raise
+            if run.leaves > marked:
+                raise Stalled("some paths have left, by way of the finally block")
             returned = frame.get(RETURNED)
             after = final(frame) if final is not None else None
             if after is None:
@@ -501,12 +504,19 @@ def _handled(frame: Frame, handlers: list[Handler], error: Exception) -> Ended:
     raise error
 
 
-def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler], orelse: Block) -> Ended:
+def _ending(ended: Ended) -> Block:
+    return lambda frame: ended
+
+
+def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler], first: Block) -> Ended:
     """The body came to its end, but something in it may raise, by what is not known yet."""
     run: Run = frame[RUN]
-    if any(kinds is None or classes.is_every_error(kinds(frame)) for kinds, _ in handlers):
-        run.gates = beginning.marks.gates  # whatever it raises is caught
-    ways: Block = orelse
+    caught = tuple([Opaque(Exception) if kinds is None else kinds(frame) for kinds, _ in handlers])
+    if classes.takes_each(caught, beginning.errors):
+        run.caught(beginning)
+    if run.advanced > beginning.advanced:
+        run.leave_iterators()
+    ways = first
     for _, handle in handlers:
         ways = _either(beginning, ways, handle)
     return ways(frame)
@@ -515,7 +525,7 @@ def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler]
 def _either(beginning: Beginning, first: Block, handle: Callable[[Frame, Any], Ended]) -> Block:
     def second(frame: Frame) -> Ended:
         run: Run = frame[RUN]
-        run.blur(beginning)
+        run.go_back(beginning)
         return handle(frame, run.unknown(is_safe=True))
 
     return lambda frame: frame[RUN].fork(frame, first, second)

@@ -140,6 +140,7 @@ class Lazy:
     def __next__(self) -> Any:
         if self._run.path != self._arms:
             raise Barrier("an iterator is used on a path that may not be taken")
+        self._run.advanced += 1
         return next(self.iterator)
 
 
