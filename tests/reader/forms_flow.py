@@ -3,6 +3,7 @@
 # ruff: noqa: I001
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import partial, wraps
 from operator import itemgetter
@@ -140,6 +141,20 @@ def ratings_are_written_down(state: State) -> Any:
             each["score"] = 0
         log.info(f"{each['text']}: {each.get('score')}")
     return {"out": [each["text"] for each in found if each.get("score", 0) > 7]}
+
+
+@form(3)
+def verdicts_as_json(state: State) -> Any:
+    verdicts = []
+    for text in ("one", "two"):
+        reply = LLM.invoke("JSON " + text)
+        try:
+            data = json.loads(reply.content)
+            verdicts.append({"text": text, "is_good": data["score"] == "yes", "why": data.get("why", "")})
+        except (json.JSONDecodeError, KeyError) as e:
+            log.warning(f"no JSON: {e}")
+            verdicts.append({"text": text, "is_good": False, "why": "unreadable"})
+    return {"out": [each["text"] for each in verdicts if each["is_good"]]}
 
 
 @form(3)
