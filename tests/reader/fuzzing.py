@@ -21,6 +21,7 @@ from teola_plugin.adapters.reader import classes, records
 from teola_plugin.adapters.reader.asking import NOT_MINE, Nobody, Request
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.run import Answer, Given, Run
+from teola_plugin.adapters.reader.table import require_order
 from teola_plugin.adapters.reader.values import Barrier, Callee, Lazy, Opaque, Stalled, Undecided, Unknown
 from tests.reader.random_programs import MODELS
 from tests.reader.world import ELSEWHERE
@@ -82,6 +83,7 @@ class Worldly(Nobody):
                 if self._may_raise:  # type: ignore[attr-defined]
                     run.raises()
                 return run.unknown(question, holds=holds, is_safe=True)
+            require_order(run, question)  # the key shows it
             key = held.name, repr(question)
             source = key, run.counts[key]
             may_raise = self._may_raise  # type: ignore[attr-defined]

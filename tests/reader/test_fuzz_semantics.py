@@ -155,6 +155,11 @@ WRONG_ONCE = {
         return q.ask(min(words, default='yes'))
     """,
     "the order of a set that was given": "return m.ask(', '.join(names))",
+    "the order of a set that was given, though empty": """
+        names.update(docs)
+        names.update(['d', 'e', 'f'])
+        return m.ask(', '.join(names))
+    """,
     "the order of a set that was given, shown": "return m.ask(f'{names}')",
     "the order of a set that was given, united": "return list(names | {'b', 'c', 'd'})",
     "what is taken from a set that was given": "return names.pop()",

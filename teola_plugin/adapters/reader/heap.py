@@ -202,8 +202,12 @@ class Heap:
         return bool(self._changed)
 
     def keep_order(self, held: Any, *made_of: Any) -> Any:
-        """The program has made a set, as CPython makes it, of these: its elements stand in the same order."""
-        if all(map(self.has_order, made_of)):
+        """The program has made a set, as CPython makes it, of these: its elements stand in the same order.
+
+        One that it has changed in place hangs on its past even if it was empty.
+        """
+        is_changed = any(each is held for each in made_of)
+        if all(map(self.has_order, made_of)) and (not is_changed or id(held) in self._orders):
             self._orders[id(held)] = held
         else:
             self._orders.pop(id(held), None)
