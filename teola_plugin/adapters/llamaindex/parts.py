@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.llamaindex.entries import Entry
+from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun
+from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.reader.run import Run
 from teola_plugin.seams import current, inside
-from teola_plugin.trace import Asides, Traced
+from teola_plugin.trace import Asides, Reading, Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,17 @@ def original_of(component: object) -> object:
 
 
 @contextlib.contextmanager
-def entered(component: object, entry: Entry) -> Iterator[None]:
+def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
     """The run of a part begins, in the session of the call, if there is one."""
-    session = current()
-    front = session.enter(component, entry) if session else None
+    session, around = current(), _own.get()
+    if session is None or (around is not None and around.takes(component, lambda: session.enter(component, entry))):
+        yield
+        return
+    front = session.enter(component, entry)
+    if isinstance(entry, OwnRun):
+        with _inside_own(entry):
+            yield
+        return
     if front is None:
         yield
         return
@@ -76,24 +86,77 @@ def entered(component: object, entry: Entry) -> Iterator[None]:
         _here.reset(token)
 
 
+_own: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
+"""The innermost run of a function of the user's that is read."""
+
+
+@contextlib.contextmanager
+def _inside_own(own: OwnRun) -> Iterator[None]:
+    token = _own.set(own)
+    try:
+        yield
+    finally:
+        own.end()
+        _own.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """A component of a class of the user's, whose function is read as its run begins."""
+
+    component: Any
+    reading: Reading
+
+
+_readings: dict[int, Reading] = {}
+
+
+def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
+    """What a call of the component's method is, if its function is read."""
+    reading = _readings.get(id(component))
+    if reading is None:
+        return None
+
+    def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
+        return asker.use(run, component, method, tuple(given[0]), given[1])
+
+    return OwnRun(program, [list(args), dict(kwargs)], reading, method.startswith("a"))
+
+
 class Parts:
-    """Implements `trace.Follower`, for all calls of one pipeline: there is nothing to remember of a call."""
+    """The parts of one pipeline."""
 
-    is_beside = True
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = {id(part.component): part for part in parts}
-        for number, part in self._parts.items():
+    def __init__(self, parts: Sequence[Part], own: Sequence[OwnPart] = ()) -> None:
+        self.parts = {id(part.component): part for part in parts}
+        for number, part in self.parts.items():
             if number not in _covered:
                 weakref.finalize(part.component, _covered.pop, number, None).atexit = False
             _parts[number], _covered[number] = part.component, part.covered
+        for each in own:
+            number = id(each.component)
+            if number not in _readings:
+                weakref.finalize(each.component, _readings.pop, number, None).atexit = False
+            _parts[number], _readings[number] = each.component, each.reading
 
-    def follow(self, value: Any) -> Parts:
+    def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""
-        return self
+        return Following(self)
+
+
+class Following:
+    """Implements `trace.Follower`, for one call."""
+
+    is_beside = True
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts.parts
+        self._live = Live()
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """See `trace.Follower.tell`."""
+        if isinstance(value, OwnRun):
+            self._live.begin(value, asides)
+            return None
         part = self._parts.get(id(component))
         if part is None or not isinstance(value, Entry):
             return None
