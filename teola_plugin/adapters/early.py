@@ -131,7 +131,7 @@ def _stands_in_a_library(function: types.FunctionType) -> bool:
     """By the globals that it uses; what it holds in its closure is another question."""
     own = function.__globals__
     name = own.get("__name__")
-    if type(name) is not str or not (name.split(".")[0] in _TOOLS or name.split(".")[0] in foreign.LIBRARIES):
+    if type(name) is not str or not (name.split(".")[0] in _TOOLS or foreign.is_in_library(name)):
         return False
     module = sys.modules.get(name)
     return type(module) is types.ModuleType and module.__dict__ is own

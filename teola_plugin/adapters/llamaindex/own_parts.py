@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
-from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.workflow import Workflow
 
-from teola_plugin.adapters.llamaindex.parts import OwnPart
+from teola_plugin.adapters.llamaindex.parts import OwnPart, OwnSteps
 from teola_plugin.adapters.llamaindex.reachable import reachable
-from teola_plugin.adapters.llamaindex.reading_parts import class_of, function_of, is_own
-from teola_plugin.adapters.reader.calls import compiled
-from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, mentioned
+from teola_plugin.adapters.llamaindex.reading_parts import class_of, function_of, is_read, may_ask
+from teola_plugin.adapters.llamaindex.reading_workflows import may_send
+from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.values import type_name
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.trace import Reading
@@ -18,22 +19,29 @@ from teola_plugin.trace import Reading
 
 def own_parts(pipeline: Any) -> list[OwnPart]:
     """Those in which something may be asked."""
-    return [part for each in reachable(pipeline) if is_own(each) and (part := _own_part(each)) is not None]
+    return [_own_part(each) for each in reachable(pipeline) if is_read(each)]
 
 
-def _own_part(component: Any) -> OwnPart | None:
-    functions = {each for each in (function_of(component), function_of(component, is_async=True)) if each is not None}
-    if not functions or not may_ask(component, functions):
-        return None
-    for function in functions:
-        for each in functions_in(function):
-            compiled(each)
+def _own_part(component: Any) -> OwnPart:
     origin = origin_of(function_of(component))
     return OwnPart(component, Reading(f"{type_name(class_of(component))}: {origin}", origin))
 
 
-def may_ask(component: Any, functions: Any) -> bool:
-    """Whether anything may be asked in these functions of a component: it holds something to ask, or they name it."""
-    if len(reachable(component, (BaseEmbedding,))) > 1:
-        return True
-    return any(not is_harmless(value) for function in functions for value in mentioned(function))
+def own_steps(pipeline: Any) -> OwnSteps | None:
+    """The steps of a workflow of the user's, if something may be asked in them."""
+    if not isinstance(pipeline, Workflow) or foreign.is_library_class(class_of(pipeline)):
+        return None
+    cls, named = class_of(pipeline), list(pipeline._get_steps())
+    functions = {name: f for name in named if type(f := foreign.in_mro(cls, name)) is types.FunctionType}
+    own = {name: f for name, f in functions.items() if not foreign.is_of_library(f)}
+    if not own or not may_ask(pipeline, list(own.values())):
+        return None
+    title = type_name(cls)
+    readings = {name: Reading(f"{title}.{name}: {origin_of(f)}", origin_of(f)) for name, f in own.items()}
+    configs = [getattr(f, "_step_config", None) for f in own.values()]
+    is_linear = not any(may_send(f) for f in own.values()) and not any(
+        config is None or getattr(config, "is_fan_out", False) for config in configs
+    )
+    accepted = [event for config in configs for event in getattr(config, "accepted_events", ())]
+    is_linear = is_linear and all(accepted.count(each) == 1 for each in accepted)
+    return OwnSteps(pipeline, own, readings, is_linear, is_whole=len(own) == len(named))

@@ -29,12 +29,18 @@ Program = Callable[[LlamaIndexAsker, Run, Any], object]
 
 @dataclass(eq=False)
 class OwnRun:
-    """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop."""
+    """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
+
+    `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`.
+    """
 
     program: Program
     given: Any
     reading: Reading
     is_async: bool
+    writes: bool = False
+    is_steady: Callable[[], bool] = lambda: False
+    on_end: Callable[[], None] = lambda: None
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -76,6 +82,7 @@ class OwnRun:
 
     def end(self) -> None:
         """The framework's run of the function has ended."""
+        self.on_end()
         if self.prediction is not None:
             self.prediction.stop()
 
@@ -155,13 +162,25 @@ class _Line:
 
 
 class Live:
-    """The runs of one call that are read. What is asked begins with what the framework's run has not come to yet."""
+    """The runs of one call that are read. What is asked begins with what the framework's run has not come to yet.
+
+    The state of a workflow is steady for a step if no other step that may change it runs beside it.
+    """
 
     def __init__(self) -> None:
         self._runs: weakref.WeakSet[OwnRun] = weakref.WeakSet()
+        self._writers: set[OwnRun] = set()
+        self._begun = 0
 
     def begin(self, own: OwnRun, asides: Asides) -> None:
         """Let it be read."""
+        is_alone = not self._writers
+        if own.writes:
+            self._writers.add(own)
+            self._begun += 1
+            own.on_end = lambda: self._writers.discard(own)
+        begun = self._begun
+        own.is_steady = lambda: is_alone and self._begun == begun
         if all(each.is_over for each in list(self._runs)):
             asides.rewind()
         self._runs.add(own)

@@ -13,16 +13,25 @@ sub-questions.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from llama_index.core.workflow import Context
+
 from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Opaque, Pending
 from teola_plugin.seams import current, inside
 from teola_plugin.trace import Asides, Reading, Traced
 
@@ -123,10 +132,52 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
     return OwnRun(program, [list(args), dict(kwargs)], reading, method.startswith("a"))
 
 
+@dataclass(frozen=True, slots=True)
+class OwnSteps:
+    """The steps of a workflow, by name. `is_linear`: one of them runs at a time; `is_whole`: there are no others."""
+
+    workflow: Any
+    functions: Mapping[str, types.FunctionType]
+    readings: Mapping[str, Reading]
+    is_linear: bool
+    is_whole: bool
+
+
+_steps: dict[int, OwnSteps] = {}
+
+
+def steps_of(workflow: Any) -> OwnSteps | None:
+    """The steps of a workflow that are read, if it was traced."""
+    return _steps.get(id(workflow))
+
+
+def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
+    """A run of a step that begins here."""
+    function, workflow = steps.functions[name], steps.workflow
+    contexts = {key: held for key, held in kwargs.items() if foreign.is_kind_of(held, Context)}
+    given = {key: held for key, held in kwargs.items() if key not in contexts}
+    reads = contexts and "store" in {each for f in functions_in(function) for each in f.__code__.co_names}
+    state, is_checked = state_of(next(iter(contexts.values()))) if reads else (None, True)
+
+    def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
+        values, state, buffers = copies
+
+        def is_steady(waits: bool) -> bool:
+            return steps.is_whole and own.is_steady() and (steps.is_linear or not waits)
+
+        context = Opaque(StepContext(state, is_checked, buffers, is_steady), is_own=True)
+        found = call(run, run.load(function), (run.load(workflow),), {**values, **dict.fromkeys(contexts, context)})
+        return found.force() if type(found) is Pending else found
+
+    is_async = inspect.iscoroutinefunction(function)
+    own = OwnRun(program, [given, state, buffers_of_step()], steps.readings[name], is_async, writes=may_write(function))
+    return own
+
+
 class Parts:
     """The parts of one pipeline."""
 
-    def __init__(self, parts: Sequence[Part], own: Sequence[OwnPart] = ()) -> None:
+    def __init__(self, parts: Sequence[Part], own: Sequence[OwnPart] = (), steps: OwnSteps | None = None) -> None:
         self.parts = {id(part.component): part for part in parts}
         for number, part in self.parts.items():
             if number not in _covered:
@@ -137,6 +188,11 @@ class Parts:
             if number not in _readings:
                 weakref.finalize(each.component, _readings.pop, number, None).atexit = False
             _parts[number], _readings[number] = each.component, each.reading
+        if steps is not None:
+            number = id(steps.workflow)
+            if number not in _steps:
+                weakref.finalize(steps.workflow, _steps.pop, number, None).atexit = False
+            _steps[number] = steps
 
     def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""

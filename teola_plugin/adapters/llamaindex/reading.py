@@ -26,6 +26,7 @@ from teola_plugin.adapters.llamaindex.reading_models import (
     make_template,
 )
 from teola_plugin.adapters.llamaindex.reading_parts import METHODS, Parts, is_own, kind_of, own_attribute, read_own
+from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.natives_async import gather
@@ -55,10 +56,12 @@ class LlamaIndexAsker:
         self._is_async = is_async
         self._models = Models()
         self._parts = Parts(is_async=is_async)
+        self._contexts = Contexts()
 
     def begin(self) -> None:
         """An evaluation begins."""
         self._here = Counter()
+        self._contexts = Contexts()
 
     # --- attributes --------------------------------------------------------------------------------------------------
 
@@ -67,6 +70,8 @@ class LlamaIndexAsker:
         held = owner.held
         if held is Settings:
             return _of_settings(run, name)
+        if is_of_context(held):
+            return self._contexts.attribute(run, held, name)
         if foreign.is_class(held):
             is_maker = name == "from_messages" and held is ChatPromptTemplate
             return Callee(_making(held), name) if is_maker else NOT_MINE
@@ -138,6 +143,8 @@ class LlamaIndexAsker:
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
+        if is_event_class(cls):
+            return make_event(run, cls, tuple(args), kwargs)
         return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import wrapt
@@ -35,8 +35,10 @@ from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.attributes import bound
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, mentioned
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.records import new_record
 from teola_plugin.adapters.reader.run import Run
@@ -139,8 +141,21 @@ def is_own(component: Any) -> bool:
 
 
 def is_read(component: Any) -> bool:
-    """Whether there is a function of the user's in it that is read."""
-    return is_own(component) and function_of(component) is not None
+    """Whether there is a function of the user's in it in which something may be asked."""
+    if not is_own(component):
+        return False
+    functions = [each for each in (function_of(component), function_of(component, is_async=True)) if each is not None]
+    return bool(functions) and may_ask(component, functions)
+
+
+def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
+    """Whether anything may be asked in these functions of a component: it holds something to ask, or they name it."""
+    for function in functions:
+        for each in functions_in(function):
+            compiled(each)
+    if len(reachable(component, (BaseEmbedding,))) > 1:
+        return True
+    return any(not is_harmless(value) for function in functions for value in mentioned(function))
 
 
 def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:

@@ -27,7 +27,7 @@ from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
 from teola_plugin.adapters.llamaindex.ingestion import INGESTS, add_ingestion
-from teola_plugin.adapters.llamaindex.own_parts import own_parts
+from teola_plugin.adapters.llamaindex.own_parts import own_parts, own_steps
 from teola_plugin.adapters.llamaindex.parts import Part, Parts
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
 from teola_plugin.adapters.llamaindex.query_pipeline import add_query_pipeline
@@ -68,8 +68,8 @@ def _traced_whole(pipeline: Any) -> Traced:
             parts.append(part)
             covered |= part.covered - part.ahead
     parts = [part for part in parts if part.traced.engines]
-    own = own_parts(pipeline)
-    if not own and parts in ([], [root]) and root.traced is root.atraced:
+    own, steps = own_parts(pipeline), own_steps(pipeline)
+    if not (own or steps) and parts in ([], [root]) and root.traced is root.atraced:
         return root.traced
     breaks = dict.fromkeys(why for part in (root, *parts) for why in part.traced.breaks)
     shown: dict[str, Traced] = {}
@@ -77,8 +77,8 @@ def _traced_whole(pipeline: Any) -> Traced:
         if part is not root:
             shown[unique(plain_class(part.component).__name__, shown)] = part.traced
     return replace(
-        root.traced, breaks=tuple(breaks), follow=Parts(parts, own).follow, parts=shown,
-        readings=tuple(each.reading for each in own),
+        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown,
+        readings=(*(steps.readings.values() if steps else ()), *(each.reading for each in own)),
     )  # fmt: skip
 
 
