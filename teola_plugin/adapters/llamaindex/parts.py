@@ -158,6 +158,7 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
     given = {key: held for key, held in kwargs.items() if key not in contexts}
     reads = contexts and "store" in {each for f in functions_in(function) for each in f.__code__.co_names}
     state, is_checked = state_of(next(iter(contexts.values()))) if reads else (None, True)
+    is_async = inspect.iscoroutinefunction(function)
 
     def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
         values, state, buffers = copies
@@ -165,11 +166,10 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
         def is_steady(waits: bool) -> bool:
             return steps.is_whole and own.is_steady() and (steps.is_linear or not waits)
 
-        context = Opaque(StepContext(state, is_checked, buffers, is_steady), is_own=True)
+        context = Opaque(StepContext(state, is_checked, buffers, is_steady, is_async), is_own=True)
         found = call(run, run.load(function), (run.load(workflow),), {**values, **dict.fromkeys(contexts, context)})
         return found.force() if type(found) is Pending else found
 
-    is_async = inspect.iscoroutinefunction(function)
     own = OwnRun(program, [given, state, buffers_of_step()], steps.readings[name], is_async, writes=may_write(function))
     return own
 

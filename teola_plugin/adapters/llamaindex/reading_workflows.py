@@ -55,6 +55,7 @@ class StepContext:
     is_checked: bool
     collected: Mapping[str, Sequence[Any]]
     is_steady: Callable[[bool], bool]
+    is_async: bool = True
 
 
 @dataclass(eq=False)
@@ -81,7 +82,7 @@ class Contexts:
             if name == "store":
                 return Opaque(_Store(held), is_own=True)
             if name in ("send_event", "write_event_to_stream"):
-                return Callee(_telling(name), name)
+                return Callee(_telling(name, held), name)
             if name == "collect_events":
                 return Callee(lambda run, args, kwargs: _collected(run, held, *args, **kwargs), name)
             raise Barrier(f"it uses {name} of the context")
@@ -129,8 +130,10 @@ def _require_name(run: Run, path: Any) -> None:
         raise Barrier("it uses a path in the state", "get the value, and what is in it after that")
 
 
-def _telling(name: str) -> Callable[..., None]:
+def _telling(name: str, context: StepContext) -> Callable[..., None]:
     def tell(run: Run, args: Arguments, kwargs: dict[str, Any]) -> None:
+        if not context.is_async:
+            raise Barrier(f"it calls {name} without an event loop", "make the step a coroutine")
         if len(args) != 1 or kwargs or not _is_event(args[0]):
             raise Barrier(f"it calls {name} in an unusual way")
 
