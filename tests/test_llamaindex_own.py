@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -152,9 +153,21 @@ def test_a_stock_engine_goes_on_behind_what_is_read() -> None:
     same(ENGINES["stock with own"], asking("query", "sync", QUESTION), least_hits=5)
 
 
-def test_explain_says_how_far_it_was_read() -> None:
+class Sleeping:
+    """Takes a moment, so that there is time to read."""
+
+    async def wait(self) -> None:
+        await asyncio.sleep(0.1)
+
+
+def slowly() -> Stage:
     stage = Stage()
-    twin: Any = teola_plugin.optimize(ENGINES["grading"](stage))
+    stage.engines.llm.gate = stage.engines.embedder.gate = Sleeping()  # type: ignore[assignment]
+    return stage
+
+
+def test_explain_says_how_far_it_was_read() -> None:
+    twin: Any = teola_plugin.optimize(ENGINES["grading"](slowly()))
     assert "GradingQueryEngine: custom_query (llamaindex_programs.py:" in twin.explain()
     assert "not read yet" in twin.explain()
     twin.query(QUESTION)

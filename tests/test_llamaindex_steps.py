@@ -40,6 +40,7 @@ from tests.llamaindex_workflows import (
     noted,
 )
 from tests.llamaindex_world import QUESTION
+from tests.test_llamaindex_own import slowly
 from tests.test_llamaindex_workflows import BY_CHANCE, running
 
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
@@ -157,19 +158,6 @@ def test_properties_of_events_are_read_and_do_not_run() -> None:
     read = read_step(Noting, "ask", Note(text="x"))
     assert noted == []
     assert read.rounds == []
-
-
-class Sleeping:
-    """Takes a moment, so that there is time to read."""
-
-    async def wait(self) -> None:
-        await asyncio.sleep(0.1)
-
-
-def slowly() -> Stage:
-    stage = Stage()
-    stage.engines.llm.gate = stage.engines.embedder.gate = Sleeping()  # type: ignore[assignment]
-    return stage
 
 
 def test_explain_shows_each_step() -> None:
