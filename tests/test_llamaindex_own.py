@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core import PromptTemplate, Settings
+from llama_index.core import PromptTemplate, Settings, VectorStoreIndex
+from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, CustomLLM
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.retrievers import BaseRetriever
@@ -20,7 +21,7 @@ import teola_plugin
 from teola_plugin.api import optimized as behind
 from tests.fakes import says
 from tests.llamaindex_comparing import Stage, same
-from tests.llamaindex_parts import vector_retriever
+from tests.llamaindex_parts import notes, rag, vector_retriever
 from tests.llamaindex_programs import (
     ENGINES,
     QA,
@@ -33,7 +34,7 @@ from tests.llamaindex_programs import (
 )
 from tests.llamaindex_reading import read_call
 from tests.llamaindex_replies import failing, reply
-from tests.llamaindex_world import QUESTION
+from tests.llamaindex_world import QUESTION, engine_of, vector
 
 FORMS = ("sync", "async")
 
@@ -171,8 +172,79 @@ def test_explain_says_how_far_it_was_read() -> None:
     assert "GradingQueryEngine: custom_query (llamaindex_programs.py:" in twin.explain()
     assert "not read yet" in twin.explain()
     twin.query(QUESTION)
-    assert "read whole; 5 requests found" in " ".join(twin.explain().split())
+    assert "read whole; 6 requests found" in " ".join(twin.explain().split())
     assert not behind(twin).traced.breaks
+
+
+# --- components that may do more than ask ----------------------------------------------------------------------------
+
+
+class OwnEmbedding(BaseEmbedding):
+    """Of which nobody knows what it does."""
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return [float(each) for each in vector(text)]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_text_embedding(query)
+
+
+def elsewhere(stage: Stage) -> Any:
+    """A retriever whose embedding model is not known: its run tells what it finds."""
+    index = VectorStoreIndex(notes("bees"), embed_model=OwnEmbedding(), callback_manager=stage.callback_manager)
+    return index.as_retriever(similarity_top_k=4)
+
+
+def grading_elsewhere(stage: Stage) -> Any:
+    return GradingQueryEngine(retriever=elsewhere(stage), llm=stage.engines.model)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reading_goes_on_from_what_a_run_tells(form: str) -> None:
+    same(grading_elsewhere, asking("query", form, QUESTION), exact=form == "sync", look=_requests, least_hits=4)
+
+
+def several(stage: Stage) -> Any:
+    """The same retriever is asked twice, and an engine that is read as a graph once."""
+
+    class Several(CustomQueryEngine):
+        retriever: BaseRetriever
+        engine: Any
+        llm: LLM
+
+        def custom_query(self, query_str: str) -> str:
+            nodes = [*self.retriever.retrieve(query_str), *self.retriever.retrieve(query_str.upper())]
+            said = [str(self.llm.complete(f"Tell of {node.text}")) for node in nodes]
+            return f"{said} {self.engine.query(said[0])}"
+
+    return Several(retriever=elsewhere(stage), engine=rag(stage), llm=stage.engines.model)
+
+
+@pytest.mark.parametrize("make", [several, ENGINES["rag"], ENGINES["nested"]])
+def test_nothing_is_asked_twice_where_parts_are_in_parts(make: Callable[[Stage], Any]) -> None:
+    same(make, asking("query", "sync", QUESTION), look=_requests)
+
+
+class Barred(CustomQueryEngine):
+    """Reading ends before the engine that it asks, which then runs ahead by itself."""
+
+    engine: Any
+    seen: list[str] = Field(default_factory=list)
+
+    def custom_query(self, query_str: str) -> str:
+        self.seen.append(query_str)
+        return str(self.engine.query(query_str))
+
+
+def test_what_reading_does_not_reach_runs_ahead_by_itself() -> None:
+    def build(stage: Stage) -> Any:
+        stage.engines.llm.gate = stage.engines.embedder.gate = Sleeping()  # type: ignore[assignment]
+        return Barred(engine=engine_of(stage.engines, mode="accumulate"))
+
+    same(build, asking("query", "sync", QUESTION), look=_requests, least_hits=1)
 
 
 # --- forms of asking -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore
 
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
-from teola_plugin.adapters.llamaindex.parts import entered, own_run, part_of
+from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current, instrument
@@ -66,10 +66,11 @@ def _own_sync(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = original.__get__(self, type(self))
         part = part_of(self)
-        if part is None or (own := own_run(part, "query", args, kwargs)) is None:
-            return run(*args, **kwargs)
-        with entered(part, own):
-            return run(*args, **kwargs)
+        with heard(self, "query", args, kwargs) as tell:
+            if part is None or (own := own_run(part, "query", args, kwargs)) is None:
+                return tell(run(*args, **kwargs))
+            with entered(part, own):
+                return tell(run(*args, **kwargs))
 
     return method
 
@@ -78,10 +79,11 @@ def _own_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = original.__get__(self, type(self))
         part = part_of(self)
-        if part is None or (own := own_run(part, "aquery", args, kwargs)) is None:
-            return await run(*args, **kwargs)
-        with entered(part, own):
-            return await run(*args, **kwargs)
+        with heard(self, "aquery", args, kwargs) as tell:
+            if part is None or (own := own_run(part, "aquery", args, kwargs)) is None:
+                return tell(await run(*args, **kwargs))
+            with entered(part, own):
+                return tell(await run(*args, **kwargs))
 
     return method
 
@@ -98,11 +100,12 @@ def _sync(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]],
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))  # bound, so that its span knows whose it is
-            if (part := part_of(self)) is None:
-                return _told(self, run(*args, **kwargs))
-            entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
-            with entered(part, entry):
-                return _told(self, run(*args, **kwargs))
+            with heard(self, name, args, kwargs) as tell:
+                if (part := part_of(self)) is None:
+                    return tell(_told(self, run(*args, **kwargs)))
+                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
+                with entered(part, entry):
+                    return tell(_told(self, run(*args, **kwargs)))
 
         return method
 
@@ -113,11 +116,12 @@ def _async(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]]
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))
-            if (part := part_of(self)) is None:
-                return _told(self, await run(*args, **kwargs))
-            entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
-            with entered(part, entry):
-                return _told(self, await run(*args, **kwargs))
+            with heard(self, name, args, kwargs) as tell:
+                if (part := part_of(self)) is None:
+                    return tell(_told(self, await run(*args, **kwargs)))
+                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
+                with entered(part, entry):
+                    return tell(_told(self, await run(*args, **kwargs)))
 
         return method
 

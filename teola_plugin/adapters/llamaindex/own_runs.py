@@ -8,18 +8,22 @@ entered then.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
+from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
 from teola_plugin.adapters.reader.run import Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier
+from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Reading
 
@@ -31,7 +35,7 @@ Program = Callable[[LlamaIndexAsker, Run, Any], object]
 class OwnRun:
     """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
 
-    `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`.
+    `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the call.
     """
 
     program: Program
@@ -41,11 +45,13 @@ class OwnRun:
     writes: bool = False
     is_steady: Callable[[], bool] = lambda: False
     on_end: Callable[[], None] = lambda: None
+    session: Any = None
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
     _entered: Counter[int] = field(default_factory=Counter)
     _left: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
+    _told: _Told = field(default_factory=lambda: _Told())
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _asked: int = 0
 
@@ -95,6 +101,30 @@ class OwnRun:
         )  # fmt: skip
         reading.requests = max(reading.requests, requests)
 
+    def awaits(self, request: Request) -> Reply:
+        """A value is wanted that only the framework's run has."""
+        component = request.spec.resource
+        with self._lock:
+            self._told.components.add(id(component))
+            missed = [enter for each, enter in self._left if each is component]
+            self._left = [(each, enter) for each, enter in self._left if each is not component]
+            reply = self._told.asked(request.key)
+        for enter in missed:
+            enter()
+        return reply
+
+    def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
+        """The framework's run comes to a method of a component. Returns the key of its value, if that may be wanted."""
+        is_wanted = not (self.is_over or self._told.is_known(component))
+        return told_key(component, method, args, kwargs) if is_wanted else None
+
+    def hear(self, key: Hashable, value: Any) -> None:
+        """What it came to."""
+        with contextlib.suppress(TooLarge):
+            copied = Given().copy(value)
+            with self._lock:
+                self._told.heard(key, copied)
+
     def asks(self, request: Request) -> None:
         """A request is made ahead."""
         self._asked += 1
@@ -109,17 +139,24 @@ class OwnRun:
         with self._lock:
             if self._has_reached(component):
                 return True
-            if self.is_over:
+            if self.is_over or id(component) in self._told.components:
                 return False
             self._left.append((component, enter))
             return True
 
-    def _has_reached(self, component: Any) -> bool:
+    def foresees(self, component: Any) -> bool:
+        """Whether all that happens inside of a component is foreseen, or may be, as this run comes to it."""
+        return self._told.is_known(component) and (not self.is_over or self._is_reached(component))
+
+    def _is_reached(self, component: Any) -> bool:
         number = id(component)
         read = self._asker.reached[number] if self._asker is not None else 0
-        if read + self._beside[number] <= self._entered[number]:
+        return read + self._beside[number] > self._entered[number]
+
+    def _has_reached(self, component: Any) -> bool:
+        if not self._is_reached(component):
             return False
-        self._entered[number] += 1
+        self._entered[id(component)] += 1
         return True
 
     def settle(self) -> None:
@@ -142,6 +179,8 @@ class _Line:
 
     def ask(self, request: Request) -> Reply | None:
         """See `Line`."""
+        if request.op == TOLD:
+            return self.own.awaits(request)
         self.own.asks(request)
         if request.act is None:
             return self.asides.request(request.spec, request.op, request.payload, request.settings)
@@ -159,6 +198,38 @@ class _Line:
     def spent(self, seconds: float) -> None:
         """See `Line`."""
         self.asides.spent(seconds)
+
+
+class _Told:
+    """Values that the framework's run tells, by key: the n-th that is asked for is the n-th that it has."""
+
+    def __init__(self) -> None:
+        self.components: set[int] = set()
+        self._values: dict[Hashable, list[Any]] = defaultdict(list)
+        self._replies: dict[Hashable, list[Reply]] = defaultdict(list)
+        self._only_ask: dict[int, bool] = {}
+
+    def is_known(self, component: Any) -> bool:
+        """The component only asks, so that nobody waits for what it tells."""
+        number = id(component)
+        if number not in self._only_ask:
+            self._only_ask[number] = only_asks(component)
+        return self._only_ask[number]
+
+    def asked(self, key: Hashable) -> Reply:
+        """The value is wanted."""
+        reply, at = Reply(), len(self._replies[key])
+        self._replies[key].append(reply)
+        if at < len(self._values[key]):
+            reply.put(Done(self._values[key][at]))
+        return reply
+
+    def heard(self, key: Hashable, value: Any) -> None:
+        """The value is there."""
+        at = len(self._values[key])
+        self._values[key].append(value)
+        if at < len(self._replies[key]):
+            self._replies[key][at].put(Done(value))
 
 
 class Live:

@@ -16,7 +16,7 @@ import contextlib
 import inspect
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -75,10 +75,15 @@ def original_of(component: object) -> object:
 @contextlib.contextmanager
 def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
     """The run of a part begins, in the session of the call, if there is one."""
-    session, around = current(), _own.get()
-    if session is None or (around is not None and around.takes(component, lambda: session.enter(component, entry))):
+    session, around, outer = current(), _own.get(), _foreseen.get()
+    if session is None or (outer is not None and outer is not component):
         yield
         return
+    if around is not None and around.takes(component, lambda: session.enter(component, entry)):
+        yield
+        return
+    if isinstance(entry, OwnRun):
+        entry.session = session
     front = session.enter(component, entry)
     if isinstance(entry, OwnRun):
         with _inside_own(entry):
@@ -97,6 +102,37 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
 
 _own: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
 """The innermost run of a function of the user's that is read."""
+
+
+_foreseen: ContextVar[object | None] = ContextVar("teola_foreseen", default=None)
+"""The outermost component, inside of that, whose whole run is foreseen: what it leads to is not entered."""
+
+
+@contextlib.contextmanager
+def heard(
+    component: object, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Callable[[Any], Any]]:
+    """The run of a component, which may be inside of a function of the user's that is read.
+
+    What it came to is to be given to the function that this gives.
+    """
+    own = _own.get()
+    if own is None or own.session is not current() or _foreseen.get() is not None:
+        yield lambda value: value
+        return
+    plain = original_of(component)
+    key = own.will_hear(plain, method, args, kwargs)
+
+    def tell(value: Any) -> Any:
+        if key is not None:
+            own.hear(key, value)
+        return value
+
+    token = _foreseen.set(plain if own.foresees(plain) else None)
+    try:
+        yield tell
+    finally:
+        _foreseen.reset(token)
 
 
 @contextlib.contextmanager

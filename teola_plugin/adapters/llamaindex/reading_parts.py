@@ -72,16 +72,32 @@ def kind_of(held: Any) -> type | None:
 # --- stock components ------------------------------------------------------------------------------------------------
 
 
+TOLD = "told"
+"""The operation of a request that nobody makes ahead: the framework's own run tells its value when it has it."""
+
+
+def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Tells apart the values that runs of components tell; None if this one is like no other."""
+    asked = value_key((list(args), dict(kwargs)))
+    return (TOLD, Same(component), method, asked) if is_comparable(asked) else None
+
+
 class Parts:
-    """Stock components, each looked at once in a call. `is_async`: the call has an event loop."""
+    """Stock components, each looked at once in a call. `is_async`: the call has an event loop.
+
+    Of one that may do more than ask, the framework's own run tells the value.
+    """
 
     def __init__(self, *, is_async: bool) -> None:
         self._is_async = is_async
-        self._known: dict[int, tuple[Any, Hashable | None]] = {}
+        self._known: dict[int, tuple[Any, bool, Hashable | None]] = {}
 
     def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
         """What a method of a component returns, as a request. Raises: Barrier."""
-        provider = self._provider_of(component)
+        may_begin, provider = self._known_of(component)
+        name = type_name(class_of(component))
+        if not may_begin and not tells(component, method):
+            raise Barrier(f"it uses a {name}, of which it is not known that it only asks")
         is_async = method.startswith("a")
         if is_async and not self._is_async:
             raise Barrier(f"it awaits {method} in a call without an event loop")
@@ -92,30 +108,42 @@ class Parts:
         except Undecided:
             return unknown_from(run, [args, dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
         asked = value_key((given, named))
-        name = type_name(class_of(component))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
         spec = EngineSpec("python", component, name, provider)
-        act = functools.partial(getattr(component, method), *given, **named)
+        act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
+        op = "act" if may_begin else TOLD
         return run.ask(
             Request(
-                ("act", source, method, asked), spec, "act", None, {}, lambda value: value, "any", False, source, name,
-                act, is_async,
+                (op, source, method, asked),
+                spec,
+                op,
+                None,
+                {},
+                lambda value: value,
+                "any",
+                False,
+                source,
+                name,
+                act,
+                is_async,
             )
-        )  # fmt: skip
+        )
 
-    def _provider_of(self, component: Any) -> Hashable | None:
-        """Whom it asks outside of this process, if anybody. Raises: Barrier if it may do anything else than ask."""
+    def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
+        """Whether a component only asks, and whom of those outside of this process."""
         known = self._known.get(id(component))
         if known is None:
             is_model = foreign.is_kind_of(component, BaseEmbedding)
-            if not (is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)):
-                raise Barrier(
-                    f"it uses a {type_name(class_of(component))}, of which it is not known that it only asks",
-                    "see the breaks of this pipeline",
-                )
-            known = self._known[id(component)] = component, _provider_of(component)
-        return known[1]
+            only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
+            known = self._known[id(component)] = component, only, _provider_of(component) if only else None
+        return known[1], known[2]
+
+
+def tells(component: Any, method: str) -> bool:
+    """Whether LlamaIndex's own method of this name, which tells what it returns, is the component's."""
+    found = foreign.in_mro(class_of(component), method)
+    return type(found) is types.FunctionType and "__teola_original__" in found.__dict__
 
 
 def _provider_of(component: Any) -> Hashable | None:
