@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from llama_index.core.llms import CompletionResponse
-from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
+from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
+from pydantic import field_validator
 
 import teola_plugin
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
@@ -230,3 +231,83 @@ def test_events_are_the_same_objects_to_the_steps() -> None:
 
     same(build(Keeping), act, exact=False, look=_requests)
     assert all(type(each) is CompletionResponse for each in kept)
+
+
+# --- nothing of the user's runs early --------------------------------------------------------------------------------
+
+
+class Checked(Event):
+    """Its fields are checked by the user's code."""
+
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def check(cls, text: str) -> str:
+        noted.append("checked")
+        return text
+
+
+class Prepared(Event):
+    """Does something when it is made."""
+
+    def __init__(self, **fields: Any) -> None:
+        noted.append("made")
+        super().__init__(**fields)
+
+
+class Looked(Event):
+    """Says itself what it has."""
+
+    def __getattr__(self, name: str) -> Any:
+        noted.append(name)
+        return super().__getattr__(name)
+
+
+class Hiding(Built):
+    """Makes and uses events with code."""
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> Checked | Looked:
+        reply = await self.llm.acomplete(f"{ev.query}")
+        ctx.write_event_to_stream(Prepared(said="x"))
+        await self.llm.acomplete("after an event that does something")
+        return Checked(text=reply.text) if ev.query else Looked(text="y")
+
+    @step
+    async def end(self, ev: Checked | Looked) -> StopEvent:
+        return StopEvent(result=str(await self.llm.acomplete(f"{ev.text}")))
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [("begin", StartEvent(query=QUESTION)), ("end", Checked(text="x")), ("end", Looked(text="x"))],
+)
+def test_code_of_events_does_not_run(name: str, event: Any) -> None:
+    read = read_step(Hiding, name, event)  # which begins with nothing noted
+    assert noted == []
+    assert read.error is None
+
+
+def test_events_with_code_do_as_much_as_ever() -> None:
+    same(build(Hiding), running(query=QUESTION), exact=False, look=_requests)
+
+
+class Meta(type(Built)):  # type: ignore[misc]
+    """A metaclass of the user's."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+class OfMeta(Built, metaclass=Meta):
+    """Whose attributes may be anything."""
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=str(await self.llm.acomplete(f"{ev.query}")))
+
+
+def test_a_workflow_with_a_metaclass_is_left_to_the_run() -> None:
+    assert read_step(OfMeta, "ask", StartEvent(query=QUESTION)).rounds == []
+    same(build(OfMeta), running(query=QUESTION), exact=False, look=_requests)
