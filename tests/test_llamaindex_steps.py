@@ -311,3 +311,34 @@ class OfMeta(Built, metaclass=Meta):
 def test_a_workflow_with_a_metaclass_is_left_to_the_run() -> None:
     assert read_step(OfMeta, "ask", StartEvent(query=QUESTION)).rounds == []
     same(build(OfMeta), running(query=QUESTION), exact=False, look=_requests)
+
+
+class Showing(Built):
+    """A property beside its steps."""
+
+    @property
+    def shown(self) -> str:
+        noted.append("shown")
+        return "x"
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=str(await self.llm.acomplete(f"{ev.query}")))
+
+
+def test_optimizing_a_workflow_reads_no_property_of_it() -> None:
+    workflow = build(Showing)(Stage())
+    noted.clear()
+    assert teola_plugin.optimize(workflow) is not workflow
+    assert noted == []
+
+
+def test_classes_that_cannot_be_looked_at_are_left_alone() -> None:
+    odd = type("Odd", (CorrectiveRAG,), {OddName("x"): 1})
+    same(build(odd), running(**WORKFLOWS[CorrectiveRAG]), exact=False, look=_requests)
+
+
+class OddName(str):
+    """The name of an attribute that is no plain text."""
+
+    __slots__ = ()

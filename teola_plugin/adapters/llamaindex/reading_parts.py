@@ -170,10 +170,14 @@ def is_own(component: Any) -> bool:
 
 def is_read(component: Any) -> bool:
     """Whether there is a function of the user's in it in which something may be asked."""
-    if not is_own(component):
+    try:
+        if not is_own(component):
+            return False
+        found = (function_of(component), function_of(component, is_async=True))
+        functions = [each for each in found if each is not None]
+        return bool(functions) and may_ask(component, functions)
+    except Barrier:  # a class that cannot be looked at
         return False
-    functions = [each for each in (function_of(component), function_of(component, is_async=True)) if each is not None]
-    return bool(functions) and may_ask(component, functions)
 
 
 def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
