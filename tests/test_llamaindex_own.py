@@ -217,7 +217,7 @@ def several(stage: Stage) -> Any:
 
         def custom_query(self, query_str: str) -> str:
             nodes = [*self.retriever.retrieve(query_str), *self.retriever.retrieve(query_str.upper())]
-            said = [str(self.llm.complete(f"Tell of {node.text}")) for node in nodes]
+            said = [str(self.llm.complete(f"{n}. Tell of {node.text}")) for n, node in enumerate(nodes)]
             return f"{said} {self.engine.query(said[0])}"
 
     return Several(retriever=elsewhere(stage), engine=rag(stage), llm=stage.engines.model)
