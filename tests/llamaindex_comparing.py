@@ -255,11 +255,23 @@ def _wait(call: OpenCall) -> None:
     """Until nothing is on its way; a coroutine of the caller's own loop cannot end meanwhile, so not for ever."""
     assert call.session
     ends_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < ends_s:
+    quiet = 0
+    while time.monotonic() < ends_s and quiet < 2:
         runs = list(call.session._runs)
-        if (runs and all(run._on_its_way == 0 for run in runs)) or not call.session._is_ahead:
+        is_at_rest = (runs and all(run._on_its_way == 0 for run in runs)) or not call.session._is_ahead
+        quiet = quiet + 1 if is_at_rest and not _is_reading(call.session) else 0
+        if not quiet or call.session._asides:
+            time.sleep(0.001)
+        else:
             return
-        time.sleep(0.001)
+
+
+def _is_reading(session: Any) -> bool:
+    """Functions of the user's are read, or what was found in them is on its way."""
+    if any(not each.done() for each in list(session._asides)):
+        return True
+    slots = [slot for of_key in list(session._slots._by_key.values()) for slot in list(of_key.slots)]
+    return bool(session._asides) and any(slot.reply.outcome is None for slot in slots)
 
 
 # --- what is heard besides --------------------------------------------------------------------------------------------

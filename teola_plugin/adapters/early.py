@@ -99,11 +99,11 @@ def _held_by_object(value: Any, kind: type) -> list[Any] | None:
     if not foreign.is_library_class(kind) and (facts.kind != "record" or facts.user_names):
         return None
     own = foreign.own_attributes(value)
-    private = _private_of(value) if _is_model(kind) else {}
+    private = private_of(value) if _is_model(kind) else {}
     return None if own is None else [held for name, held in {**own, **private}.items() if name not in _UNHEARD]
 
 
-def _private_of(value: Any) -> dict[str, Any]:
+def private_of(value: Any) -> dict[str, Any]:
     """The private attributes of an object of pydantic's."""
     member = foreign.in_mro(type(value), "__pydantic_private__")
     if type(member) is not types.MemberDescriptorType:
@@ -131,7 +131,7 @@ def _stands_in_a_library(function: types.FunctionType) -> bool:
     """By the globals that it uses; what it holds in its closure is another question."""
     own = function.__globals__
     name = own.get("__name__")
-    if type(name) is not str or not (name.split(".")[0] in _TOOLS or name.split(".")[0] in foreign.LIBRARIES):
+    if type(name) is not str or not (name.split(".")[0] in _TOOLS or foreign.is_in_library(name)):
         return False
     module = sys.modules.get(name)
     return type(module) is types.ModuleType and module.__dict__ is own

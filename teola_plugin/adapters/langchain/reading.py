@@ -26,11 +26,12 @@ from langchain_core.vectorstores import VectorStore
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way
-from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class, unknown_from
+from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_component
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import (
     Arguments,

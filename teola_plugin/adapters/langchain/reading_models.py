@@ -19,13 +19,14 @@ from langchain_core.messages import AIMessage, BaseMessage
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
-from teola_plugin.adapters.langchain.reading_parts import require_clean_schema, unknown_from
+from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
 from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE, READER
 from teola_plugin.adapters.reader.exchange import MARK, Exchange, unknown_id
+from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome

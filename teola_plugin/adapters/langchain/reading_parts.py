@@ -6,7 +6,7 @@ classes, no functions among the partial variables, no template language, no sche
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,12 @@ from langchain_core.prompts.chat import BaseChatPromptTemplate
 
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.templates import is_transparent, partials_of, parts_of
-from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.exchange import Exchange
-from teola_plugin.adapters.reader.heap import sources_of
+from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
+from teola_plugin.adapters.reader.values import Barrier, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
 
 _PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.")
@@ -47,36 +47,6 @@ def is_stock(value: Any, *modules: str) -> bool:
 def stock_class(value: Any) -> type:
     """The class of a component, below that of our twin."""
     return next(each for each in foreign.mro_of(type(value)) if "__teola__" not in foreign.namespace_of(each))
-
-
-def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
-    """The values inside of a value that are not known."""
-    todo, seen = [value], set[int]()
-    while todo:
-        value = todo.pop()
-        if foreign.is_atom(value) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        run.tick()
-        if run.is_unknown(value):
-            yield value
-        elif foreign.is_one_of(type(value), (list, tuple, set, frozenset)):
-            todo += value
-        elif type(value) is dict:
-            todo += value.values()
-        elif not isinstance_of(value, Opaque):
-            todo += (records.fields_of(value) or {}).values()
-
-
-def unknown_from(
-    run: Run, value: Any, holds: str | type, *, is_safe: bool, more: frozenset[Hashable] = frozenset()
-) -> Unknown:
-    """What a component makes of a value in which something is unknown. Unless it `is_safe`, it may raise."""
-    found = list(unknowns_in(run, value))
-    sources = more.union(*map(sources_of, found))
-    if not is_safe:
-        run.raises(sources)
-    return Unknown(holds, sources)
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------

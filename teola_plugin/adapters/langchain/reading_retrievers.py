@@ -21,11 +21,12 @@ from teola_plugin.adapters import chroma
 from teola_plugin.adapters.langchain import leaves
 from teola_plugin.adapters.langchain.quiet import apart
 from teola_plugin.adapters.langchain.reading_models import Way, source_of
-from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class, unknown_from
+from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name

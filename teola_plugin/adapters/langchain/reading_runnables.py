@@ -41,13 +41,13 @@ from teola_plugin.adapters.langchain.reading_parts import (
     parse_structured,
     stock_class,
     structured_schema,
-    unknown_from,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
 from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import RUN
 from teola_plugin.adapters.reader.values import (

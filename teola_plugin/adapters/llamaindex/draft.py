@@ -44,6 +44,7 @@ class Draft:
         self._observed: dict[int, str] = {}
         self._breaks: list[Break] = []
         self._names: set[str] = set()
+        self._taken: set[str] = set()
         self._origin = ""
         self._static: list[tuple[object, Any]] = []
         self._conditions: list[Callable[[], bool]] = []
@@ -51,6 +52,11 @@ class Draft:
     def reading(self, component: object) -> None:
         """What is added from now on stands for this component."""
         self._origin = plain_class(component).__name__
+
+    def take(self, name: str) -> str:
+        """An input, whose name no primitive is to have."""
+        self._taken.add(name)
+        return name
 
     def cover(self, *components: object) -> None:
         """The graph stands for these: what they ask is foreseen in it, so that nothing else is to run ahead of them."""
@@ -155,7 +161,7 @@ class Draft:
         self, name: str, kind: str, args: tuple[Arg, ...], settings: Mapping[str, Any], engine: str, depth: int,
         reads: tuple[str, ...] = (), is_outside: bool = False,
     ) -> str:  # fmt: skip
-        name = unique(name, self._names)
+        name = unique(name, self._names | self._taken)
         self._names.add(name)
         self._primitives[name] = Primitive(
             name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin

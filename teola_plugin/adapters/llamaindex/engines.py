@@ -33,6 +33,7 @@ from teola_plugin.adapters.llamaindex.known import is_plain_template
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
 from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, asks_outside, is_silent, reachable
+from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK, fresh, pieces, stand_in
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
@@ -54,7 +55,8 @@ def add_engine(draft: Draft, engine: BaseQueryEngine, query: Query) -> str | Non
         return _add_transformed(draft, engine, query)
     if is_stock(engine, SubQuestionQueryEngine):
         return _add_sub_questions(draft, engine, query)
-    draft.leave("TB200", engine)
+    if not is_read(engine):
+        draft.leave("TB200", engine)
     return None
 
 

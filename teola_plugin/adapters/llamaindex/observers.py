@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import (
     CitationQueryEngine,
+    CustomQueryEngine,
     RetrieverQueryEngine,
     SubQuestionQueryEngine,
     TransformQueryEngine,
@@ -23,7 +25,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore
 
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
-from teola_plugin.adapters.llamaindex.parts import entered, part_of
+from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.seams import current, instrument
@@ -53,38 +55,73 @@ def install() -> None:
     _instrument(BaseRetriever, "retrieve", {})
     _instrument(BaseSynthesizer, "synthesize", ANSWERS)
     _instrument(BaseNodePostprocessor, "postprocess_nodes", {})
+    for base in (BaseQueryEngine, CustomQueryEngine):
+        instrument(base, "query", _own_sync)
+        instrument(base, "aquery", _own_async)
+
+
+def _own_sync(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The run of an engine of a class of the user's begins; stock ones say so below."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = original.__get__(self, type(self))
+        part = part_of(self)
+        with heard(self, "query", args, kwargs) as tell:
+            if part is None or (own := own_run(part, "query", args, kwargs)) is None:
+                return tell(run(*args, **kwargs))
+            with entered(part, own):
+                return tell(run(*args, **kwargs))
+
+    return method
+
+
+def _own_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = original.__get__(self, type(self))
+        part = part_of(self)
+        with heard(self, "aquery", args, kwargs) as tell:
+            if part is None or (own := own_run(part, "aquery", args, kwargs)) is None:
+                return tell(await run(*args, **kwargs))
+            with entered(part, own):
+                return tell(await run(*args, **kwargs))
+
+    return method
 
 
 def _instrument(cls: type, method: str, does: Mapping[str, bool]) -> None:
     prefix = "_" if method.startswith("_") else ""
     if method in vars(cls):
-        instrument(cls, method, _sync(does))
+        instrument(cls, method, _sync(method, does))
     if (coroutine := f"{prefix}a{method.removeprefix(prefix)}") in vars(cls):
-        instrument(cls, coroutine, _async(does))
+        instrument(cls, coroutine, _async(coroutine, does))
 
 
-def _sync(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _sync(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))  # bound, so that its span knows whose it is
-            if (part := part_of(self)) is None:
-                return _told(self, run(*args, **kwargs))
-            with entered(part, entry_of(args, kwargs, does, is_async=False)):
-                return _told(self, run(*args, **kwargs))
+            with heard(self, name, args, kwargs) as tell:
+                if (part := part_of(self)) is None:
+                    return tell(_told(self, run(*args, **kwargs)))
+                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
+                with entered(part, entry):
+                    return tell(_told(self, run(*args, **kwargs)))
 
         return method
 
     return wrapper
 
 
-def _async(does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _async(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))
-            if (part := part_of(self)) is None:
-                return _told(self, await run(*args, **kwargs))
-            with entered(part, entry_of(args, kwargs, does, is_async=True)):
-                return _told(self, await run(*args, **kwargs))
+            with heard(self, name, args, kwargs) as tell:
+                if (part := part_of(self)) is None:
+                    return tell(_told(self, await run(*args, **kwargs)))
+                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
+                with entered(part, entry):
+                    return tell(_told(self, await run(*args, **kwargs)))
 
         return method
 

@@ -13,15 +13,27 @@ sub-questions.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from llama_index.core.workflow import Context
+
 from teola_plugin.adapters.llamaindex.entries import Entry
+from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun
+from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.mentions import functions_in
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Opaque, Pending
 from teola_plugin.seams import current, inside
-from teola_plugin.trace import Asides, Traced
+from teola_plugin.trace import Asides, Reading, Traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +73,22 @@ def original_of(component: object) -> object:
 
 
 @contextlib.contextmanager
-def entered(component: object, entry: Entry) -> Iterator[None]:
+def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
     """The run of a part begins, in the session of the call, if there is one."""
-    session = current()
-    front = session.enter(component, entry) if session else None
+    session, around, outer = current(), _own.get(), _foreseen.get()
+    if session is None or (outer is not None and outer is not component):
+        yield
+        return
+    if around is not None and around.takes(component, lambda: session.enter(component, entry)):
+        yield
+        return
+    if isinstance(entry, OwnRun):
+        entry.session = session
+    front = session.enter(component, entry)
+    if isinstance(entry, OwnRun):
+        with _inside_own(entry):
+            yield
+        return
     if front is None:
         yield
         return
@@ -76,24 +100,155 @@ def entered(component: object, entry: Entry) -> Iterator[None]:
         _here.reset(token)
 
 
+_own: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
+"""The innermost run of a function of the user's that is read."""
+
+
+_foreseen: ContextVar[object | None] = ContextVar("teola_foreseen", default=None)
+"""The outermost component, inside of that, whose whole run is foreseen: what it leads to is not entered."""
+
+
+@contextlib.contextmanager
+def heard(
+    component: object, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[Callable[[Any], Any]]:
+    """The run of a component, which may be inside of a function of the user's that is read.
+
+    What it came to is to be given to the function that this gives.
+    """
+    own = _own.get()
+    if own is None or own.session is not current() or _foreseen.get() is not None:
+        yield lambda value: value
+        return
+    plain = original_of(component)
+    key = own.will_hear(plain, method, args, kwargs)
+
+    def tell(value: Any) -> Any:
+        if key is not None:
+            own.hear(key, value)
+        return value
+
+    token = _foreseen.set(plain if own.foresees(plain) else None)
+    try:
+        yield tell
+    finally:
+        _foreseen.reset(token)
+
+
+@contextlib.contextmanager
+def _inside_own(own: OwnRun) -> Iterator[None]:
+    token = _own.set(own)
+    try:
+        yield
+    finally:
+        own.end()
+        _own.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """A component of a class of the user's, whose function is read as its run begins."""
+
+    component: Any
+    reading: Reading
+
+
+_readings: dict[int, Reading] = {}
+
+
+def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
+    """What a call of the component's method is, if its function is read."""
+    reading = _readings.get(id(component))
+    if reading is None:
+        return None
+
+    def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
+        return asker.use(run, component, method, tuple(given[0]), given[1])
+
+    return OwnRun(program, [list(args), dict(kwargs)], reading, method.startswith("a"))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSteps:
+    """The steps of a workflow, by name. `is_linear`: one of them runs at a time; `is_whole`: there are no others."""
+
+    workflow: Any
+    functions: Mapping[str, types.FunctionType]
+    readings: Mapping[str, Reading]
+    is_linear: bool
+    is_whole: bool
+
+
+_steps: dict[int, OwnSteps] = {}
+
+
+def steps_of(workflow: Any) -> OwnSteps | None:
+    """The steps of a workflow that are read, if it was traced."""
+    return _steps.get(id(workflow))
+
+
+def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
+    """A run of a step that begins here."""
+    function, workflow = steps.functions[name], steps.workflow
+    contexts = {key: held for key, held in kwargs.items() if foreign.is_kind_of(held, Context)}
+    given = {key: held for key, held in kwargs.items() if key not in contexts}
+    reads = contexts and "store" in {each for f in functions_in(function) for each in f.__code__.co_names}
+    state, is_checked = state_of(next(iter(contexts.values()))) if reads else (None, True)
+    is_async = inspect.iscoroutinefunction(function)
+
+    def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
+        values, state, buffers = copies
+
+        def is_steady(waits: bool) -> bool:
+            return steps.is_whole and own.is_steady() and (steps.is_linear or not waits)
+
+        context = Opaque(StepContext(state, is_checked, buffers, is_steady, is_async), is_own=True)
+        found = call(run, run.load(function), (run.load(workflow),), {**values, **dict.fromkeys(contexts, context)})
+        return found.force() if type(found) is Pending else found
+
+    own = OwnRun(program, [given, state, buffers_of_step()], steps.readings[name], is_async, writes=may_write(function))
+    return own
+
+
 class Parts:
-    """Implements `trace.Follower`, for all calls of one pipeline: there is nothing to remember of a call."""
+    """The parts of one pipeline."""
 
-    is_beside = True
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = {id(part.component): part for part in parts}
-        for number, part in self._parts.items():
+    def __init__(self, parts: Sequence[Part], own: Sequence[OwnPart] = (), steps: OwnSteps | None = None) -> None:
+        self.parts = {id(part.component): part for part in parts}
+        for number, part in self.parts.items():
             if number not in _covered:
                 weakref.finalize(part.component, _covered.pop, number, None).atexit = False
             _parts[number], _covered[number] = part.component, part.covered
+        for each in own:
+            number = id(each.component)
+            if number not in _readings:
+                weakref.finalize(each.component, _readings.pop, number, None).atexit = False
+            _parts[number], _readings[number] = each.component, each.reading
+        if steps is not None:
+            number = id(steps.workflow)
+            if number not in _steps:
+                weakref.finalize(steps.workflow, _steps.pop, number, None).atexit = False
+            _steps[number] = steps
 
-    def follow(self, value: Any) -> Parts:
+    def follow(self, value: Any) -> Following:
         """See `trace.Traced.follow`."""
-        return self
+        return Following(self)
+
+
+class Following:
+    """Implements `trace.Follower`, for one call."""
+
+    is_beside = True
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts.parts
+        self._live = Live()
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
         """See `trace.Follower.tell`."""
+        if isinstance(value, OwnRun):
+            self._live.begin(value, asides)
+            return None
         part = self._parts.get(id(component))
         if part is None or not isinstance(value, Entry):
             return None

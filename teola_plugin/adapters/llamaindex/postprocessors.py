@@ -29,6 +29,7 @@ from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.known import is_plain_template, is_reranker
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.reachable import asks_outside
+from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.rehearsal import fresh, stand_in
 from teola_plugin.adapters.rehearsal import outcome, rehearse
 from teola_plugin.engines import Foreign
@@ -50,7 +51,8 @@ def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes:
             return outcome(lambda: postprocessor._postprocess_nodes(fresh(nodes), QueryBundle(query)))
 
         return draft.call("nodes", "postprocess", apply, query, nodes)
-    draft.leave("TB202", postprocessor)
+    if not is_read(postprocessor):
+        draft.leave("TB202", postprocessor)
     return draft.await_run("nodes", postprocessor, "postprocess", query, nodes)
 
 

@@ -31,6 +31,7 @@ from teola_plugin.adapters.llamaindex.known import (
     resource_of,
 )
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
+from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, pieces, stand_in
 from teola_plugin.adapters.llamaindex.transforms import Query
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
@@ -93,7 +94,8 @@ def may_embed(draft: Draft, component: object, model: Any) -> bool:
 def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
     """What `retriever` asks its leaves for, or None (and a break) if that cannot be known."""
     if not is_stock(retriever, VectorIndexRetriever):
-        draft.leave("TB201", retriever)
+        if not is_read(retriever):
+            draft.leave("TB201", retriever)
         return None
     assert isinstance(retriever, VectorIndexRetriever)
     store, model = retriever._vector_store, retriever._embed_model

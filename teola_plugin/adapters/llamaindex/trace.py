@@ -27,6 +27,7 @@ from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
 from teola_plugin.adapters.llamaindex.ingestion import INGESTS, add_ingestion
+from teola_plugin.adapters.llamaindex.own_parts import own_parts, own_steps
 from teola_plugin.adapters.llamaindex.parts import Part, Parts
 from teola_plugin.adapters.llamaindex.postprocessors import add_postprocessor
 from teola_plugin.adapters.llamaindex.query_pipeline import add_query_pipeline
@@ -67,14 +68,18 @@ def _traced_whole(pipeline: Any) -> Traced:
             parts.append(part)
             covered |= part.covered - part.ahead
     parts = [part for part in parts if part.traced.engines]
-    if parts in ([], [root]) and root.traced is root.atraced:
+    own, steps = own_parts(pipeline), own_steps(pipeline)
+    if not (own or steps) and parts in ([], [root]) and root.traced is root.atraced:
         return root.traced
     breaks = dict.fromkeys(why for part in (root, *parts) for why in part.traced.breaks)
     shown: dict[str, Traced] = {}
     for part in parts:
         if part is not root:
             shown[unique(plain_class(part.component).__name__, shown)] = part.traced
-    return replace(root.traced, breaks=tuple(breaks), follow=Parts(parts).follow, parts=shown)
+    return replace(
+        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown,
+        readings=(*(steps.readings.values() if steps else ()), *(each.reading for each in own)),
+    )  # fmt: skip
 
 
 def _part(component: Any) -> Part:
@@ -111,7 +116,7 @@ def _read(draft: Draft, component: Any) -> tuple[str, ...]:
         case _ if isinstance(component, PIPELINES):
             return add_query_pipeline(draft, component)
         case BaseNodePostprocessor():
-            end = add_postprocessor(draft, component, "nodes", "query")
+            end = add_postprocessor(draft, component, draft.take("nodes"), "query")
         case IngestionPipeline() | VectorStoreIndex():
             end = add_ingestion(draft, component)
         case _:

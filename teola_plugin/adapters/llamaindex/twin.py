@@ -9,9 +9,11 @@ twin are plain. A stream keeps its call open until it ends, is closed, or is for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,10 +26,11 @@ from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
 from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
-from teola_plugin.adapters.llamaindex.parts import original_of
+from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, original_of, step_run, steps_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.seams import active, current
 
+log = logging.getLogger(__name__)
 MAKES = ("with_retriever", "as_query_engine", "as_retriever", "as_chat_engine")
 """Methods that make a pipeline of the user's, to be optimized too."""
 
@@ -49,6 +52,7 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
         "__copy__": lambda self: copy.copy(_sharing(cls, self)),
         "__deepcopy__": lambda self, memo: copy.deepcopy(_sharing(cls, self), memo),
         **_entries(cls, calls),
+        **_read_steps(pipeline),
     }
     if not hasattr(cls, "explain"):
         namespace["explain"] = lambda self, format="text", analyze=None: calls.explain(format, analyze)
@@ -83,6 +87,37 @@ def _entries(cls: type, calls: Calls) -> dict[str, Any]:
             setattr(entry, DISPATCHER_SPAN_DECORATED_ATTR, True)
             entries[method] = entry
     return entries
+
+
+def _read_steps(pipeline: Any) -> dict[str, Any]:
+    """The steps of a workflow, which are read as they begin."""
+    steps = steps_of(pipeline)
+    return {name: _step(steps, name, function) for name, function in steps.functions.items()} if steps else {}
+
+
+def _step(steps: OwnSteps, name: str, function: Any) -> Any:
+    async def astep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _reading(steps, name, args, kwargs):
+            return await function(self, *args, **kwargs)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _reading(steps, name, args, kwargs):
+            return function(self, *args, **kwargs)
+
+    return functools.wraps(function)(astep if inspect.iscoroutinefunction(function) else step)
+
+
+def _reading(
+    steps: OwnSteps, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> contextlib.AbstractContextManager[None]:
+    """A step begins. LlamaIndex gives it all by name; who calls it otherwise runs it as it is."""
+    if current() is None or args:
+        return contextlib.nullcontext()
+    try:
+        return entered(steps.workflow, step_run(steps, name, kwargs))
+    except Exception:  # a fault of ours is never the user's: the step runs as it is
+        log.exception("the step %s could not be read", name)
+        return contextlib.nullcontext()
 
 
 def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_root: bool) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from types import FunctionType, MethodType
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -50,6 +51,7 @@ from teola_plugin.adapters.llamaindex.known import (
 from teola_plugin.adapters.llamaindex.models import is_model, is_ours
 from teola_plugin.adapters.llamaindex.reachable import is_silent, reachable
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
+from teola_plugin.adapters.reader.foreign import is_of_library
 from teola_plugin.adapters.rehearsal import is_rehearsing
 from teola_plugin.engines import EngineSpec
 from teola_plugin.request_identity import request_key
@@ -124,10 +126,23 @@ def _end(over: asyncio.Future[None]) -> None:
 # --- what may run twice ----------------------------------------------------------------------------------------------
 
 
+def only_asks(component: Any) -> bool:
+    """Its run has no effects beside what it asks of models and stores."""
+    return _only_ask(_parts_of(component))
+
+
 def _may_repeat(component: Any) -> bool:
-    """Its run has no effects beside what it asks, and there is something to ask."""
-    parts = reachable(component, (BaseEmbedding, BasePydanticVectorStore, BaseDocumentStore))
-    return all(map(_is_known, parts)) and any(_waits(part) for part in parts) and not _streams(parts)
+    """It only asks, and there is something to ask."""
+    parts = _parts_of(component)
+    return _only_ask(parts) and any(map(_waits, parts))
+
+
+def _parts_of(component: Any) -> list[Any]:
+    return reachable(component, (BaseEmbedding, BasePydanticVectorStore, BaseDocumentStore))
+
+
+def _only_ask(parts: Sequence[Any]) -> bool:
+    return all(map(_is_known, parts)) and not _streams(parts)
 
 
 def _streams(parts: Sequence[Any]) -> bool:
@@ -162,6 +177,9 @@ def _is_repeatable(held: Any) -> bool:
             return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
         case BaseOutputParser():
             return is_stock_of(held, "llama_index")
+        case MethodType(__func__=FunctionType() as function, __self__=owner):
+            if is_of_library(function) and is_stock_of(owner, "llama_index.core"):
+                return True
     return not callable(held) or is_free_of_code(held)
 
 

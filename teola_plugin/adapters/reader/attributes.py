@@ -26,6 +26,9 @@ from teola_plugin.adapters.reader.values import (
 _MODULE: Any = vars(types.ModuleType)["__dict__"]
 _ARGS = BaseException.__dict__["args"]
 _MODULE_TEXTS = frozenset(["__name__", "__doc__", "__file__", "__version__"])
+_OF_EVENTS = frozenset(["get", "keys", "items", "values"])
+"""Methods of an event of a workflow that are those of the dict in it."""
+
 _RECORDS = ("record", "slots", "tuple")
 
 
@@ -80,6 +83,10 @@ def _record_attribute(run: Any, value: Any, name: str, facts: Facts) -> Any:
         return _property_of_record(run, value, name, found)
     if name in own and (found is MISSING or not foreign.is_data_descriptor(found)):
         return own[name]
+    data = records.data_of_event(value) if facts.is_event else None
+    if data is not None and name in (_OF_EVENTS if found is not MISSING else data):
+        run.require_known(data)
+        return data[name] if found is MISSING else methods.field(run, data, name)
     if found is MISSING:
         extra = records.model_slot(value, "__pydantic_extra__") if facts.is_model else None
         if type(extra) is dict and name in extra:
@@ -348,6 +355,8 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
 
 def _set_of_record(run: Any, value: Any, name: str, new: Any, facts: Facts) -> None:
     cls = type(value)
+    if facts.is_event:
+        raise Barrier(f"it stores the attribute {name} of an event")
     run.touch(value)
     found = in_mro(cls, name)
     if found is not MISSING and foreign.is_descriptor(found):

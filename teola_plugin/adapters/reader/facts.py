@@ -36,7 +36,7 @@ STOCK_MODULES = (
     "langchain_core.documents.", "langchain_core.messages.", "langchain_core.prompt_values", "langchain_core.outputs.",
     "langchain_core.agents", "langchain_core.load.serializable", "langgraph.types", "llama_index.core.schema",
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema", "pydantic.main", "pydantic.root_model",
-    "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api",
+    "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api", "workflows.events",
 )  # fmt: skip
 """Modules whose classes only hold what they are given."""
 
@@ -72,7 +72,8 @@ MODEL_SLOTS = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_priv
 class Facts:
     """What is known about a class. `user_names`: methods and properties that a user has written.
 
-    `members`: of a pydantic model, what reads and stores `MODEL_SLOTS`.
+    `members`: of a pydantic model, what reads and stores `MODEL_SLOTS`. `is_event`: of an event of a workflow, whose
+    objects keep what they are given under other names than their fields'.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Facts:
     fields: tuple[str, ...] = ()
     user_names: frozenset[str] = frozenset()
     members: tuple[Any, ...] = ()
+    is_event: bool = False
 
 
 NOTHING = Facts("")
@@ -267,7 +269,9 @@ def _model(cls: type, model: type, names: frozenset[str]) -> Facts | None:
     members = tuple([in_mro(cls, name) for name in MODEL_SLOTS])
     if not all(type(member) is types.MemberDescriptorType for member in members):
         return None
-    return Facts("record", is_model=True, fields=tuple(fields), user_names=names, members=members)
+    like_dict = foreign.of_workflows("DictLikeModel")
+    is_event = like_dict is not None and is_subtype(cls, like_dict)
+    return Facts("record", True, False, tuple(fields), names, members, is_event)
 
 
 def _may_be_of_record(cls: type) -> bool:
@@ -275,7 +279,7 @@ def _may_be_of_record(cls: type) -> bool:
 
 
 def _is_of_framework(cls: type) -> bool:
-    return foreign.module_of(cls).split(".")[0] in foreign.LIBRARIES
+    return foreign.is_in_library(foreign.module_of(cls))
 
 
 def _has_slots(cls: type) -> bool:

@@ -89,7 +89,7 @@ class Seen:
             if type(name) is not str:
                 raise Barrier(f"it uses the class {type_name(cls)}, whose attributes have names that are no texts")
         module = self.namespace.get("__module__")
-        is_of_others = type(module) is not str or module.split(".")[0] not in LIBRARIES
+        is_of_others = type(module) is not str or not is_in_library(module)
         self.functions = [each for each in self.values if is_of_others and type(each) is types.FunctionType]
         self.codes = [each.__code__ for each in self.functions]
 
@@ -199,7 +199,7 @@ def is_one_of(value: Any, kinds: Iterable[Any]) -> bool:
 def has_known_metaclass(cls: type) -> bool:
     """Whether using the class runs no metaclass of the user's."""
     meta = type(cls)
-    return id(meta) in _KNOWN_METAS or meta is model_meta()
+    return id(meta) in _KNOWN_METAS or meta is model_meta() or (meta is not type and meta is _workflow_meta())
 
 
 def has_known_classes(cls: type) -> bool:
@@ -273,11 +273,35 @@ LIBRARIES = words(
 """Packages whose classes run no code of the user's, unless they are given some."""
 
 
+def is_in_library(module: str) -> bool:
+    """Whether the name of a module is of one of `LIBRARIES`, or of the package that LlamaIndex takes workflows from.
+
+    That one has a name that is anybody's.
+    """
+    root = module.split(".")[0]
+    return root in LIBRARIES or (root == "workflows" and of_workflows("Event") is not None)
+
+
+def of_workflows(name: str) -> Any:
+    """What `workflows.events` has under a name, if that is LlamaIndex's own; None if not."""
+    events, handed_on = sys.modules.get("workflows.events"), sys.modules.get("llama_index.core.workflow")
+    if type(events) is not types.ModuleType or type(handed_on) is not types.ModuleType:
+        return None
+    is_same = events.__dict__.get("Event") is handed_on.__dict__.get("Event")
+    return events.__dict__.get(name) if is_same else None
+
+
+def _workflow_meta() -> type | None:
+    """The metaclass of LlamaIndex's workflows, None if nobody has imported them."""
+    module = sys.modules.get("workflows.workflow")
+    return module.__dict__.get("WorkflowMeta") if module is not None and is_in_library("workflows.workflow") else None
+
+
 def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
     """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses, and wraps no other."""
     own = function.__globals__
     name = own.get("__name__")
-    if type(name) is not str or name.split(".")[0] not in LIBRARIES or depth > 5:
+    if type(name) is not str or not is_in_library(name) or depth > 5:
         return False
     module = sys.modules.get(name)
     if type(module) is not types.ModuleType or _MODULE.__get__(module) is not own:
@@ -308,7 +332,7 @@ def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
 def is_library_class(cls: type) -> bool:
     """Whether a class is what its module, one of `LIBRARIES`, has under its name."""
     name = module_of(cls)
-    if name.split(".")[0] not in LIBRARIES:
+    if not is_in_library(name):
         return False
     module = sys.modules.get(name)
     if type(module) is not types.ModuleType:

@@ -36,7 +36,8 @@ def _coroutine(value: Any) -> Pending:
     return value
 
 
-def _gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """`asyncio.gather`."""
     if kwargs.keys() - {"return_exceptions"}:
         raise TypeError("gather takes no such argument")
     back = kwargs.get("return_exceptions", False)
@@ -96,7 +97,7 @@ def _run(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _register() -> None:
-    register(_gather, asyncio.gather)
+    register(gather, asyncio.gather)
     register(_task, asyncio.create_task, asyncio.ensure_future, asyncio.shield)
     register(_wait_for, asyncio.wait_for)
     register(_to_thread, asyncio.to_thread)

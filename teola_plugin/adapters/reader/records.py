@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.facts import MODEL_SLOTS, facts_of, text_accessor
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS, Facts, facts_of, text_accessor
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 
 
@@ -45,6 +45,15 @@ def model_slot(value: Any, name: str) -> Any:
 def set_model_slot(value: Any, name: str, content: Any) -> None:
     """See `model_slot`."""
     facts_of(type(value)).members[MODEL_SLOTS.index(name)].__set__(value, content)
+
+
+def data_of_event(value: Any) -> dict[Any, Any] | None:
+    """What an event of a workflow was given under other names than its fields'; None for any other object."""
+    if not facts_of(type(value)).is_event:
+        return None
+    private = model_slot(value, "__pydantic_private__")
+    data = private.get("_data") if type(private) is dict else None
+    return data if type(data) is dict else None
 
 
 def new_object(cls: type) -> Any:
@@ -86,7 +95,7 @@ def copy_of(value: Any, load: Load, load_key: Load, keep: Load) -> Any:
     if facts.kind == "record":
         if foreign.is_abstract(cls):
             return MISSING
-        return _copied_record(value, cls, facts.members, load, keep)
+        return _copied_record(value, cls, facts, load, keep)
     if facts.kind == "enum":
         return value
     if facts.kind == "tuple":
@@ -113,12 +122,14 @@ def _copied_container(value: Any, cls: type, load: Load, load_key: Load, keep: L
     return MISSING
 
 
-def _copied_record(value: Any, cls: type, members: tuple[Any, ...], load: Load, keep: Load) -> Any:
-    own = foreign.plain_attributes(value)
+def _copied_record(value: Any, cls: type, facts: Facts, load: Load, keep: Load) -> Any:
+    own, members = foreign.plain_attributes(value), facts.members
     if own is None:
         return MISSING
     slots = [_member(value, cls, member) for member in members]
-    if slots and (type(slots[0]) is not set or not all(map(_is_optional_dict, slots[1:])) or slots[2]):
+    if slots and (type(slots[0]) is not set or not all(map(_is_optional_dict, slots[1:]))):
+        return MISSING
+    if slots and slots[2] and not facts.is_event:
         return MISSING
     made = keep(object.__new__(cls))
     fields = object.__getattribute__(made, "__dict__")

@@ -1,0 +1,258 @@
+"""Runs of functions of the user's, read while they run: each certain request in them is made at once.
+
+Where the framework's run comes to a component of a class of the user's, or to a step of a workflow, a prediction begins
+that goes ahead of it (see adapters/reader). What the prediction has reached is not entered again by the run inside of
+it: a component that was read through, a stock one that runs beside the call. What it does not reach before it ends is
+entered then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
+from teola_plugin.adapters.llamaindex.unblocked import only_asks
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.run import Given, Run, TooLarge
+from teola_plugin.adapters.reader.values import Barrier
+from teola_plugin.engines import Done
+from teola_plugin.seams import Reply
+from teola_plugin.trace import Asides, Reading
+
+Program = Callable[[LlamaIndexAsker, Run, Any], object]
+"""Reads a function, given copies of its arguments."""
+
+
+@dataclass(eq=False)
+class OwnRun:
+    """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
+
+    `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the call.
+    """
+
+    program: Program
+    given: Any
+    reading: Reading
+    is_async: bool
+    writes: bool = False
+    is_steady: Callable[[], bool] = lambda: False
+    on_end: Callable[[], None] = lambda: None
+    session: Any = None
+    prediction: Prediction | None = None
+    _asker: LlamaIndexAsker | None = None
+    _beside: Counter[int] = field(default_factory=Counter)
+    _entered: Counter[int] = field(default_factory=Counter)
+    _left: list[tuple[Any, Callable[[], object]]] = field(default_factory=list)
+    _told: _Told = field(default_factory=lambda: _Told())
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _asked: int = 0
+
+    # --- the prediction ----------------------------------------------------------------------------------------------
+
+    def begin(self, asides: Asides) -> None:
+        """Let it be read, beside its run."""
+        given = Given()
+        try:
+            copies = given.copy(self.given)
+        except TooLarge as e:
+            self.note(Barrier(f"it is given {e}"), 0)
+            return
+        asker = self._asker = LlamaIndexAsker(is_async=self.is_async)
+
+        def program(run: Run) -> None:
+            asker.begin()
+            barrier: Barrier | None = None
+            try:
+                self.program(asker, run, copies)
+            except Barrier as e:
+                barrier = e
+                raise
+            finally:
+                self.note(barrier, run.counts.total())
+
+        self.prediction = Prediction(asker, _Line(self, asides), State(program, given), speculates=asides.speculates)
+        self.prediction.begin()
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more is asked ahead of it."""
+        return self.prediction is None or self.prediction.is_over
+
+    def end(self) -> None:
+        """The framework's run of the function has ended."""
+        self.on_end()
+        if self.prediction is not None:
+            self.prediction.stop()
+
+    def note(self, barrier: Barrier | None, requests: int) -> None:
+        """Say how far it was read."""
+        reading = self.reading
+        reading.readings += 1
+        reading.barrier, reading.where, reading.hint = ("", "", "") if barrier is None else (
+            barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
+        )  # fmt: skip
+        reading.requests = max(reading.requests, requests)
+
+    def awaits(self, request: Request) -> Reply:
+        """A value is wanted that only the framework's run has."""
+        component = request.spec.resource
+        with self._lock:
+            self._told.components.add(id(component))
+            missed = [enter for each, enter in self._left if each is component]
+            self._left = [(each, enter) for each, enter in self._left if each is not component]
+            reply = self._told.asked(request.key)
+        for enter in missed:
+            enter()
+        return reply
+
+    def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
+        """The framework's run comes to a method of a component. Returns the key of its value, if that may be wanted."""
+        is_wanted = not (self.is_over or self._told.is_known(component))
+        return told_key(component, method, args, kwargs) if is_wanted else None
+
+    def hear(self, key: Hashable, value: Any) -> None:
+        """What it came to."""
+        with contextlib.suppress(TooLarge):
+            copied = Given().copy(value)
+            with self._lock:
+                self._told.heard(key, copied)
+
+    def asks(self, request: Request) -> None:
+        """A request is made ahead."""
+        self._asked += 1
+        self.reading.ahead = max(self.reading.ahead, self._asked)
+        if request.act is not None:
+            self._beside[id(request.spec.resource)] += 1
+
+    # --- components inside of it -------------------------------------------------------------------------------------
+
+    def takes(self, component: Any, enter: Callable[[], object]) -> bool:
+        """Whether the run of a component inside of this one is foreseen, or may be: then `enter` is called if not."""
+        with self._lock:
+            if self._has_reached(component):
+                return True
+            if self.is_over or id(component) in self._told.components:
+                return False
+            self._left.append((component, enter))
+            return True
+
+    def foresees(self, component: Any) -> bool:
+        """Whether all that happens inside of a component is foreseen, or may be, as this run comes to it."""
+        return self._told.is_known(component) and (not self.is_over or self._is_reached(component))
+
+    def _is_reached(self, component: Any) -> bool:
+        number = id(component)
+        read = self._asker.reached[number] if self._asker is not None else 0
+        return read + self._beside[number] > self._entered[number]
+
+    def _has_reached(self, component: Any) -> bool:
+        if not self._is_reached(component):
+            return False
+        self._entered[id(component)] += 1
+        return True
+
+    def settle(self) -> None:
+        """Call after each reading: what was not reached is entered once nothing more will be."""
+        with self._lock:
+            if not self.is_over:
+                return
+            left, self._left = self._left, []
+            missed = [enter for component, enter in left if not self._has_reached(component)]
+        for enter in missed:
+            enter()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Implements `prediction.Line`: what is asked lands in the slots of the call."""
+
+    own: OwnRun
+    asides: Asides
+
+    def ask(self, request: Request) -> Reply | None:
+        """See `Line`."""
+        if request.op == TOLD:
+            return self.own.awaits(request)
+        self.own.asks(request)
+        if request.act is None:
+            return self.asides.request(request.spec, request.op, request.payload, request.settings)
+        return acted(self.asides, request)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+
+        def read() -> None:
+            work()
+            self.own.settle()
+
+        self.asides.read(read)
+
+    def spent(self, seconds: float) -> None:
+        """See `Line`."""
+        self.asides.spent(seconds)
+
+
+class _Told:
+    """Values that the framework's run tells, by key: the n-th that is asked for is the n-th that it has."""
+
+    def __init__(self) -> None:
+        self.components: set[int] = set()
+        self._values: dict[Hashable, list[Any]] = defaultdict(list)
+        self._replies: dict[Hashable, list[Reply]] = defaultdict(list)
+        self._only_ask: dict[int, bool] = {}
+
+    def is_known(self, component: Any) -> bool:
+        """The component only asks, so that nobody waits for what it tells."""
+        number = id(component)
+        if number not in self._only_ask:
+            self._only_ask[number] = only_asks(component)
+        return self._only_ask[number]
+
+    def asked(self, key: Hashable) -> Reply:
+        """The value is wanted."""
+        reply, at = Reply(), len(self._replies[key])
+        self._replies[key].append(reply)
+        if at < len(self._values[key]):
+            reply.put(Done(self._values[key][at]))
+        return reply
+
+    def heard(self, key: Hashable, value: Any) -> None:
+        """The value is there."""
+        at = len(self._values[key])
+        self._values[key].append(value)
+        if at < len(self._replies[key]):
+            self._replies[key][at].put(Done(value))
+
+
+class Live:
+    """The runs of one call that are read. What is asked begins with what the framework's run has not come to yet.
+
+    The state of a workflow is steady for a step if no other step that may change it runs beside it.
+    """
+
+    def __init__(self) -> None:
+        self._runs: weakref.WeakSet[OwnRun] = weakref.WeakSet()
+        self._writers: set[OwnRun] = set()
+        self._begun = 0
+
+    def begin(self, own: OwnRun, asides: Asides) -> None:
+        """Let it be read."""
+        is_alone = not self._writers
+        if own.writes:
+            self._writers.add(own)
+            self._begun += 1
+            own.on_end = lambda: self._writers.discard(own)
+        begun = self._begun
+        own.is_steady = lambda: is_alone and self._begun == begun
+        if all(each.is_over for each in list(self._runs)):
+            asides.rewind()
+        self._runs.add(own)
+        own.begin(asides)

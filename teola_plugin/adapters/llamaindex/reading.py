@@ -1,0 +1,172 @@
+"""What the reader is told of LlamaIndex: how a program calls models, templates and components, and makes them.
+
+    asker = LlamaIndexAsker(is_async=False)
+    asker.use(run, engine, "query", (question,), {})
+
+Of a class of the user's nothing is known here: the reader reads its methods, or stops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_index.core import Settings
+from llama_index.core.async_utils import run_jobs
+from llama_index.core.llms import LLM
+from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
+
+from teola_plugin.adapters.llamaindex.reading_models import (
+    ASKING,
+    FORMATTING,
+    Models,
+    fill_in,
+    is_template,
+    make_template,
+)
+from teola_plugin.adapters.llamaindex.reading_parts import METHODS, Parts, is_own, kind_of, own_attribute, read_own
+from teola_plugin.adapters.llamaindex.reading_workflows import Contexts, is_event_class, is_of_context, make_event
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.natives_async import gather
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Handler, Opaque, Pending, type_name
+
+_STREAMS = frozenset({
+    "stream", "astream", "stream_complete", "astream_complete", "stream_chat", "astream_chat",
+    "stream_structured_predict", "astream_structured_predict",
+})  # fmt: skip
+
+_TEMPLATES = (PromptTemplate, ChatPromptTemplate)
+
+_OF_SETTINGS = {"llm": "_llm", "embed_model": "_embed_model"}
+
+
+class LlamaIndexAsker:
+    """Implements `asking.Asker` for one call. `is_async`: the call has an event loop.
+
+    `reached`: how often components of the user's own classes were read, by their ids, in the evaluation that came
+    furthest.
+    """
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.reached: Counter[int] = Counter()
+        self._here: Counter[int] = Counter()
+        self._is_async = is_async
+        self._models = Models()
+        self._parts = Parts(is_async=is_async)
+        self._contexts = Contexts()
+
+    def begin(self) -> None:
+        """An evaluation begins."""
+        self._here = Counter()
+        self._contexts = Contexts()
+
+    # --- attributes --------------------------------------------------------------------------------------------------
+
+    def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
+        """See `asking.Asker`."""
+        held = owner.held
+        if held is Settings:
+            return _of_settings(run, name)
+        if is_of_context(held):
+            return self._contexts.attribute(run, held, name)
+        if foreign.is_class(held):
+            is_maker = name == "from_messages" and held is ChatPromptTemplate
+            return Callee(_making(held), name) if is_maker else NOT_MINE
+        if foreign.is_kind_of(held, LLM):
+            return self._of_model(held, name)
+        if is_template(held) and name in FORMATTING:
+            return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
+        return self._of_part(run, owner, name)
+
+    def _of_model(self, held: Any, name: str) -> Any:
+        if name in _STREAMS:
+            return Callee(_refusing(f"it calls {name} of {type_name(type(held))}", "ask for the whole reply"), name)
+        if name not in ASKING:
+            return NOT_MINE
+
+        def ask(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            def force() -> Any:
+                return self._models.ask(run, held, name, args, kwargs)
+
+            return self._awaited(force) if name.startswith("a") else force()
+
+        return Callee(ask, name)
+
+    def _of_part(self, run: Run, owner: Opaque, name: str) -> Any:
+        held = owner.held
+        kind = kind_of(held)
+        if kind is None:
+            return NOT_MINE
+        is_async = name.startswith("a") and name[1:] in METHODS[kind]
+        if is_own(held) and name.removeprefix("a") != METHODS[kind][0]:
+            return own_attribute(run, owner, name)
+        if not (is_async or name in METHODS[kind]):
+            return NOT_MINE
+
+        def call(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            def force() -> Any:
+                return self.use(run, held, name, args, kwargs)
+
+            return self._awaited(force) if is_async else force()
+
+        return Callee(call, name)
+
+    def _awaited(self, force: Any) -> Pending:
+        if not self._is_async:
+            raise Barrier("it makes a coroutine in a call without an event loop", "call the asynchronous method")
+        return Pending(force)
+
+    def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+        """What a method of a component returns. Raises: Barrier, Stalled, and what the program raises there."""
+        if not is_own(component):
+            return self._parts.use(run, component, method, args, kwargs)
+        if not run.in_doubt:
+            self._here[id(component)] += 1
+            self.reached |= self._here
+        return read_own(run, component, method, args, kwargs)
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `asking.Asker`."""
+        if callee.held is not run_jobs:
+            return NOT_MINE
+        if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:
+            raise Barrier("it calls run_jobs() in an unusual way")
+        run.require_known(*kwargs.values())
+        if run.is_unknown(args[0]) or type(args[0]) is not list:
+            raise Barrier("it calls run_jobs() with what is no list of coroutines")
+        return gather(run, tuple(args[0]), {})
+
+    def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `asking.Asker`."""
+        if is_event_class(cls):
+            return make_event(run, cls, tuple(args), kwargs)
+        return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
+
+    def combine(self, run: Run, left: Any, right: Any) -> Any:
+        """See `asking.Asker`."""
+        return NOT_MINE
+
+
+def _of_settings(run: Run, name: str) -> Any:
+    """What `Settings.name` gives, where somebody has set it."""
+    own = foreign.own_attributes(Settings) or {}
+    held = own.get(_OF_SETTINGS.get(name, ""))
+    if held is None:
+        raise Barrier(f"it uses {name} of Settings")
+    return run.load(held)
+
+
+def _making(cls: Any) -> Handler:
+    return lambda run, args, kwargs: make_template(run, cls, cls.from_messages, args, kwargs)
+
+
+def _refusing(what: str, hint: str) -> Handler:
+    def refuse(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        raise Barrier(what, hint)
+
+    return refuse

@@ -1,0 +1,186 @@
+"""What a call of a model asks for, and what the program gets of the reply; templates that a program fills in.
+
+The request is what LlamaIndex's own method asks in a rehearsal, and the program's value is what the same method makes
+of the engine's reply. So each call of a model that asks once can be read, whatever it is built on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
+from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
+
+from teola_plugin.adapters.llamaindex.known import is_plain_template
+from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model, is_stream
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.exchange import MARK, Exchange
+from teola_plugin.adapters.reader.partly import unknown_from
+from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
+from teola_plugin.adapters.rehearsal import outcome, rehearse
+from teola_plugin.request_identity import request_key
+from teola_plugin.value_keys import Same, is_comparable, value_key
+
+_HOLDS: Mapping[str, str | type] = {
+    "complete": CompletionResponse, "chat": ChatResponse, "predict": "text", "structured_predict": "any",
+}  # fmt: skip
+
+ASKING = frozenset([*_HOLDS, *(f"a{name}" for name in _HOLDS)])
+"""Methods of a model that ask once and return the whole reply."""
+
+FORMATTING = frozenset(["format", "format_messages", "partial_format"])
+"""Methods of a template that are read."""
+
+
+HINT = "declare its class with teola_plugin.pure if a call leaves nothing behind"
+
+
+class Models:
+    """Requests of models, each rehearsed once in a call. A call that was foreseen checks how the model is set again."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, Request] = {}
+
+    def ask(self, run: Run, llm: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+        """The value of `llm.method(*args, **kwargs)`. Raises: Barrier, and what LlamaIndex raises before it asks."""
+        require_readable(llm)
+        is_async, name = method not in _HOLDS, method if method in _HOLDS else method[1:]
+        exchange = Exchange(run)
+        source = Same(llm)
+        try:
+            given = [_out(exchange, each) for each in args]
+            named = {key: _out(exchange, each) for key, each in kwargs.items()}
+        except Undecided:
+            is_safe = all(map(_is_safe, _plain_parts(args, kwargs)))
+            holds, more = _holds(name, args, kwargs), frozenset([source])
+            return unknown_from(run, [args, kwargs], holds, is_safe=is_safe, more=more)
+        key = (source, method, value_key((given, named)))
+        is_kept = is_comparable(key[-1])
+        found = self._asked.get(key) if is_kept else None
+        if found is None:
+            found = _request(llm, name, is_async, given, named, _holds(name, args, kwargs))
+            if is_kept:
+                self._asked[key] = found
+        return run.ask(found)
+
+
+def require_readable(llm: Any) -> None:
+    """Raises: Barrier if a call of the model may do more than ask for one reply."""
+    if not is_model(llm):
+        raise Barrier(f"it asks {type_name(type(llm))}", HINT)
+
+
+def _request(
+    llm: Any, name: str, is_async: bool, given: Sequence[Any], named: Mapping[str, Any], holds: str | type
+) -> Request:
+    def act() -> Any:
+        args, kwargs = _own(given), _own(named)
+        return getattr(llm, name)(*args, **kwargs)
+
+    asked = rehearse(act)
+    if len(asked) != 1 or asked[0].op != "decoding" or is_stream(asked[0].payload):
+        raise Barrier(f"it asks {type_name(type(llm))} by {name} in a way that is not foreseen")
+    spec, op, payload, settings = asked[0]
+    if type(payload) is str and MARK in payload:
+        raise Barrier(f"{type_name(type(llm))} is told a random id")
+    if is_async:
+        payload = from_coroutine(payload)
+    key = request_key(spec, op, payload, settings)
+    if not is_comparable(key):
+        raise Barrier(f"what {type_name(type(llm))} is asked cannot be compared with another request")
+
+    def value(reply: Any) -> Any:
+        return outcome(act, decoding=[reply])
+
+    return Request(
+        key, spec, op, payload, settings, value, holds, name == "structured_predict", Same(llm),
+        spec.name or type_name(type(llm)), None, is_async,
+    )  # fmt: skip
+
+
+def _own(value: Any) -> Any:
+    """A copy for one use: stock code may keep or change what it is given. Templates are not safe to share."""
+    if isinstance(value, BasePromptTemplate):
+        return copy.deepcopy(value)
+    if type(value) is list:
+        return [_own(each) for each in value]
+    if type(value) is dict:
+        return {key: _own(each) for key, each in value.items()}
+    return value if foreign.is_class(value) else copy.deepcopy(value)
+
+
+def _out(exchange: Exchange, value: Any) -> Any:
+    """An argument of a model. Templates and schemas among them are handed on. Raises: Undecided, Barrier."""
+    if type(value) is Opaque:
+        held = value.held
+        if is_template(held):
+            require_plain_template(held)
+            return held
+        if foreign.is_class(held) and foreign.has_known_classes(held) and is_clean_schema(held):
+            return held
+    return exchange.out(value)
+
+
+def _holds(name: str, args: Arguments, kwargs: Mapping[str, Any]) -> str | type:
+    if name != "structured_predict":
+        return _HOLDS[name]
+    schema = args[0] if args else kwargs.get("output_cls")
+    return schema.held if type(schema) is Opaque and foreign.is_class(schema.held) else "any"
+
+
+def _plain_parts(args: Arguments, kwargs: Mapping[str, Any]) -> list[Any]:
+    return [each for each in (*args, *kwargs.values()) if not isinstance_of(each, Opaque)]
+
+
+def _is_safe(value: Any) -> bool:
+    """A request that is made of the value is made, whatever it will be."""
+    return type(value) is str or (type(value) is Unknown and value.holds == "text")
+
+
+# --- templates -------------------------------------------------------------------------------------------------------
+
+
+def is_template(held: Any) -> bool:
+    """Whether an object is a template."""
+    return foreign.is_kind_of(held, BasePromptTemplate)
+
+
+def require_plain_template(template: Any) -> None:
+    """Raises: Barrier if filling it in may run code of the user's."""
+    if not is_plain_template(template):
+        raise Barrier(
+            f"it fills in a {type_name(type(template))} with functions, a parser or code of its own",
+            "use a plain PromptTemplate",
+        )
+
+
+def fill_in(run: Run, template: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """What a method of a template gives. Raises: Barrier, and what LlamaIndex raises."""
+    require_plain_template(template)
+    if args or kwargs.keys() & {"llm", "completion_to_prompt", "messages_to_prompt"}:
+        raise Barrier(f"it calls {method} with arguments that are not read")
+    exchange = Exchange(run)
+    try:
+        given = exchange.out(dict(kwargs))
+    except Undecided:
+        is_safe = type(template) in (PromptTemplate, ChatPromptTemplate)
+        if method == "partial_format":
+            raise Barrier("it fills in a part of a template with what is not known yet") from None
+        return unknown_from(run, dict(kwargs), "text" if method == "format" else "any", is_safe=is_safe)
+    made = outcome(lambda: getattr(copy.deepcopy(template), method)(**given))
+    return Opaque(made, is_own=True) if method == "partial_format" else exchange.back(made)
+
+
+def make_template(run: Run, cls: type, make: Callable[..., Any], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """A template that the program makes of texts and messages. Raises: Barrier, Undecided, what LlamaIndex raises."""
+    if len(args) > 1 or kwargs.keys() - {"template", "message_templates", "prompt_type"}:
+        raise Barrier(f"it makes a {type_name(cls)} with arguments that are not read")
+    exchange = Exchange(run)
+    given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+    run.tick(100)
+    return Opaque(outcome(lambda: make(*given, **named)), is_own=True)

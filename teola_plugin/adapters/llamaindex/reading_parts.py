@@ -1,0 +1,332 @@
+"""Components that a program uses: stock ones run beside the call, those of the user's own classes are read.
+
+stock      one request: the component's own method, heard by nobody; what it asks of engines lands in slots, where
+           the framework's own run finds it. Only components that do nothing else.
+own        `custom_query`, `_query`, `_retrieve` or `_postprocess_nodes` is read, and then what the framework's
+           method around it does with the value
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import wrapt
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.response.schema import Response
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+
+from teola_plugin.adapters import chroma
+from teola_plugin.adapters.early import private_of
+from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
+from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.llamaindex.reachable import reachable
+from teola_plugin.adapters.llamaindex.unblocked import only_asks
+from teola_plugin.adapters.reader import classes, foreign
+from teola_plugin.adapters.reader.asking import NOT_MINE, Request
+from teola_plugin.adapters.reader.attributes import bound
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.calls import compiled
+from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.mentions import functions_in, is_harmless, mentioned
+from teola_plugin.adapters.reader.partly import unknown_from
+from teola_plugin.adapters.reader.records import new_record
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Pending, Undecided, Unknown, type_name
+from teola_plugin.adapters.service import service_of
+from teola_plugin.engines import EngineSpec
+from teola_plugin.value_keys import Same, is_comparable, value_key
+
+METHODS: Mapping[type, tuple[str, ...]] = {
+    BaseRetriever: ("retrieve",),
+    BaseQueryEngine: ("query", "retrieve", "synthesize"),
+    BaseSynthesizer: ("synthesize", "get_response"),
+    BaseNodePostprocessor: ("postprocess_nodes",),
+    BaseEmbedding: (
+        "get_query_embedding", "get_text_embedding", "get_text_embedding_batch", "get_agg_embedding_from_queries",
+    ),
+}  # fmt: skip
+"""What a program calls of components, each with a coroutine of the same name after an `a`."""
+
+
+def class_of(component: Any) -> type:
+    """The class of a component, below that of our twin."""
+    return next(each for each in foreign.mro_of(type(component)) if "__teola__" not in foreign.namespace_of(each))
+
+
+def kind_of(held: Any) -> type | None:
+    """Which of `METHODS` an object is a kind of."""
+    return next((kind for kind in METHODS if foreign.is_kind_of(held, kind)), None)
+
+
+# --- stock components ------------------------------------------------------------------------------------------------
+
+
+TOLD = "told"
+"""The operation of a request that nobody makes ahead: the framework's own run tells its value when it has it."""
+
+
+def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Tells apart the values that runs of components tell; None if this one is like no other."""
+    asked = value_key((list(args), dict(kwargs)))
+    return (TOLD, Same(component), method, asked) if is_comparable(asked) else None
+
+
+class Parts:
+    """Stock components, each looked at once in a call. `is_async`: the call has an event loop.
+
+    Of one that may do more than ask, the framework's own run tells the value.
+    """
+
+    def __init__(self, *, is_async: bool) -> None:
+        self._is_async = is_async
+        self._known: dict[int, tuple[Any, bool, Hashable | None]] = {}
+
+    def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+        """What a method of a component returns, as a request. Raises: Barrier."""
+        may_begin, provider = self._known_of(component)
+        name = type_name(class_of(component))
+        if not may_begin and not tells(component, method):
+            raise Barrier(f"it uses a {name}, of which it is not known that it only asks")
+        is_async = method.startswith("a")
+        if is_async and not self._is_async:
+            raise Barrier(f"it awaits {method} in a call without an event loop")
+        source = Same(component)
+        exchange = Exchange(run)
+        try:
+            given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+        except Undecided:
+            return unknown_from(run, [args, dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
+        asked = value_key((given, named))
+        if not is_comparable(asked):
+            raise Barrier(f"what {name} is asked cannot be compared")
+        spec = EngineSpec("python", component, name, provider)
+        act = functools.partial(getattr(component, method), *given, **named) if may_begin else None
+        op = "act" if may_begin else TOLD
+        return run.ask(
+            Request(
+                (op, source, method, asked),
+                spec,
+                op,
+                None,
+                {},
+                lambda value: value,
+                "any",
+                False,
+                source,
+                name,
+                act,
+                is_async,
+            )
+        )
+
+    def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
+        """Whether a component only asks, and whom of those outside of this process."""
+        known = self._known.get(id(component))
+        if known is None:
+            is_model = foreign.is_kind_of(component, BaseEmbedding)
+            only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
+            known = self._known[id(component)] = component, only, _provider_of(component) if only else None
+        return known[1], known[2]
+
+
+def tells(component: Any, method: str) -> bool:
+    """Whether LlamaIndex's own method of this name, which tells what it returns, is the component's."""
+    found = foreign.in_mro(class_of(component), method)
+    return type(found) is types.FunctionType and "__teola_original__" in found.__dict__
+
+
+def _provider_of(component: Any) -> Hashable | None:
+    for each in reachable(component, (BaseEmbedding, BasePydanticVectorStore)):
+        if isinstance(each, LLM | BaseEmbedding) and is_ours(each):
+            spec: EngineSpec = each.spec  # type: ignore[union-attr]
+            provider = spec.provider
+        elif isinstance(each, LLM):
+            provider = service_of(each)
+        else:
+            provider = getattr(chroma.spec_of(each._collection), "provider", None) if is_store(each) else None
+        if provider is not None:
+            return provider
+    return None
+
+
+# --- components of the user's own classes ----------------------------------------------------------------------------
+
+
+def is_own(component: Any) -> bool:
+    """Whether a component is of a class of the user's, so that what it does is read."""
+    return kind_of(component) in _READ and not foreign.is_library_class(class_of(component))
+
+
+def is_read(component: Any) -> bool:
+    """Whether there is a function of the user's in it in which something may be asked."""
+    try:
+        if not is_own(component):
+            return False
+        found = (function_of(component), function_of(component, is_async=True))
+        functions = [each for each in found if each is not None]
+        return bool(functions) and may_ask(component, functions)
+    except Barrier:  # a class that cannot be looked at
+        return False
+
+
+def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
+    """Whether anything may be asked in these functions of a component: it holds something to ask, or they name it."""
+    for function in functions:
+        for each in functions_in(function):
+            compiled(each)
+    if len(reachable(component, (BaseEmbedding,))) > 1:
+        return True
+    return any(not is_harmless(value) for function in functions for value in mentioned(function))
+
+
+def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:
+    """The user's function that is read for a component; None if the framework's method around it was changed, too."""
+    cls = class_of(component)
+    base = CustomQueryEngine if foreign.is_subtype(cls, CustomQueryEngine) else kind_of(component)
+    if base is None or base not in _READ or not foreign.has_known_classes(cls):
+        return None
+    around, name = _READ[base]
+    own = foreign.own_attributes(component)
+    if own is None or any(each in own for each in (*around, name)):
+        return None
+    if any(foreign.in_mro(cls, each) is not foreign.in_mro(base, each) for each in around):
+        return None
+    return (own_function(cls, base, _coroutine(name)) if is_async else None) or own_function(cls, base, name)
+
+
+def _coroutine(name: str) -> str:
+    return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"
+
+
+_READ: Mapping[type, tuple[tuple[str, ...], str]] = {
+    CustomQueryEngine: (("query", "aquery"), "custom_query"),
+    BaseQueryEngine: (("query", "aquery"), "_query"),
+    BaseRetriever: (
+        ("retrieve", "aretrieve", "_handle_recursive_retrieval", "_ahandle_recursive_retrieval"), "_retrieve",
+    ),
+    BaseNodePostprocessor: (("postprocess_nodes", "apostprocess_nodes"), "_postprocess_nodes"),
+}  # fmt: skip
+"""By the class: the framework's methods that call the user's, and the name of the user's, without a coroutine's `a`."""
+
+
+def own_function(cls: type, base: type, name: str) -> types.FunctionType | None:
+    """The function that a class of the user's has in place of that of `base`."""
+    found = foreign.in_mro(cls, name)
+    return None if found is foreign.in_mro(base, name) else without_span(found)
+
+
+def without_span(found: Any) -> types.FunctionType | None:
+    """A function, or the one that LlamaIndex has put a span around; None for anything else."""
+    if type(found) is types.FunctionType:
+        return found
+    if type(found) is not wrapt.FunctionWrapper:
+        return None
+    inner, wrapper = found.__wrapped__, found._self_wrapper
+    is_span = type(wrapper) is types.FunctionType and foreign.is_of_library(wrapper)
+    if not is_span or not str(wrapper.__globals__["__name__"]).endswith(".dispatcher"):
+        return None
+    return inner if type(inner) is types.FunctionType else None
+
+
+def read_own(run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """What `component.method(*args, **kwargs)` returns, of a class of the user's. Raises: Barrier."""
+    kind, is_async = kind_of(component), method.startswith("a")
+    function = function_of(component, is_async=is_async)
+    name = type_name(class_of(component))
+    if function is None or kind is None or method.removeprefix("a") != METHODS[kind][0]:
+        raise Barrier(f"it calls {method} of {name}")
+    if kind is BaseNodePostprocessor:
+        return _called(run, component, function, _nodes_and_query(run, *args, **kwargs))
+    query = kwargs.get("str_or_query_bundle") if kwargs else args[0] if len(args) == 1 else None
+    if len(args) + len(kwargs) != 1 or query is None:
+        raise Barrier(f"it calls {method} of {name} in an unusual way")
+    if kind is BaseRetriever:
+        return _found(run, _called(run, component, function, (_bundle(query),)))
+    if foreign.is_subtype(class_of(component), CustomQueryEngine):
+        text = classes.attribute(run, query, "query_str") if type(query) is QueryBundle else query
+        return _answered(run, _called(run, component, function, (text,)))
+    return _called(run, component, function, (_bundle(query),))
+
+
+def _called(run: Run, component: Any, function: types.FunctionType, args: Arguments) -> Any:
+    value = call(run, run.load(function), (run.load(component), *args), {})
+    return value.force() if type(value) is Pending else value
+
+
+def _bundle(query: Any) -> Any:
+    if type(query) is str or (type(query) is Unknown and query.holds == "text"):
+        return new_record(
+            QueryBundle, {"query_str": query, "image_path": None, "custom_embedding_strs": None, "embedding": None}
+        )
+    if type(query) is QueryBundle:
+        return query
+    raise Undecided if type(query) is Unknown else Barrier("it asks with what is no text")
+
+
+def _nodes_and_query(run: Run, nodes: Any, query_bundle: Any = None, query_str: Any = None) -> Arguments:
+    if query_bundle is not None and query_str is not None:
+        raise ValueError("Cannot specify both query_str and query_bundle")
+    return nodes, (_bundle(query_str) if query_str is not None else query_bundle)
+
+
+def _answered(run: Run, value: Any) -> Any:
+    """The response that `query` of a custom query engine makes of a text."""
+    if type(value) is Unknown and value.holds != "text":
+        return run.unknown(value, is_safe=True)
+    if type(value) is str or type(value) is Unknown:
+        return new_record(Response, {"response": value, "source_nodes": [], "metadata": None})
+    return value
+
+
+def _found(run: Run, nodes: Any) -> Any:
+    """The nodes that `retrieve` makes of those that were found: each once."""
+    if type(nodes) is not list or run.is_unknown(nodes):
+        return unknown_from(run, nodes, "any", is_safe=False)
+    kept, seen = [], set[Any]()
+    for each in nodes:
+        if run.is_unknown(each):
+            return unknown_from(run, nodes, "any", is_safe=False)
+        if type(each) is not NodeWithScore:
+            raise Barrier("it finds what is no NodeWithScore")
+        node = classes.attribute(run, each, "node")
+        if foreign.is_kind_of(node, IndexNode):
+            raise Barrier("it finds a node that stands for another retriever")
+        number = classes.attribute(run, node, "id_")
+        if type(number) is Unknown:
+            return unknown_from(run, nodes, "any", is_safe=False)
+        if number not in seen:
+            seen.add(number)
+            kept.append(each)
+    return kept
+
+
+# --- attributes ------------------------------------------------------------------------------------------------------
+
+
+def own_attribute(run: Run, owner: Opaque, name: str) -> Any:
+    """What a component of the user's has beside what the reader knows of objects: methods with spans, private fields.
+
+    `asking.NOT_MINE` if that is nothing.
+    """
+    held = owner.held
+    found = foreign.in_mro(type(held), name)
+    if type(found) is wrapt.FunctionWrapper:
+        function = without_span(found)
+        if function is None or foreign.is_of_library(function):
+            raise Barrier(f"it calls {name} of {foreign.describe(owner)}")
+        return bound(run, function, owner, name)
+    if not name.startswith("_") or found is not foreign.MISSING or facts_of(type(held)).kind != "component":
+        return NOT_MINE
+    private = private_of(held)
+    return run.load(private[name]) if name in private else NOT_MINE

@@ -1,0 +1,263 @@
+"""Steps of workflows: events as data, and what a step asks of its context.
+
+A step is read as it begins, from its event and from the state that there is. Sending an event, or writing it to the
+stream, does nothing while a step is read: the workflow's own run does it, and begins the steps that come after.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llama_index.core.workflow import Event, StopEvent
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.mentions import functions_in
+from teola_plugin.adapters.reader.partly import unknown_from
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Opaque,
+    Pending,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
+
+try:
+    from workflows.context.state_store import DictState, InMemoryStateStore
+    from workflows.runtime.types.results import StepWorkerStateContextVar
+except ImportError:  # older releases keep their state elsewhere
+    HAS_STATE = False
+else:
+    HAS_STATE = True
+
+WRITING = frozenset(["set", "set_state", "edit_state", "clear"])
+"""Methods that change the state of a workflow."""
+
+
+@dataclass(eq=False)
+class StepContext:
+    """Stands for the context of a step. `state`: the state as the step began, None if it is not known.
+
+    `is_checked`: a state with fields checks what it is given. `collected`: the events in its buffers. `is_steady`:
+    whether nobody changes the state before the step reads it, given whether the step waits before that.
+    """
+
+    state: dict[str, Any] | None
+    is_checked: bool
+    collected: Mapping[str, Sequence[Any]]
+    is_steady: Callable[[bool], bool]
+    is_async: bool = True
+
+
+@dataclass(eq=False)
+class _Store:
+    """Stands for the state of a workflow."""
+
+    context: StepContext
+
+
+def is_of_context(held: Any) -> bool:
+    """Whether an object stands for a context, or for its state."""
+    return type(held) is StepContext or type(held) is _Store
+
+
+@dataclass
+class Contexts:
+    """What steps have stored, in one evaluation."""
+
+    stored: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def attribute(self, run: Run, held: Any, name: str) -> Any:
+        """What a context, or its store, has under a name."""
+        if type(held) is StepContext:
+            if name == "store":
+                return Opaque(_Store(held), is_own=True)
+            if name in ("send_event", "write_event_to_stream"):
+                return Callee(_telling(name, held), name)
+            if name == "collect_events":
+                return Callee(lambda run, args, kwargs: _collected(run, held, *args, **kwargs), name)
+            raise Barrier(f"it uses {name} of the context")
+        if name not in ("get", "set"):
+            raise Barrier(f"it uses {name} of the state", "use get and set")
+        act = self._get if name == "get" else self._set
+
+        def call(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            return Pending(lambda: act(run, held.context, *args, **kwargs))
+
+        return Callee(call, name)
+
+    def _stored(self, context: StepContext) -> dict[str, Any]:
+        return self.stored.setdefault(id(context), {})
+
+    def _get(self, run: Run, context: StepContext, path: Any, default: Any = NOT_MINE) -> Any:
+        own = self._stored(context)
+        if run.is_unknown(own):
+            raise Undecided
+        _require_name(run, path)
+        if path in own:
+            return own[path]
+        if context.state is None:
+            raise Barrier("it reads a state that is not kept in memory")
+        if not context.is_steady(run.counts.total() > 0):
+            raise Barrier("it reads what other steps may change meanwhile")
+        if path in context.state:
+            return context.state[path]
+        if default is NOT_MINE:
+            raise ValueError(f"Path '{path}' not found in state")
+        return default
+
+    def _set(self, run: Run, context: StepContext, path: Any, value: Any) -> None:
+        own = self._stored(context)
+        _require_name(run, path)
+        if context.is_checked:
+            run.raises()
+        run.touch(own)
+        own[path] = value
+
+
+def _require_name(run: Run, path: Any) -> None:
+    run.require_known(path)
+    if type(path) is not str or "." in path:
+        raise Barrier("it uses a path in the state", "get the value, and what is in it after that")
+
+
+def _telling(name: str, context: StepContext) -> Callable[..., None]:
+    def tell(run: Run, args: Arguments, kwargs: dict[str, Any]) -> None:
+        if not context.is_async:
+            raise Barrier(f"it calls {name} without an event loop", "make the step a coroutine")
+        if len(args) != 1 or kwargs or not _is_event(args[0]):
+            raise Barrier(f"it calls {name} in an unusual way")
+
+    return tell
+
+
+def _is_event(value: Any) -> bool:
+    if type(value) is Unknown:
+        return foreign.is_class(value.holds) and foreign.is_subtype(value.holds, Event)  # type: ignore[arg-type]
+    return foreign.is_kind_of(value, Event)
+
+
+def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id: Any = None) -> Any:
+    """As `Context.collect_events`, from the buffers as the step began."""
+    run.require_known(buffer_id)
+    if type(expected) is not list or not foreign.is_kind_of(ev, Event):
+        raise Undecided if run.is_unknown(expected) else Barrier("it collects events in an unusual way")
+    if not all(type(each) is Opaque and foreign.is_class(each.held) for each in expected):
+        raise Barrier("it collects events in an unusual way")
+    if not expected:
+        return []
+    events = [*context.collected.get(buffer_id or "default", ()), ev]
+    wanted = Counter(id(each.held) for each in expected)
+    wanted.subtract(id(type(each)) for each in events[:-1])
+    if +wanted != Counter([id(type(ev))]):
+        return None
+    found = []
+    for kind in expected:
+        at = next(at for at, each in enumerate(events) if type(each) is kind.held)
+        found.append(events.pop(at))
+    return found
+
+
+# --- as a step begins ------------------------------------------------------------------------------------------------
+
+
+def state_of(context: Any) -> tuple[dict[str, Any] | None, bool]:
+    """The values in the state, by name, and whether it has fields; None if it is not kept in memory."""
+    store = context.store if HAS_STATE else None
+    storage = vars(store).get("_memory_storage") if isinstance(store, InMemoryStateStore) else None
+    record = storage.load_sync() if storage is not None else None
+    state = record.data if record is not None else None
+    if type(state) is DictState:
+        return {name: held for name, held in state.items() if type(name) is str}, False
+    if state is None or facts_of(type(state)).kind != "record":
+        return None, True
+    return dict(foreign.own_attributes(state) or {}), True
+
+
+def buffers_of_step() -> dict[str, list[Any]]:
+    """The events that the step which runs here has collected so far."""
+    if not HAS_STATE:
+        return {}
+    step = StepWorkerStateContextVar.get(None)
+    return {name: list(events) for name, events in step.state.collected_events.items()} if step is not None else {}
+
+
+def may_write(function: types.FunctionType) -> bool:
+    """Whether a step may change the state of its workflow, told by the names in its code."""
+    return any(not WRITING.isdisjoint(each.__code__.co_names) for each in functions_in(function))
+
+
+def may_send(function: types.FunctionType) -> bool:
+    """Whether a step may begin several others, told by the names in its code."""
+    return any("send_event" in each.__code__.co_names for each in functions_in(function))
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def is_event_class(cls: type) -> bool:
+    """Whether objects of a class are events."""
+    return foreign.is_subtype(cls, Event)
+
+
+def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    """An event that a step makes, of which nothing is known here: what it holds is for the steps after that."""
+    facts = facts_of(cls)
+    if facts.kind != "record" or facts.user_names & {"__init__", "model_post_init"} or foreign.is_abstract(cls):
+        return run.unknown(holds=cls)
+    if args and not (len(args) == 1 and foreign.is_subtype(cls, StopEvent)):
+        raise TypeError("an event takes its fields by their names")
+    fields = _fields_of(cls)
+    is_sure = fields is not None and all(
+        _takes(schema, kwargs[name]) if name in kwargs else schema["type"] == "default"
+        for name, schema in (fields or {}).items()
+    )
+    return unknown_from(run, [list(args), dict(kwargs)], cls, is_safe=is_sure)
+
+
+def _fields_of(cls: type) -> dict[str, Any] | None:
+    """The schemas of the fields of an event, if nothing else is checked."""
+    schema: Any = foreign.namespace_of(cls).get("__pydantic_core_schema__")
+    if type(schema) is dict and schema.get("type") == "definitions":
+        schema = schema["schema"]
+    if type(schema) is not dict or schema.get("type") != "model" or schema.get("cls") is not cls:
+        return None
+    inner = schema["schema"]
+    if type(inner) is not dict or inner.get("type") != "model-fields" or inner.get("computed_fields"):
+        return None
+    if not all(field["type"] == "model-field" for field in inner["fields"].values()):
+        return None
+    return {name: field["schema"] for name, field in inner["fields"].items()}
+
+
+_PLAIN = frozenset(["type", "metadata"])
+_TYPES: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+_HELD = {"str": "text", "bool": "bool"}
+
+
+def _takes(schema: Any, value: Any) -> bool:
+    """Whether pydantic surely takes a value, without code of the user's."""
+    kind = schema["type"]
+    if kind == "default" or kind == "nullable":
+        is_none = kind == "nullable" and value is None
+        return is_none or (not schema.get("validate_default") and _takes(schema["schema"], value))
+    if kind == "any":
+        return True
+    if kind in _TYPES and schema.keys() <= _PLAIN:
+        return type(value) is _TYPES[kind] or (type(value) is Unknown and value.holds == _HELD.get(kind, ""))
+    if kind == "list" and schema.keys() <= _PLAIN | {"items_schema"} and type(value) is list:
+        inner = schema.get("items_schema")
+        return inner is None or all(_takes(inner, each) for each in value)
+    if kind in ("model", "is-instance") and foreign.is_class(schema.get("cls")) and type(value) is not Unknown:
+        held = value.held if isinstance_of(value, Opaque) else value
+        return foreign.is_subtype(type(held), schema["cls"]) and not schema.get("revalidate_instances")
+    return False

@@ -1,0 +1,41 @@
+"""Values of which something inside is unknown, as components are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, records
+from teola_plugin.adapters.reader.heap import sources_of
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Opaque, Unknown, isinstance_of
+
+
+def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
+    """The values inside of a value that are not known."""
+    todo, seen = [value], set[int]()
+    while todo:
+        value = todo.pop()
+        if foreign.is_atom(value) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        run.tick()
+        if run.is_unknown(value):
+            yield value
+        elif foreign.is_one_of(type(value), (list, tuple, set, frozenset)):
+            todo += value
+        elif type(value) is dict:
+            todo += value.values()
+        elif not isinstance_of(value, Opaque):
+            todo += (records.fields_of(value) or {}).values()
+
+
+def unknown_from(
+    run: Run, value: Any, holds: str | type, *, is_safe: bool, more: frozenset[Hashable] = frozenset()
+) -> Unknown:
+    """What a component makes of a value in which something is unknown. Unless it `is_safe`, it may raise."""
+    found = list(unknowns_in(run, value))
+    sources = more.union(*map(sources_of, found))
+    if not is_safe:
+        run.raises(sources)
+    return Unknown(holds, sources)
