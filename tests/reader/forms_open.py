@@ -1,5 +1,6 @@
 """Nodes that go on with replies that have not come: loops, displays and calls of unknown values."""
 
+# ruff: noqa: PERF401, PERF402
 from __future__ import annotations
 
 from typing import Any
