@@ -44,7 +44,10 @@ from tests.llamaindex_world import QUESTION
 from tests.test_llamaindex_own import slowly
 from tests.test_llamaindex_workflows import BY_CHANCE, running
 
-pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore:ServiceManager is deprecated:DeprecationWarning"),  # an older Workflow's own
+]
 
 
 def _requests(workflow: Any, stage: Stage) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from teola_plugin.adapters.reader import calls, methods
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
 Outcome = tuple[str, Any]
 VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
@@ -116,7 +116,7 @@ def fits(run: Run, ours: Any, native: Any, hole: Unknown, sample: Any) -> bool:
     if type(ours) is Lazy:
         try:
             ours = list(itertools.islice(ours, 30))
-        except (Undecided, Barrier):
+        except (Undecided, Barrier, Stalled):
             return True
         except Exception as e:
             return outcome(lambda: list(itertools.islice(native, 30))) == ("error", type(e).__name__)
@@ -142,7 +142,7 @@ def judge_unknown(
     run = new_run()
     try:
         ours = act(run, given_copy := rebuilt(given, hole))
-    except (Undecided, Barrier) as e:
+    except (Undecided, Barrier, Stalled) as e:
         return type(e).__name__, ""
     except Exception as e:
         return _judge_error(e, native, given, hole)

@@ -219,4 +219,4 @@ def test_the_judge_finds_wrong_values() -> None:
     from teola_plugin.adapters.reader.heap import Heap
 
     with pytest.raises(Difference, match="is really"):
-        _wrong(lambda patch: patch.setattr(Heap, "joined", lambda heap, one, two: one))
+        _wrong(lambda patch: patch.setattr(Heap, "joined", lambda heap, one, two, *why: one))

@@ -19,10 +19,11 @@ from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.message import BaseMessagePromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
+from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way
@@ -31,6 +32,7 @@ from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, pr
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_component
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
+from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import (
@@ -117,9 +119,11 @@ class LangChainAsker:
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
         cls = stock_class(held)
+        if name in builders.OF_MODELS and _is_delegated(cls, name) and _is_model(stock_class(held.bound)):
+            return self._of_runnable(run, held.bound, name)
         if (
             name in builders.OF_RUNNABLES
-            or (name in builders.OF_MODELS and _is_model(cls))
+            or (name in builders.OF_MODELS and _is_model(cls) and (models.is_ours(held) or models.is_stateless(held)))
             or (name in builders.OF_PROMPTS and foreign.is_subtype(cls, BasePromptTemplate))
             or (name in builders.OF_PARSERS and foreign.is_subtype(cls, BaseLLMOutputParser))
         ):
@@ -205,6 +209,11 @@ def _is_known(held: Any) -> bool:
     if foreign.is_subtype(cls, BaseRetriever):
         return True
     return foreign.module_of(cls).split(".")[0] in _PACKAGES
+
+
+def _is_delegated(cls: type, name: str) -> bool:
+    """A method of what is bound, read from a binding."""
+    return foreign.is_library_class(cls) and issubclass(cls, RunnableBinding) and foreign.in_mro(cls, name) is MISSING
 
 
 def _is_model(cls: type) -> bool:

@@ -280,6 +280,7 @@ def _first_true(run: Run, component: Any, value: Any, way: Way, at: int) -> Any:
             frame,
             lambda _: run_component(run, runnable, value, way),
             lambda _: _first_true(run, component, value, way, at + 1),
+            found,
         )
     return run_component(run, runnable, value, way) if is_true else _first_true(run, component, value, way, at + 1)
 

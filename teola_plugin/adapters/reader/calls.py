@@ -23,6 +23,7 @@ from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import RUN, SITE, Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
     Barrier,
     Callee,
     Lazy,
@@ -164,8 +165,10 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if isinstance_of(callee, Callee):
         return callee.handler(run, args, kwargs)
     if type(callee) is not Opaque:
-        if run.is_unknown(callee):
+        if type(callee) is Unknown and callee.holds != "any":
             return run.unknown(callee)
+        if run.is_unknown(callee):
+            raise Stalled("what is called is not known")
         raise TypeError("the object is not callable")
     held = callee.held
     native = natives.native_of(held)
@@ -235,8 +238,8 @@ def takes_all(held: Any) -> bool:
 _TAKING_ALL = (list, tuple, set, frozenset, dict, sorted, sum, max, min)
 
 
-def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate) -> Any:
-    """The value of one of two expressions, of which it is not known which is evaluated."""
+def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any) -> Any:
+    """The value of one of two expressions, of which one is evaluated by the truth of `on`, which is not known."""
     found: dict[int, Any] = {}
 
     def arm(number: int, value: Evaluate) -> Block:
@@ -245,8 +248,9 @@ def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate) -> Any:
 
         return block
 
-    run.fork(frame, arm(0, first), arm(1, second))
-    return run.joined(*found.values()) if len(found) == 2 else next(iter(found.values()))
+    why = run.sources(on) or ANYWHERE
+    run.fork(frame, arm(0, first), arm(1, second), why)
+    return run.joined(found[0], found[1], why) if len(found) == 2 else next(iter(found.values()))
 
 
 def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:

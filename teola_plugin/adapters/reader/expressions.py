@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
-from teola_plugin.adapters.reader.heap import Frame
+from teola_plugin.adapters.reader.heap import Frame, holds_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
     FUNCTION,
@@ -131,8 +131,8 @@ class Expressions:
 
         return formatted
 
-    def _items(self, nodes: Sequence[ast.expr]) -> Callable[[Frame], list[Any] | None]:
-        """The compiled items of a display or call, None where it is not known how many they are."""
+    def _items(self, nodes: Sequence[ast.expr]) -> Callable[[Frame], list[Any] | Unknown]:
+        """The compiled items of a display or call, unknown where it is not known how many they are."""
         if not any(isinstance(each, ast.Starred) for each in nodes):
             parts = [self.expression(each) for each in nodes]
             return lambda frame: [part(frame) for part in parts]
@@ -141,19 +141,20 @@ class Expressions:
             for each in nodes
         ]
 
-        def items(frame: Frame) -> list[Any] | None:
+        def items(frame: Frame) -> list[Any] | Unknown:
             run: Run = frame[RUN]
             found: list[Any] = []
             is_open = False
             for is_starred, part in starred:
                 value = part(frame)
-                if not is_starred:
+                if not is_starred or run.is_unknown(value):
                     found.append(value)
-                elif run.is_unknown(value):
-                    is_open = True
                 else:
                     found.extend(all_of(run, value))
-            return None if is_open else found
+                if is_starred and run.is_unknown(value):
+                    run.raises(run.sources(value))
+                    is_open = True
+            return run.unknown(*found, is_safe=True) if is_open else found
 
         return items
 
@@ -163,10 +164,12 @@ class Expressions:
         def display(frame: Frame) -> Any:
             run: Run = frame[RUN]
             found = items(frame)
+            if isinstance(found, Unknown):
+                return found
             try:
-                return run.unknown() if found is None else make(run, found)
+                return make(run, found)
             except Undecided:
-                return run.unknown()
+                return run.unknown(*found)
 
         return display
 
@@ -191,20 +194,23 @@ class Expressions:
             run: Run = frame[RUN]
             found: dict[Any, Any] = {}
             made: list[tuple[Any, Any]] = []
+            parts: list[Any] = []
             is_open = False
             for key, value in pairs:
                 if key is not None:
                     made.append((key(frame), value(frame)))
+                    parts += made[-1]
                     continue
                 is_open = not _filled(run, found, made) or is_open
                 part = value(frame)
+                parts.append(part)
                 if run.is_unknown(part):
-                    run.raises()
+                    run.raises(run.sources(part))
                     is_open = True
                 else:
                     found.update(mapping(part))
             is_open = not _filled(run, found, made) or is_open
-            return run.unknown(is_safe=True) if is_open else found
+            return run.unknown(*parts, is_safe=True) if is_open else found
 
         return display
 
@@ -254,7 +260,7 @@ class Expressions:
 
         def either(frame: Frame, found: Any, later: int) -> Any:
             run: Run = frame[RUN]
-            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later))
+            return calls.chosen(run, frame, lambda f: found, lambda f: rest(f, later), found)
 
         return lambda frame: rest(frame, 0)
 
@@ -267,7 +273,7 @@ class Expressions:
             try:
                 is_true = operators.truth(run, found)
             except Undecided:
-                return calls.chosen(run, frame, body, orelse)
+                return calls.chosen(run, frame, body, orelse, found)
             return body(frame) if is_true else orelse(frame)
 
         return choice
@@ -435,13 +441,13 @@ class Expressions:
                 if name is not None:
                     kwargs[name] = found
                 elif run.is_unknown(found):
-                    args = None
+                    args = run.unknown(is_safe=True)
                 else:
                     more = mapping(found)
                     if not kwargs.keys().isdisjoint(more):
                         raise TypeError("got multiple values for a keyword argument")
                     kwargs.update(more)
-            if args is None:
+            if isinstance(args, Unknown):
                 raise Stalled("it is not known how many arguments there are")
             return tuple(args), kwargs
 
@@ -507,15 +513,35 @@ class Expressions:
         inside = [each for one in generators for each in one.ifs] + [one.iter for one in generators[1:]]
         only_computes = calls.only_computes(*parts, *inside)
 
+        def once(inner: Frame, items: Any) -> Any:
+            """Of items that are not known: one of them stands for all."""
+            run: Run = inner[RUN]
+            made = [items]
+            run.raises(run.sources(items))
+
+            def round_() -> None:
+                store, conditions, _ = rounds[0]
+                store(inner, run.unknown(items, is_safe=True))
+                made.extend(condition(inner) for condition in conditions)
+                made.append(element(inner))
+
+            try:
+                if len(rounds) > 1:
+                    raise Stalled
+                calls.perhaps(run, inner, round_)
+            except Stalled:
+                return run.unknown()
+            return run.unknown(*made, is_safe=True)
+
         def collected(frame: Frame) -> Any:
             run: Run = frame[RUN]
+            items, inner = first(frame), Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             try:
-                source = operators.iterated(run, first(frame))
+                source = operators.iterated(run, items)
             except Undecided as e:
                 if only_computes:
-                    return run.unknown()
+                    return once(inner, items)
                 raise Stalled("it is not known how often a comprehension does something") from e
-            inner = Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             found: list[Any] = []
             is_open = False
 
@@ -664,7 +690,11 @@ def operate(run: Run, name: str, one: Any, two: Any) -> Any:
     try:
         return operators.binary(run, name, one, two)
     except Undecided:
-        return run.unknown(one, two)
+        are_numbers = name in _OF_NUMBERS and all(holds_of(each) in ("number", "bool") for each in (one, two))
+        return run.unknown(one, two, holds="number" if are_numbers else "any")
+
+
+_OF_NUMBERS = ("+", "-", "*", "/", "//", "%")
 
 
 def all_of(run: Run, value: Any) -> list[Any]:

@@ -14,11 +14,11 @@ is evaluated may not happen.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.adapters.reader.values import GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
+from teola_plugin.adapters.reader.values import ANYWHERE, GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
 
 Log = dict[int, tuple[Any, Any]]
 """By the id of an object: the object and a content of it."""
@@ -30,6 +30,9 @@ _UNBOUND = Unknown(sources=_ANYTHING)
 
 MAX_LEAVES = 40
 """So many paths that left are kept at once; a loop that asks more often has its rounds told apart no more."""
+
+MAX_ROUNDS = 6
+"""So often the rounds of a loop are evaluated whose number is not known."""
 
 MAX_MOMENTS = 8
 """So many states are told apart in which a `try` may have been left by an error."""
@@ -102,12 +105,16 @@ class Beginning:
 
 @dataclass(slots=True, eq=False)
 class Leave:
-    """A path that left. `contents` where they differ from what the path that goes on began with, which `log` has."""
+    """A path that left. `contents` where they differ from what the path that goes on began with, which `log` has.
+
+    `why`: what decides whether it is taken comes from there.
+    """
 
     how: Signal
     value: Any
     contents: Log
     marks: Marks
+    why: frozenset[Hashable]
     log: Log = field(default_factory=dict)
 
     def content(self, key: int, here: Any) -> Any:
@@ -144,6 +151,7 @@ class Heap:
         self._unsettled: Log = {}
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
+        self._why: frozenset[Hashable] = NO_SOURCES
 
     @property
     def in_doubt(self) -> bool:
@@ -233,10 +241,41 @@ class Heap:
         """See `taint`."""
         return bool(self._tainted) and id(held) in self._tainted
 
+    def sources(self, *values: Any) -> frozenset[Hashable]:
+        """Where all that is unknown in the values comes from; empty if nothing is unknown in them."""
+        found: set[Hashable] = set()
+        todo, seen = list(values), set[int]()
+        while todo:
+            value = todo.pop()
+            if type(value) is Unknown:
+                found |= value.sources or ANYWHERE
+            elif type(value) not in ATOMS and id(value) not in seen:
+                seen.add(id(value))
+                todo += self.parts(value)
+            if self.is_tainted(value):
+                found |= ANYWHERE
+        return frozenset(found)
+
+    def parts(self, value: Any) -> Iterable[Any]:
+        """The values that a value holds."""
+        if type(value) is dict:
+            return value.values()
+        return value if type(value) in (list, tuple) else ()
+
     # --- undecided branches ------------------------------------------------------------------------------------------
 
-    def fork(self, frame: Frame, first: Block, second: Block) -> Ended:
-        """Evaluate both arms and go on with what is true after either. Raises: Stalled if that cannot be told."""
+    def fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable] = ANYWHERE) -> Ended:
+        """Evaluate both arms and go on with what is true after either. Raises: Stalled if that cannot be told.
+
+        `why`: what decides between them comes from there.
+        """
+        outer, self._why = self._why, self._why | why
+        try:
+            return self._fork(frame, first, second, why)
+        finally:
+            self._why = outer
+
+    def _fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable]) -> Ended:
         before, log, marked = self._marks(), self._log(), len(self._leaves)
         try:
             one = self._arm(frame, first)
@@ -259,9 +298,12 @@ class Heap:
         finally:
             self._logs = [other for other in self._logs if other is not log]
         self._agree(one.asked & two.asked)
-        return self._meet(one, one_left, one_log, one_marks, two, log)
+        return self._meet(one, one_left, one_log, one_marks, two, log, why)
 
-    def _meet(self, one: _Arm, one_left: Log, one_log: Log, one_marks: Marks, two: _Arm, two_log: Log) -> Ended:
+    def _meet(
+        self, one: _Arm, one_left: Log, one_log: Log, one_marks: Marks, two: _Arm, two_log: Log,
+        why: frozenset[Hashable],
+    ) -> Ended:  # fmt: skip
         if one.has_raised and two.has_raised:
             raise Stalled("both arms raise")
         if one.has_raised or two.has_raised:
@@ -270,17 +312,17 @@ class Heap:
             self.raises(is_here=False)
             return one.ended if two.has_raised else two.ended
         if one.ended is two.ended and one.ended is not NOWHERE:
-            self._join(one_left, two_log, one_marks)
+            self._join(one_left, two_log, one_marks, why)
             if one.ended is RETURN:
-                two.frame[2] = self.joined(one.value, two.value)
+                two.frame[2] = self.joined(one.value, two.value, why)
             return two.ended
         if one.ended is not None and one.ended is not NOWHERE:
             contents = {**{key: (held, content) for key, (held, content) in two_log.items()}, **one_left}
-            self._leave(Leave(one.ended, one.value, contents, one_marks))
+            self._leave(Leave(one.ended, one.value, contents, one_marks, self._why))
         if two.ended is not None and two.ended is not NOWHERE:
             base = {key: (held, content_of(held)) for key, (held, _) in one_log.items()}  # not changed by arm two
             now = {key: (held, content_of(held)) for key, (held, _) in two_log.items()}
-            self._leave(Leave(two.ended, two.value, {**base, **now}, self._marks()))
+            self._leave(Leave(two.ended, two.value, {**base, **now}, self._marks(), self._why))
         if two.ended is None:
             return None
         if one.ended is None:
@@ -306,18 +348,18 @@ class Heap:
         for leave in self._leaves[beginning.leaves :]:
             leave.marks.gates = self.gates
 
-    def go_back(self, beginning: Beginning) -> None:
-        """The state may be that of any moment at which something may have raised since."""
+    def go_back(self, beginning: Beginning, why: frozenset[Hashable]) -> None:
+        """The state may be that of any moment at which something may have raised since; see `fork`."""
         gates = self.gates
         if not beginning.moments:
-            self._merge(beginning.log)
+            self._merge(beginning.log, why)
             self._merge_marks(beginning.marks)
         for number, moment in enumerate(beginning.moments or ()):
             contents = {key: moment.contents.get(key, noted) for key, noted in beginning.log.items()}
             if number == 0:
                 self._become(contents, {}, moment.marks)
             else:
-                self._merge(contents)
+                self._merge(contents, why)
                 self._merge_marks(moment.marks)
         self.gates = gates
 
@@ -325,6 +367,25 @@ class Heap:
         """What was made before is used up no further: how far it is, nobody knows."""
         self._paths += 1
         self.path = self._paths
+
+    def repeat(self, frame: Frame, round_: Block, why: frozenset[Hashable]) -> None:
+        """Go on with what is true after any number of rounds; see `fork`. Raises: Stalled if that cannot be told.
+
+        A round is evaluated until another one changes nothing that is known.
+        """
+        for _ in range(MAX_ROUNDS):
+            log, tainted, marked = self._log(), self._tainted.keys(), len(self._leaves)
+            try:
+                ended = self.fork(frame, round_, lambda _: None, why)
+            finally:
+                self._logs = [other for other in self._logs if other is not log]
+            if ended is not None or len(self._leaves) > marked:
+                raise Stalled("a round of a loop may leave it, and it is not known which")
+            if tainted == self._tainted.keys() and all(
+                self.is_tainted(held) or _are_alike(content, content_of(held)) for held, content in log.values()
+            ):
+                return
+        raise Stalled("what a loop comes to hangs on how many rounds it has")
 
     def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
         """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does.
@@ -334,7 +395,7 @@ class Heap:
         mine = [leave for leave in self._leaves[marked:until] if leave.how is how]
         is_here = ended is how and until is None
         if mine and ended not in (None, NOWHERE) and not is_here:  # the path that is evaluated goes elsewhere
-            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks()))
+            self._leave(Leave(ended, frame[2] if ended is RETURN else None, {}, self._marks(), self._why | ANYWHERE))
             ended = NOWHERE
         for leave in mine:
             if ended is NOWHERE:
@@ -342,7 +403,7 @@ class Heap:
                 frame[2] = leave.value
             else:
                 self._join_leave(leave)
-                frame[2] = self.joined(frame.get(2) if ended is RETURN else None, leave.value)
+                frame[2] = self.joined(frame.get(2) if ended is RETURN else None, leave.value, leave.why)
             ended = RETURN if how is RETURN else None
             self._forget(leave)
         return None if is_here and how is not RETURN else ended
@@ -372,8 +433,8 @@ class Heap:
 
     # --- joins -------------------------------------------------------------------------------------------------------
 
-    def joined(self, one: Any, two: Any) -> Any:
-        """A value that stands for either."""
+    def joined(self, one: Any, two: Any, why: frozenset[Hashable] = ANYWHERE) -> Any:
+        """A value that stands for either; see `fork`."""
         if one is two:
             return one
         kind = type(one)
@@ -381,15 +442,15 @@ class Heap:
             if kind in ATOMS and one == two:
                 return one
             if kind is tuple and len(one) == len(two):
-                return tuple(map(self.joined, one, two))
+                return tuple([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
             if kind is list and len(one) == len(two) and self._is_settled(one) and self._is_settled(two):
-                return self._fresh(list(map(self.joined, one, two)))
+                return self._fresh([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
             if kind is dict and list(one) == list(two) and self._is_settled(one) and self._is_settled(two):
-                return self._fresh({key: self.joined(one[key], two[key]) for key in one})
+                return self._fresh({key: self.joined(one[key], two[key], why) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
         held_one, held_two = holds_of(one), holds_of(two)
-        return Unknown(held_one if held_one == held_two else "any", sources_of(one) | sources_of(two))
+        return Unknown(held_one if held_one == held_two else "any", why | self.sources(one, two))
 
     def _is_settled(self, held: Any) -> bool:
         """What the object holds is known, and the same on both paths that are merged."""
@@ -400,33 +461,33 @@ class Heap:
         self.fix(held)
         return held
 
-    def _join(self, one_left: Log, two_log: Log, one_marks: Marks) -> None:
+    def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
         """The state, which is that after arm two, becomes that after either."""
-        self._merge({**two_log, **one_left})
+        self._merge({**two_log, **one_left}, why)
         self._merge_marks(one_marks)
 
     def _join_leave(self, leave: Leave) -> None:
-        self._merge({**leave.log, **leave.contents})
+        self._merge({**leave.log, **leave.contents}, leave.why)
         self._merge_marks(leave.marks)
 
-    def _merge(self, others: Log) -> None:
-        """The objects hold what they do, or else what is in `others`."""
+    def _merge(self, others: Log, why: frozenset[Hashable]) -> None:
+        """The objects hold what they do, or else what is in `others`; see `fork`."""
         self._unsettled = others
         for held, other in others.values():
-            self._merge_one(held, other)
+            self._merge_one(held, other, why)
         self._unsettled = {}
 
-    def _merge_one(self, held: Any, other: Any) -> None:
+    def _merge_one(self, held: Any, other: Any, why: frozenset[Hashable]) -> None:
         now = content_of(held)
         kind = type(held)
         if kind in LISTS:
             if len(now) != len(other):
                 self.taint(held)
                 return
-            merged: Any = list(map(self.joined, now, other))
+            merged: Any = [self.joined(a, b, why) for a, b in zip(now, other, strict=True)]
         elif kind is Frame:
             names = [*now, *(name for name in other if name not in now)]
-            merged = {n: self.joined(now[n], other[n]) if n in now and n in other else _UNBOUND for n in names}
+            merged = {n: self.joined(now[n], other[n], why) if n in now and n in other else _UNBOUND for n in names}
         elif kind is set:
             if not _same_atoms(now, other):
                 self.taint(held)
@@ -435,7 +496,7 @@ class Heap:
             self.taint(held)
             return
         else:
-            merged = {key: self.joined(value, other[key]) for key, value in now.items()}
+            merged = {key: self.joined(value, other[key], why) for key, value in now.items()}
         self.note(held)
         set_content(held, merged)
 
@@ -557,6 +618,24 @@ def holds_of(value: Any) -> str | type:
 def sources_of(value: Any) -> frozenset[Hashable]:
     """The places that an unknown value comes from."""
     return value.sources if type(value) is Unknown else NO_SOURCES
+
+
+def _are_alike(one: Any, two: Any) -> bool:
+    """As much is known of the one as of the other, and it is the same."""
+    if one is two:
+        return True
+    kind = type(one)
+    if kind is not type(two):
+        return False
+    if kind is Unknown:
+        return one.holds == two.holds and one.sources == two.sources  # type: ignore[no-any-return]
+    if kind in (list, tuple):
+        return len(one) == len(two) and all(map(_are_alike, one, two))
+    if kind is dict:
+        return list(one) == list(two) and all(map(_are_alike, one.values(), two.values()))
+    if kind is set:
+        return _same_atoms(one, two)
+    return kind in (*ATOMS, float) and one == two
 
 
 def _same_atoms(one: set[Any], two: set[Any]) -> bool:

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.facts import facts_of, is_user_code
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING, in_mro, namespace_of
 from teola_plugin.adapters.reader.records import fields_of
 
@@ -57,6 +57,23 @@ def is_clean_model(cls: type) -> bool:
 
 
 _known: dict[int, tuple[type, int, bool]] = {}
+
+
+def dumped_fields(cls: Any) -> list[str] | None:
+    """The keys of what `model_dump()` of an object of a class gives; None if that is not told by its fields."""
+    method = in_mro(cls, "model_dump") if foreign.is_class(cls) else None
+    if type(method) is not types.FunctionType or is_user_code("model_dump", method) or not is_clean_model(cls):
+        return None
+    schema: Any = namespace_of(cls)["__pydantic_core_schema__"]
+    schema = schema["schema"] if schema["type"] == "definitions" else schema
+    if schema["type"] != "model" or schema.get("root_model") or (schema.get("config") or {}).keys() - {"title"}:
+        return None
+    inner = schema["schema"]
+    if inner["type"] != "model-fields" or inner.keys() - {"type", "fields", "model_name", "computed_fields"}:
+        return None
+    if inner.get("computed_fields") or any("serialization_exclude" in each for each in inner["fields"].values()):
+        return None
+    return list(inner["fields"])
 
 
 def is_clean_schema(cls: type) -> bool:

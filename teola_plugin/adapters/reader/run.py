@@ -7,13 +7,13 @@ come so far. It is repeated from the start as answers come, so it costs little a
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request
-from teola_plugin.adapters.reader.heap import Heap, sources_of
+from teola_plugin.adapters.reader.heap import Heap
 from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -208,6 +208,15 @@ class Run(Heap):
             else:
                 todo += (classes.fields_of(value) or {}).values()
 
+    def parts(self, value: Any) -> Iterable[Any]:
+        """See `Heap`."""
+        kind = type(value)
+        if kind in (list, tuple, set, frozenset, deque):
+            return value  # type: ignore[no-any-return]
+        if kind in (dict, OrderedDict, Counter, defaultdict):
+            return value.values()  # type: ignore[no-any-return]
+        return () if isinstance_of(value, Opaque) else (classes.fields_of(value) or {}).values()
+
     def require_hashable(self, value: Any) -> None:
         """Raises: what a key of a dict raises that is not to be hashed: Undecided, Barrier."""
         if type(value) not in classes.ATOMS:
@@ -217,9 +226,7 @@ class Run(Heap):
         self, *operands: Any, holds: str | type = "any", is_safe: bool = False, error: type[Exception] = Exception
     ) -> Unknown:
         """What an operation on these comes to. Unless it `is_safe`, it may also raise an `error`."""
-        sources: frozenset[Hashable] = frozenset()
-        for operand in operands:
-            sources |= sources_of(operand)
+        sources = self.sources(*operands)
         if not is_safe:
             self.raises(sources, error=error)
         return Unknown(holds, sources)

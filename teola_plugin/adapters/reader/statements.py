@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, operators
@@ -13,8 +13,8 @@ from teola_plugin.adapters.reader.expressions import Expressions, binary_name, o
 from teola_plugin.adapters.reader.heap import BREAK, CONTINUE, RETURN, Beginning, Block, Ended, Frame
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate, Store
+from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
 
 class Statements(Expressions):
@@ -271,7 +271,7 @@ class Statements(Expressions):
             try:
                 is_true = operators.truth(run, found)
             except Undecided:
-                return run.fork(frame, body, orelse)
+                return run.fork(frame, body, orelse, run.sources(found) or ANYWHERE)
             return body(frame) if is_true else orelse(frame)
 
         return if_
@@ -312,6 +312,9 @@ class Statements(Expressions):
             value = source(frame)
             marked = run.leaves
             until: int | None = None
+            if run.is_unknown(value):
+                _repeat(frame, value, target, body)
+                return orelse(frame)
             try:
                 is_ours = is_temporary and type(value) is Lazy  # nobody else has it
                 for item in value.iterator if is_ours else operators.iterated(run, value):
@@ -490,6 +493,24 @@ def _round(run: Run, frame: Frame, body: Block) -> Ended:
     return None if ended is CONTINUE else ended
 
 
+def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
+    """The rounds of a loop over what is not known."""
+    run: Run = frame[RUN]
+    is_of_texts = type(items) is Unknown and items.holds == "texts"
+    if not is_of_texts:
+        run.raises(run.sources(items))
+
+    def round_(inner: Frame) -> Ended:
+        run.tick()
+        target(inner, run.unknown(items, holds="text" if is_of_texts else "any", is_safe=True))
+        ended = _round(run, inner, body)
+        if ended is not None:
+            raise Stalled("a loop is left, and it is not known when")
+        return None
+
+    run.repeat(frame, round_, run.sources(items) or ANYWHERE)
+
+
 def _in_place(run: Run, name: str, held: Any, value: Any) -> Any:
     try:
         return operators.in_place(run, name, held, value)
@@ -511,6 +532,7 @@ def _ending(ended: Ended) -> Block:
 def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler], first: Block) -> Ended:
     """The body came to its end, but something in it may raise, by what is not known yet."""
     run: Run = frame[RUN]
+    why = run.gates or ANYWHERE
     caught = tuple([Opaque(Exception) if kinds is None else kinds(frame) for kinds, _ in handlers])
     if classes.takes_each(caught, beginning.errors):
         run.caught(beginning)
@@ -518,17 +540,19 @@ def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler]
         run.leave_iterators()
     ways = first
     for _, handle in handlers:
-        ways = _either(beginning, ways, handle)
+        ways = _either(beginning, ways, handle, why)
     return ways(frame)
 
 
-def _either(beginning: Beginning, first: Block, handle: Callable[[Frame, Any], Ended]) -> Block:
+def _either(
+    beginning: Beginning, first: Block, handle: Callable[[Frame, Any], Ended], why: frozenset[Hashable]
+) -> Block:
     def second(frame: Frame) -> Ended:
         run: Run = frame[RUN]
-        run.go_back(beginning)
+        run.go_back(beginning, why)
         return handle(frame, run.unknown(is_safe=True))
 
-    return lambda frame: frame[RUN].fork(frame, first, second)
+    return lambda frame: frame[RUN].fork(frame, first, second, why)
 
 
 def _holds(run: Run, frame: Frame, guard: Evaluate | None) -> bool:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import re
+import types
 from typing import Any
 
-from teola_plugin.adapters.reader import texts
+from teola_plugin.adapters.reader import foreign, texts
 from teola_plugin.adapters.reader.annotations import field_of
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import is_user_code
+from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
 from teola_plugin.adapters.reader.table import kind_of, words
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
 
 _MESSAGE_FIELDS: dict[str, str] = {
     "content": "text", "tool_calls": "any", "invalid_tool_calls": "any", "response_metadata": "any",
@@ -21,9 +26,24 @@ _CHANGING = words(
     "rotate move_to_end subtract difference_update intersection_update symmetric_difference_update"
 )
 
+_READING = frozenset(
+    name
+    for each in (str, bytes, int, float, list, tuple, dict, set, datetime.datetime, datetime.timedelta, re.Match)
+    for name in dir(each)
+) | words(
+    "model_dump model_dump_json dict json model_copy pretty_repr pretty_print get_content get_text to_string "
+    "to_messages"
+)
+"""Methods of values that only hold data: what else is called may be a function of the program's."""
+
 
 def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """`value.name(*args, **kwargs)`."""
+    if (own := _of_program(value, name)) is not None:
+        if type(own) is not types.FunctionType:
+            raise Stalled(f"it is not known what {name} does")
+        run.raises(value.sources)
+        return call(run, run.load(own), (value, *args), kwargs)
     if kind_of(value) == "text":
         return texts.unknown_text_method(run, value, name, args, kwargs)
     if kind_of(value) == "texts":
@@ -34,9 +54,27 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return None
     if kind_of(value) in texts.SAMPLES and name in _OF_SAMPLES:
         return _sampled(run, value, name, args, kwargs)
+    if name == "model_dump" and not args and not kwargs and (fields := dumped_fields(value.holds)) is not None:
+        run.raises(value.sources)
+        return {each: run.unknown(value, holds=_dumped(value.holds, each), is_safe=True) for each in fields}
     if kind_of(value) == "any" and name in _CHANGING:
         raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
+    if kind_of(value) == "any" and name not in _READING:
+        raise Stalled(f"it is not known whose {name} it calls")
     raise Undecided
+
+
+def _of_program(value: Unknown, name: str) -> Any:
+    """What a class of the program's, of which the value will be an object, defines under the name."""
+    holds: Any = value.holds
+    found = foreign.in_mro(holds, name) if foreign.is_class(holds) else foreign.MISSING
+    return found if found is not foreign.MISSING and is_user_code(name, found) else None
+
+
+def _dumped(cls: Any, name: str) -> str:
+    """What the value of a field holds once it is written out: of a model, a dict."""
+    holds = field_of(cls, name)
+    return holds if isinstance(holds, str) else "any"
 
 
 _TYPES: dict[str, type] = {"text": str, "texts": list, "bool": bool}
@@ -79,6 +117,8 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
         raise Undecided
     if kind_of(value) in texts.SAMPLES:
         return _sampled_field(run, value, name)
+    if type(own := _of_program(value, name)) is property and own.fget is not None:
+        return call(run, run.load(own.fget), (value,), {})
     declared = field_of(holds, name)
     if declared is None:
         raise Undecided

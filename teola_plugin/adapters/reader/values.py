@@ -37,6 +37,9 @@ class Stalled(BaseException):
 GENERAL: Hashable = "general"
 """The source of what may raise for any reason; see `Unknown.sources`."""
 
+ANYWHERE: frozenset[Hashable] = frozenset(["anywhere"])
+"""The sources of what may come from anywhere, as part of others."""
+
 NO_SOURCES: frozenset[Hashable] = frozenset()
 
 _SPECIAL = """
