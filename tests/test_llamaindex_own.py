@@ -204,7 +204,9 @@ def grading_elsewhere(stage: Stage) -> Any:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_reading_goes_on_from_what_a_run_tells(form: str) -> None:
-    same(grading_elsewhere, asking("query", form, QUESTION), exact=form == "sync", look=_requests, least_hits=4)
+    same(
+        grading_elsewhere, asking("query", form, QUESTION), exact=form == "sync", look=_requests, least_hits=2
+    )  # the run may be there first
 
 
 def several(stage: Stage) -> Any:
