@@ -12,10 +12,12 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from weakref import WeakSet
 
 import pytest
 
 from teola_plugin import providers, runtime
+from teola_plugin.adapters import configured
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
@@ -128,6 +130,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def _providers_have_answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each provider has answered before and none has failed; in a test marked `cold`, none was asked before."""
     providers.forget()
+    monkeypatch.setattr(configured, "_changed_by_calls", WeakSet())
     if request.node.get_closest_marker("cold") is None:
         monkeypatch.setattr(providers, "Provider", answered_provider)
 

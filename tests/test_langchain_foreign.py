@@ -6,13 +6,13 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from threading import Event, Lock, Semaphore
 from typing import Any
 
 import httpx
 import pytest
-from langchain_core.language_models import LLM, BaseChatModel
+from langchain_core.language_models import LLM, BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, GenerationChunk
@@ -23,6 +23,7 @@ from pydantic import PrivateAttr
 from teola_plugin import explain, optimize, optimized, pure, writes
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.adapters.langchain.models import foreign_call
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime import queued_calls, session
@@ -287,6 +288,65 @@ def test_models_with_state_are_left_alone() -> None:
     assert report_of(again).hits + report_of(again).shared + report_of(again).misses == 3
     assert "Counting, assumed pure" in explain(fast)
     assert optimize(chain) is chain
+
+
+def in_turn(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """Two requests of which the second does not need the first."""
+    parse = StrOutputParser()
+    first = RunnablePassthrough.assign(a=ask("A {q}") | model | parse)
+    return first | RunnablePassthrough.assign(b=ask("B {q}") | model | parse)
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_a_model_that_its_calls_change_is_asked_as_often_as_the_original_asks(form: str) -> None:
+    """Declared all the same, it would give its next answer to whoever asks once more."""
+
+    def said(pipeline: Runnable[Any, Any], text: str) -> Any:
+        given = {"q": text}
+        return pipeline.invoke(given) if form == "invoke" else asyncio.run(pipeline.ainvoke(given))
+
+    plain, fast = (FakeListChatModel(responses=list("abcdefgh"), sleep=0.05) for _ in range(2))
+    original, chain = in_turn(plain), optimize(in_turn(fast), assume_pure=[FakeListChatModel])
+    assert [said(chain, q) for q in "123"] == [said(original, q) for q in "123"]
+    assert fast.i == plain.i == 6
+
+
+class Lazy(Hosted):
+    """Makes its client when it is first asked."""
+
+    client: Any = None
+
+    def _said(self, how: str, messages: list[BaseMessage], kwargs: dict[str, Any]) -> str:
+        self.client = self.client or object()
+        return super()._said(how, messages, kwargs)
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_a_model_whose_latest_call_left_it_as_it_was_is_asked_ahead_again(form: str) -> None:
+    model = Lazy()
+
+    def ask_ahead() -> str:
+        return str(foreign_call(model, [HumanMessage("why")], False, {}, copy_context()).call())
+
+    for _ in range(2):
+        with pytest.raises(Cancelled, match="was changed"):
+            ask_ahead()
+    assert len(model._calls) == 1
+    chain = optimize(debate(model))
+    chain.invoke({"claim": "x"}) if form == "invoke" else asyncio.run(chain.ainvoke({"claim": "x"}))
+    assert len(model._calls) == 4
+    assert ask_ahead() == model.invoke("why").content
+
+
+def test_what_a_model_that_is_assumed_pure_will_be_asked_is_foreseen() -> None:
+    class Unmarked(Hosted):
+        __teola_effects__ = None
+
+    model = Unmarked()
+    traced = optimized(optimize(debate(model), assume_pure=[Unmarked])).traced
+    foreseen = traced.functions["messages"].call(Entered({"claim": "x"}, "invoke"), "x")
+    assert str(foreseen.call()) == model.invoke("For x").content
 
 
 def test_what_comes_after_a_reply_that_did_not_run_ahead_still_does() -> None:

@@ -281,6 +281,7 @@ def test_an_outage_ends() -> None:
     down[0] = False
     calls = ENOUGH // 3
     for _ in range(calls):
+        optimized(pipeline).wake()  # on a busy machine, calls that gain nothing may end in a rest
         assert pipeline.invoke(QUESTION)["k2"] == "<2 x>"
         assert reports[-1].hits == 0
     optimized(pipeline).wake()

@@ -4,6 +4,10 @@ A model belongs to the user, who may set another temperature between the run-ahe
 key of a call holds all that is set on the model (`configuration_key`), and a call that runs ahead counts only if that
 was the same when it began and when it ended.
 
+A declared model may change itself in a call although it was declared to leave nothing behind: a counter, a client that
+is made when it is first needed. Of a class whose latest call did that, nothing runs ahead: the framework's run would
+ask once more, of a model that is set otherwise. So each call is watched, also those that the framework's run makes.
+
 A model may also be built anew for each call. Of stock clients of hosted services, two that are set alike are the same.
 """
 
@@ -12,12 +16,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from teola_plugin.adapters.clients import Clients
 from teola_plugin.errors import Cancelled
 from teola_plugin.value_keys import Same, configuration_key, is_comparable
 
 T = TypeVar("T")
+
+_changed_by_calls: WeakSet[type] = WeakSet()
+"""Classes of models whose latest call left one of them set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +54,41 @@ class AsSetNow:
     def call(self, function: Callable[[], T]) -> T:
         """What the function returns. Raises: Cancelled if the model was changed, and what the function raises."""
         self._check()
-        value = function()
+        value = self.watch(function)
         self._check()
         return value
 
     async def acall(self, function: Callable[[], Awaitable[T]]) -> T:
         """`call` for a coroutine function."""
         self._check()
-        value = await function()
+        value = await self.awatch(function)
         self._check()
         return value
 
+    def watch(self, function: Callable[[], T]) -> T:
+        """What the function returns, which is a call of the model."""
+        value = function()
+        self._note()
+        return value
+
+    async def awatch(self, function: Callable[[], Awaitable[T]]) -> T:
+        """`watch` for a coroutine function."""
+        value = await function()
+        self._note()
+        return value
+
+    def _note(self) -> None:
+        if self._is_as_it_was():
+            _changed_by_calls.discard(type(self.model))
+        else:
+            _changed_by_calls.add(type(self.model))
+
     def _check(self) -> None:
-        if _settings_key(self.model, self.is_known_by_settings) != self.configured:
+        if type(self.model) in _changed_by_calls or not self._is_as_it_was():
             raise Cancelled("the model was changed after this call of it was foreseen")
+
+    def _is_as_it_was(self) -> bool:
+        return _settings_key(self.model, self.is_known_by_settings) == self.configured
 
 
 def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:

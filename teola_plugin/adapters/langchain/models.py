@@ -173,7 +173,7 @@ def _trace_foreign(
         )
     if is_streamed(model) or kwargs.get("stream"):
         raise Untraceable("TB103", "its replies are streamed")
-    if declared_effects(type(model)) is ASSUMED:
+    if is_vouched_for := declared_effects(type(model)) is ASSUMED:
         draft.origin += ", assumed pure"
     is_chat = isinstance(model, BaseChatModel)
     if draft.level and not is_chat:
@@ -190,7 +190,7 @@ def _trace_foreign(
     def payload(entered: Entered, *values: Any) -> Foreign:
         if may_be_stale and is_stale(entered, *values):
             raise LookupError("an effect before it may have changed, in place, what it is asked")
-        if not is_stateless(model):
+        if not (is_vouched_for or is_stateless(model)):
             raise LookupError("its methods are no longer those of its package")
         mode = entered.mode
         if mode == "events" or (streams and mode in ("stream", "astream")) or is_streamed(model):
@@ -443,7 +443,7 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def _claim(
     self: Any, content: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> tuple[Reply, bool] | None:
+) -> tuple[tuple[Reply, bool], AsSetNow] | None:
     """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
     session = current()
     if session is None or (isinstance(self, BaseLLM) and len(content) != 1):
@@ -454,30 +454,33 @@ def _claim(
         if not is_stateless(self):
             return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
-    key = _key(as_set_now(self), content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    now = as_set_now(self)
+    key = _key(now, content, args[0] if args else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
-    return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {})
+    return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {}), now
 
 
 def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
-        claimed = _claim(self, content, args, kwargs, False)
-        if claimed is None:
-            return original(self, content, *args, **kwargs)
-        return share(claimed, lambda: _completion(original(self, content, *args, **kwargs))).own_raw()
+        call = partial(original, self, content, *args, **kwargs)
+        if (found := _claim(self, content, args, kwargs, False)) is None:
+            return call()
+        claimed, now = found
+        return share(claimed, lambda: _completion(now.watch(call))).own_raw()
 
     return generate
 
 
 def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
     async def agenerate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
-        claimed = _claim(self, content, args, kwargs, True)
-        if claimed is None:
-            return await original(self, content, *args, **kwargs)
+        call = partial(original, self, content, *args, **kwargs)
+        if (found := _claim(self, content, args, kwargs, True)) is None:
+            return await call()
+        claimed, now = found
 
         async def compute() -> Completion:
-            return _completion(await original(self, content, *args, **kwargs))
+            return _completion(await now.awatch(call))
 
         return (await ashare(claimed, compute)).own_raw()
 

@@ -113,12 +113,13 @@ class _Request:
             return self._arun(original)
         call = partial(original, self.llm, *self.args, **self.kwargs)
         with active(None):
-            return _completion(self.foreseen.call(call) if self.foreseen else call())
+            return _completion(self.foreseen.call(call) if self.foreseen else AsSetNow.of(self.llm).watch(call))
 
     async def _arun(self, original: Callable[..., Any]) -> Completion:
         call = partial(original, self.llm, *self.args, **self.kwargs)
         with active(None):
-            return _completion(await (self.foreseen.acall(call) if self.foreseen else call()))
+            now = AsSetNow.of(self.llm)
+            return _completion(await (self.foreseen.acall(call) if self.foreseen else now.awatch(call)))
 
 
 def from_coroutine(payload: Any) -> Any:

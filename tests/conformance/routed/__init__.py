@@ -116,9 +116,9 @@ def _run_all_ahead() -> None:
         made.heard(None, 0.0)
         return made
 
-    def uncounted(model: Any) -> Hashable:
+    def uncounted(model: Any, *other: Any) -> Hashable:
         counters = {name: 0 for name in COUNTERS if name in getattr(type(model), "model_fields", ())}
-        return configuration_key(model.model_copy(update=counters) if counters else model)
+        return configuration_key(model.model_copy(update=counters) if counters else model, *other)
 
     providers.Provider, configured.configuration_key = answered, uncounted  # type: ignore[misc,assignment]
     for cls in (BaseChatModel, BaseLLM):

@@ -32,7 +32,8 @@ class Twins:
 
     def _note(self, report: Report) -> None:
         self.tally["calls"] += 1
-        self.tally["ran ahead"] += any(isinstance(event, PrimitiveRan) for event in report.events)
+        ran_ahead = report.hits or any(isinstance(event, PrimitiveRan) for event in report.events)
+        self.tally["ran ahead"] += bool(ran_ahead)  # a reader asks without primitives
         for count in ("hits", "shared", "misses", "stale", "wasted", "prefills"):
             self.tally[count] += getattr(report, count)
         self.tally["fallbacks"] += len(report.fallbacks)
