@@ -114,16 +114,14 @@ def _compare(workload: str, calls: int, control: httpx.Client, chat_s: float) ->
             asked[way].append(len(control.post("/control", json={}).json()))
     late = {way: sorted(each[10:]) for way, each in seconds.items()}
     for way in ways:
-        median = statistics.median(late[way])
-        wasted = sum(asked[way]) - sum(asked["original"])
+        median, slow = statistics.median(late[way]), late[way][int(0.9 * len(late[way]))]
+        more = sum(asked[way]) - sum(asked["original"])
         reported = sum(r.wasted for r in optimized(ways[way]).reports) if way != "original" else 0
         print(ROW.format(
             workload, way, f"{1000 * median:.0f} ms", f"{statistics.median(late['original']) / median:.2f}",
-            f"{1000 * late[way][int(0.9 * len(late[way]))]:.0f}", f"{statistics.fmean(asked[way]):.1f}", wasted, reported,
+            f"{1000 * slow:.0f}", f"{statistics.fmean(asked[way]):.1f}", more, reported,
             "equal" if answers[way] == answers["original"] else "DIFFERENT",
         ), flush=True)  # fmt: skip
-    if os.environ.get("DETAILS"):
-        print(asked, [round(s, 2) for s in seconds["learned"]])
 
 
 def _serve() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 LAST = 20
 LEAST = 5
@@ -56,7 +56,7 @@ class Routes:
         with self._lock:
             return sum(wasted for _, wasted in self._spent) <= WASTE * sum(asked for asked, _ in self._spent)
 
-    def end(self, taken: list[tuple[Hashable, Hashable | None]], asked: int, wasted: int) -> bool:
+    def end(self, taken: Sequence[tuple[Hashable, Hashable | None]], asked: int, wasted: int) -> bool:
         """A call has ended, and what it came to. Returns whether a branch has a likely target that had none before."""
         is_news = False
         with self._lock:
@@ -72,7 +72,7 @@ class Routes:
         return is_news
 
 
-def _likely(history: deque[Hashable] | tuple[()]) -> Hashable | None:
+def _likely(history: Sequence[Hashable]) -> Hashable | None:
     if len(history) < LEAST:
         return None
     most = max(history, key=history.count)
@@ -89,24 +89,29 @@ class CallRoutes:
         self.is_at_rest = is_at_rest
         self.may_ask = not is_at_rest and routes.has_budget
         self._routes = routes
+        self._lock = threading.Lock()
         self._likely: dict[Hashable, Hashable | None] = {}
         self._taken: list[tuple[Hashable, Hashable | None]] = []
-        self._open: set[Hashable] = set()
+        self._open: set[tuple[Hashable, Hashable]] = set()
 
     def likely(self, branch: Hashable) -> Hashable | None:
         """See `Routes.likely`."""
-        if branch not in self._likely:
-            self._likely[branch] = self._routes.likely(branch)
-        return self._likely[branch]
+        with self._lock:
+            if branch not in self._likely:
+                self._likely[branch] = self._routes.likely(branch)
+            return self._likely[branch]
 
-    def reached(self, branch: Hashable) -> None:
-        """The framework's run has come to a branch."""
-        self._open.add(branch)
+    def reached(self, branch: Hashable, at: Hashable = None) -> None:
+        """The call has come to a branch; `at` tells apart the times that it does."""
+        with self._lock:
+            self._open.add((branch, at))
 
-    def took(self, branch: Hashable, target: Hashable | None) -> None:
-        """A branch was decided; None: nowhere."""
-        self._open.discard(branch)
-        self._taken.append((branch, target))
+    def took(self, branch: Hashable, target: Hashable | None, at: Hashable = None) -> None:
+        """A branch was decided that the call had reached; None: as nobody can foresee."""
+        with self._lock:
+            if (branch, at) in self._open:
+                self._open.discard((branch, at))
+                self._taken.append((branch, target))
 
     @property
     def is_learning(self) -> bool:
@@ -114,5 +119,7 @@ class CallRoutes:
         return self._routes.calls <= LEARNING_CALLS
 
     def end(self, asked: int, wasted: int) -> bool:
-        """The call has ended; see `Routes.end`. Branches that it has reached and not decided lead nowhere."""
-        return self._routes.end([*self._taken, *((branch, None) for branch in self._open)], asked, wasted)
+        """The call has ended; see `Routes.end`. Of a branch that was reached, and not decided, nobody knows why."""
+        with self._lock:
+            left, self._open = self._open, set()
+            return self._routes.end([*self._taken, *((branch, None) for branch, _ in left)], asked, wasted)

@@ -13,32 +13,29 @@ from dataclasses import dataclass, field
 
 from teola_plugin.routes import CallRoutes
 
-Undecided = set[tuple[Hashable, int]]
-"""Branches that no evaluation of a prediction has seen decided, and which time it is that one comes there."""
-
 
 @dataclass(slots=True)
 class Branches:
-    """Those of one evaluation. `is_assuming`: it is the second. `has_assumed`: from here on all is only possible.
+    """Those of one evaluation of a `prediction`. `is_assuming`: it is the second.
 
-    `may_assume`: a branch is undecided that has a likely target.
+    `may_assume`: a branch is undecided that has a likely target. `has_assumed`: from here on all is only possible.
     """
 
     routes: CallRoutes
-    open: Undecided
+    prediction: Hashable
     is_assuming: bool = False
-    has_assumed: bool = False
     may_assume: bool = False
+    has_assumed: bool = False
     _times: Counter[Hashable] = field(default_factory=Counter)
 
     def undecided(self, branch: Hashable) -> Hashable | None:
-        """What to assume of an undecided `if`."""
+        """What to assume of an `if`, of which only the reader can tell how it comes out."""
         if not self.is_assuming:
-            self.open.add(self._next(branch))
+            self.routes.reached(branch, self._next(branch))
         return self.assumed(branch)
 
     def assumed(self, branch: Hashable) -> Hashable | None:
-        """What to assume of a branch that others learn of."""
+        """What to assume of an undecided branch; None if it is left undecided."""
         likely = self.routes.likely(branch)
         self.may_assume |= likely is not None
         if likely is None or not self.is_assuming:
@@ -47,11 +44,10 @@ class Branches:
         return likely
 
     def decided(self, branch: Hashable, target: Hashable) -> None:
-        """An `if` has come out so. Only those are learned that were undecided once."""
-        if not self.is_assuming and (at := self._next(branch)) in self.open:
-            self.open.discard(at)
-            self.routes.took(branch, target)
+        """An `if` has come out so; that counts where it was undecided before."""
+        if not self.is_assuming:
+            self.routes.took(branch, target, self._next(branch))
 
-    def _next(self, branch: Hashable) -> tuple[Hashable, int]:
+    def _next(self, branch: Hashable) -> Hashable:
         self._times[branch] += 1
-        return branch, self._times[branch]
+        return self.prediction, self._times[branch]

@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
-from teola_plugin.adapters.reader.branches import Undecided as OpenBranches
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
@@ -92,7 +91,6 @@ class Prediction:
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
         self._routes = routes
-        self._branches: OpenBranches = set()
         self._possible: dict[Hashable, Ask] = {}
         self._ended: deque[tuple[Ask, Reply]] = deque()
         self._open = 0
@@ -124,7 +122,7 @@ class Prediction:
     def _read(self) -> None:
         while True:
             with self._lock:
-                if not self._has_news or self.is_over:
+                if not self._has_news or (self.is_over and self._routes is None):
                     self._is_reading = False
                     return
                 self._has_news = False
@@ -157,7 +155,7 @@ class Prediction:
             self.is_over = True
 
     def _run(self, *, is_assuming: bool = False) -> Run:
-        branches = Branches(self._routes, self._branches, is_assuming) if self._routes is not None else None
+        branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
         run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
         run.counts.update(self._state.counts)
         return run
@@ -178,7 +176,7 @@ class Prediction:
     def _go_on(self, run: Run, branches: Branches) -> None:
         """Ask for what is possible where it is likely, and give up what was asked so and is possible no more."""
         reached = set(run.counts)
-        if branches.may_assume and branches.routes.may_ask:
+        if branches.may_assume and branches.routes.may_ask and not self.is_over:
             further = self._run(is_assuming=True)
             self._read_on(further, [])
             self._submit(further, is_possible=True)
@@ -190,10 +188,9 @@ class Prediction:
 
     def _give_up(self, ask: Ask) -> None:
         with self._lock:
-            self._possible.pop(ask.key, None)
             reply = self._replies[ask.key]
-            if reply.outcome is not None:  # it may be wanted after all, and costs no more
-                return
+            if self._possible.pop(ask.key, None) is None or reply.outcome is not None:
+                return  # it is certain by now, or there, and may be wanted after all
             del self._replies[ask.key]
         self._line.give_up(reply)
 
@@ -207,15 +204,12 @@ class Prediction:
                 continue
             with self._lock:  # whoever stops it may ask for the same after that
                 reply = None if self.is_over else self._line.ask(ask.request)
-                if reply is not None and is_possible:
-                    self._possible[ask.key] = ask
                 if reply is not None:
                     self._replies[ask.key] = reply
+                    if is_possible:
+                        self._possible[ask.key] = ask
             if reply is None:
-                if is_possible and self._routes is not None:
-                    self._routes.may_ask = False
-                else:
-                    self.is_over = True
+                self.is_over |= not is_possible
                 return
             self._listen(ask, reply)
 
@@ -242,10 +236,6 @@ class Prediction:
             return False
         except Exception as e:  # the framework cannot read the reply either; the program gets the error
             answer = Answer(error=e)
-            if self._routes is not None:  # a branch that hangs on it is never decided
-                for branch, _ in self._branches:
-                    self._routes.took(branch, None)
-                self._branches.clear()
         self._answers[ask.key] = answer
         return True
 
