@@ -113,6 +113,11 @@ class CallRoutes:
                 self._open.discard((branch, at))
                 self._taken.append((branch, target))
 
+    def forget(self, reader: object) -> None:
+        """What it reached and did not decide is left to another, which goes on from where the call is."""
+        with self._lock:
+            self._open = {(branch, at) for branch, at in self._open if type(at) is not tuple or at[0] is not reader}
+
     @property
     def is_learning(self) -> bool:
         """The pipeline has run too few times to be judged by what it gains."""

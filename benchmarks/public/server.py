@@ -71,9 +71,8 @@ class Service:
         is_streamed = bool(body.get("stream"))
 
         def reply() -> tuple[str, Any]:
-            told = json.dumps(message(self.script_of(body), body)).replace(
-                "http://service", str(request.base_url).rstrip("/")
-            )
+            told = json.dumps(message(self.script_of(body), body))
+            told = told.replace("http://service", str(request.base_url).rstrip("/"))
             return told, json.loads(told)
 
         said = await self.answered("chat", [digest(identity(body)), is_streamed], prompt_of(body), reply)

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -92,11 +92,11 @@ class Prediction:
         self._replies: dict[Hashable, Reply] = {}
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
-        self._ended: deque[tuple[Ask, Reply]] = deque()
-        self._open = 0
+        self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
+        self._is_stopped = False
         self.is_over = False
 
     def begin(self) -> None:
@@ -106,15 +106,17 @@ class Prediction:
     def stop(self, *, is_wrong: bool = False) -> None:
         """Nothing more is asked from here on. `is_wrong`: what was assumed is known not to be so."""
         with self._lock:
-            self.is_over = True
+            self.is_over = self._is_stopped = True
             possible = list(self._possible.values()) if is_wrong else []
         for ask in possible:
             self._give_up(ask)
+        if self._routes is not None:
+            self._news(is_last=True)  # how its branches came out
 
-    def _news(self) -> None:
+    def _news(self, *, is_last: bool = False) -> None:
         with self._lock:
             self._has_news = True
-            if self._is_reading or self.is_over:
+            if self._is_reading or (self.is_over and not is_last):
                 return
             self._is_reading = True
         self._line.soon(self._read)
@@ -134,12 +136,13 @@ class Prediction:
                 self.is_over = True
             finally:
                 self._line.spent(time.thread_time() - started_s)
+            if self._is_stopped and self._routes is not None:
+                self._routes.forget(self)
 
     def _evaluate(self) -> None:
         self.readings += 1
-        if self.readings > MAX_READINGS or not all(
-            self._answered(*self._ended.popleft()) for _ in range(len(self._ended))
-        ):
+        came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
+        if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
             self.is_over = True
             return
         run = self._run()
@@ -149,9 +152,9 @@ class Prediction:
             self._state = after
             self._has_news = True
             return
-        if run.branches is not None:
+        if run.branches is not None and not self.is_over:
             self._go_on(run, run.branches)
-        if not self._open:
+        if not self._waiting:
             self.is_over = True
 
     def _run(self, *, is_assuming: bool = False) -> Run:
@@ -176,7 +179,7 @@ class Prediction:
     def _go_on(self, run: Run, branches: Branches) -> None:
         """Ask for what is possible where it is likely, and give up what was asked so and is possible no more."""
         reached = set(run.counts)
-        if branches.may_assume and branches.routes.may_ask and not self.is_over:
+        if branches.may_assume and branches.routes.may_ask:
             further = self._run(is_assuming=True)
             self._read_on(further, [])
             self._submit(further, is_possible=True)
@@ -211,19 +214,11 @@ class Prediction:
             if reply is None:
                 self.is_over |= not is_possible
                 return
-            self._listen(ask, reply)
-
-    def _listen(self, ask: Ask, reply: Reply) -> None:
-        def ended() -> None:
-            self._ended.append((ask, reply))
-            self._news()
-
-        self._open += 1
-        reply.when_ended(ended)
+            self._waiting[ask.key] = ask, reply
+            reply.when_ended(self._news)
 
     def _answered(self, ask: Ask, reply: Reply) -> bool:
         """Make an answer of a reply. Returns whether the prediction goes on."""
-        self._open -= 1
         outcome = reply.outcome
         if self._replies.get(ask.key) is not reply:  # given up
             return True
