@@ -7,8 +7,9 @@ it may be for nothing. As the branch predictor of a processor does, this goes by
 
 - A branch has a *likely* target once it was reached LEAST times, and went there SHARE of the LAST times. A call that
   came to a branch and no further (it raised, was interrupted or cancelled) went nowhere, and counts as such.
-- Nothing is asked for nothing while more than WASTE of the requests of the LAST calls were wasted (`Report.wasted`).
-  Each call that ends takes the oldest out of the account, so it recovers; what calls do is learned all the while.
+- Nothing is asked for nothing while more than WASTE of the requests of the last ACCOUNT_CALLS calls were wasted
+  (`Report.wasted`). Each call that ends takes the oldest out of the account, so it recovers; what calls do is learned
+  all the while. Calls under way count when they end.
 
     reached, took ... end  ->  Routes  ->  likely
 """
@@ -19,10 +20,11 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
 
-LAST = 20
+LAST = 10
 LEAST = 5
 SHARE = 0.9
 WASTE = 0.1
+ACCOUNT_CALLS = 20
 
 MAX_BRANCHES = 4096
 """Those of a pipeline that are kept; of any more nothing is learned."""
@@ -38,7 +40,7 @@ class Routes:
         self.calls = 0
         self._lock = threading.Lock()
         self._targets: dict[Hashable, deque[Hashable]] = {}
-        self._spent: deque[tuple[int, int]] = deque(maxlen=LAST)
+        self._spent: deque[tuple[int, int]] = deque(maxlen=ACCOUNT_CALLS)
 
     def likely(self, branch: Hashable) -> Hashable | None:
         """Where a branch will probably lead to; None if nobody can tell."""

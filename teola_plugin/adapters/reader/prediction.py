@@ -152,7 +152,7 @@ class Prediction:
             self._state = after
             self._has_news = True
             return
-        if run.branches is not None and not self.is_over:
+        if run.branches is not None and not (self.is_over or self._has_news):
             self._go_on(run, run.branches)
         if not self._waiting:
             self.is_over = True
