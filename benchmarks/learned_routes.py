@@ -71,7 +71,7 @@ def questions(workload: str, calls: int) -> list[str]:
 def main(
     only: Annotated[str, typer.Option(help="One workload.")] = "",
     calls: Annotated[int, typer.Option(help="Questions of a workload.")] = 40,
-    chat_ms: Annotated[float, typer.Option()] = 100,
+    chat_ms: Annotated[float, typer.Option()] = 250,
     serve: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Print a row for each workload and way to run it; medians leave out the first ten calls, which learn."""

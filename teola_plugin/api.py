@@ -240,8 +240,12 @@ def optimize(
       something raises before; of engines elsewhere (a hosted model, a service, a store on a server, a tool), what it
       will ask for unless an engine fails: nothing behind a function, a parser or a check that may still raise.
       `branches`: also what stands behind such, and embeddings, searches and rerankings that a condition may yet decide
-      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine
-      work is still batched across queries.
+      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `learned`: of a LangGraph
+      graph, also what follows where nearly all of its last calls went, before a router or an `if` has decided that.
+      Requests then go out that the original would not make, to hosted models too: these may bill them, and be sent a
+      text that a router would have kept from them. They are counted (`Report.wasted`); while more than a tenth of the
+      requests of the last calls were for nothing, none is made (see `teola_plugin.routes`). `off`: nothing; engine work
+      is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.

@@ -21,8 +21,11 @@ from langgraph.types import Command, Send
 from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin import routes as rule
 from teola_plugin.adapters.langgraph import adapter
+from teola_plugin.engines import Batch, Failed
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.routes import ACCOUNT_CALLS, LEAST
+from teola_plugin.runtime.session import Session
+from teola_plugin.seams import Reply
 from tests.fakes import says
 from tests.langgraph_world import Maker
 from tests.test_langchain_foreign import Hosted
@@ -53,6 +56,8 @@ def said(text: str) -> str:
     """A router says the last word of its prompt, a judge "no" to a bad page, all others repeat what they are told."""
     if text.startswith("[route]"):
         return text.split()[-1]
+    if text.startswith("[left") and "down" in text:
+        raise ConnectionError("the service is down")
     if text.startswith("[judge]"):
         return "no" if "bad" in text else "yes"
     return f"<{text}>"
@@ -61,8 +66,8 @@ def said(text: str) -> str:
 class Ours:
     """A model on an engine of this process."""
 
-    def __init__(self) -> None:
-        self.engine = Holding()
+    def __init__(self, engine: Any = None) -> None:
+        self.engine = engine or Holding()
         self.engine.answer = lambda payload: says(said(_told(payload)))
         self.model = EngineChatModel(engine=self.engine, max_tokens=None, temperature=None)
 
@@ -301,6 +306,41 @@ def test_a_wrong_guess_costs_requests_that_are_counted(make_world: Callable[[], 
     )
     assert plain.asked() - asked == Counter()
     assert report(graph).wasted == 3
+
+
+@pytest.mark.parametrize("make_world", WORLDS)
+def test_what_fails_for_nothing_is_heard_of_by_nobody(make_world: Callable[[], World]) -> None:
+    w, plain = make_world(), make_world()
+    graph = taught(w, routed(w), "go left")
+    w.hold("[route]", "[left 2]")
+    assert call(w, graph, "down right") == call(plain, routed(plain), "down right")
+    assert not w.has_waited_in_vain
+    assert report(graph).fallbacks == ()
+
+
+class _Slow(Holding):
+    """Holds a router's reply back until the left is asked, and what that is told until the right is."""
+
+    is_patient = False
+
+    async def hold(self, batch: Batch) -> None:
+        text = _told(batch.items[0].payload)
+        self.began.append(text)
+        if self.is_patient and not text.startswith(("[right]", "[end]")):
+            self.gave_up |= not await self.has_begun("[left 2]" if text.startswith("[route]") else "[right]")
+
+
+def test_what_is_on_its_way_is_dropped_when_the_router_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[Reply] = []
+    drop = Session.drop
+    monkeypatch.setattr(Session, "drop", lambda self, reply: (dropped.append(reply), drop(self, reply))[1])
+    w, plain = Ours(_Slow()), Ours()
+    graph = taught(w, routed(w), "go left")
+    w.engine.is_patient, w.engine.began = True, []
+    assert call(w, graph, "right") == call(plain, routed(plain), "right")
+    assert not w.has_waited_in_vain
+    assert [type(reply.outcome) for reply in dropped] == [Failed, Failed]
+    assert report(graph).wasted == 2
 
 
 def test_an_error_is_the_same_and_the_way_there_is_no_route() -> None:
