@@ -41,8 +41,6 @@ from tests.test_langgraph_differential import (
     some_call,
 )
 
-PATIENCE_S = 10
-
 
 class State(TypedDict, total=False):
     q: str
@@ -98,8 +96,10 @@ class _Hosted(Hosted):
         world.texts.append(text)
         if world.awaited and world.awaited in text:
             world.is_asked.set()
-        if world.held and world.held in text and not world.is_asked.wait(PATIENCE_S):
-            world.has_waited_in_vain = True
+        if world.held and world.held in text:
+            known = len(world.texts)
+            world.has_waited_in_vain |= not world.is_asked.wait(world.patience_s)
+            world.asked_while_held = world.texts[known:]
         return said(text)
 
 
@@ -111,6 +111,8 @@ class Theirs:
         self.held = self.awaited = ""
         self.is_asked = threading.Event()
         self.has_waited_in_vain = False
+        self.patience_s = 10.0
+        self.asked_while_held: list[str] = []
         self.model = _Hosted()
         self.model.__dict__["world"] = self
 
@@ -126,12 +128,15 @@ World = Ours | Theirs
 WORLDS = [Ours, Theirs]
 
 
+WAYS = {"left": "left", "right": "right"}
+
+
 def routed(w: World, **options: Any) -> Any:
-    """The entry decides by a reply: to the left, where two things are asked, or to the right."""
+    """The entry decides by a reply: to the left, where two things are asked, or to the right; or it raises."""
     llm = w.model
 
     def route(state: State) -> str:
-        return str(llm.invoke(f"[route] {state['q']}").content)
+        return WAYS[str(llm.invoke(f"[route] {state['q']}").content)]
 
     def left(state: State) -> dict[str, Any]:
         one, two = llm.invoke(f"[left 1] {state['q']}"), llm.invoke(f"[left 2] {state['q']}")
@@ -200,6 +205,29 @@ def judged(w: World) -> Any:
     return graph.compile()
 
 
+def guarded(w: World) -> Any:
+    """What comes before the router may raise, by what a reply says."""
+    llm = w.model
+
+    def guard(state: State) -> dict[str, Any]:
+        return {"log": [{"yes": "fine"}[str(llm.invoke("[judge] it").content)]]}
+
+    def route(state: State) -> str:
+        return str(llm.invoke(f"[route] {state['q']}").content)
+
+    def left(state: State) -> dict[str, Any]:
+        return {"answer": llm.invoke(f"[left 1] {state['q']}").content}
+
+    graph = StateGraph(State)
+    for node in (guard, left):
+        graph.add_node(node)
+    graph.add_node("next", lambda state: {"way": "on"})
+    graph.add_edge(START, "guard")
+    graph.add_edge("guard", "next")
+    graph.add_conditional_edges("next", route, ["left", END])
+    return graph.compile()
+
+
 def sending(w: World) -> Any:
     """How many tasks follow, and what they are given, hangs on a reply."""
     llm = w.model
@@ -265,6 +293,16 @@ def test_a_hosted_model_is_asked_too(form: str) -> None:
     assert w.asked() == Counter({text: (LEAST + 1) * n for text, n in plain.asked().items()})
 
 
+def test_a_hosted_model_is_not_asked_behind_what_may_raise_before_the_router() -> None:
+    w = Theirs()
+    graph = taught(w, guarded(w), "go left", times=2 * LEAST)
+    w.hold("[judge]", "never")
+    w.patience_s = 0.3
+    call(w, graph, "go left")
+    assert w.has_waited_in_vain
+    assert w.asked_while_held == []
+
+
 @pytest.mark.parametrize("make_world", WORLDS)
 def test_how_an_if_of_a_loop_came_out_is_assumed_of_its_next_rounds(make_world: Callable[[], World]) -> None:
     w, plain = make_world(), make_world()
@@ -312,7 +350,7 @@ def test_a_wrong_guess_costs_requests_that_are_counted(make_world: Callable[[], 
 def test_what_fails_for_nothing_is_heard_of_by_nobody(make_world: Callable[[], World]) -> None:
     w, plain = make_world(), make_world()
     graph = taught(w, routed(w), "go left")
-    w.hold("[route]", "[left 2]")
+    w.hold("[route]", "[left 1]")
     assert call(w, graph, "down right") == call(plain, routed(plain), "down right")
     assert not w.has_waited_in_vain
     assert report(graph).fallbacks == ()

@@ -153,8 +153,8 @@ class Following:
             self._learn(asides.routes, tasks, value.step)
             if asides.routes.is_at_rest:
                 return
-        if START in names and (asides.routes is None or not _has_branches(self.followed.graph)):
-            return  # LangGraph still takes the input in
+        if START in names and (asides.routes is None or not self.followed.graph.builder.branches.get(START)):
+            return  # LangGraph still takes the input in, and no reply decides what follows
         if self.expected.get(value.step) == names:
             self._count(value.step)
             return
@@ -347,11 +347,6 @@ def _tasks(loop: Any) -> tuple[Task, ...]:
     tasks = loop.tasks.values()
     pulled = sorted(task.name for task in tasks if task.path[0] != PUSH)
     return (*map(Task, pulled), *(Task(task.name, task.input) for task in tasks if task.path[0] == PUSH))
-
-
-def _has_branches(graph: Graph) -> bool:
-    """What comes first is decided by a conditional edge."""
-    return bool(graph.builder.branches.get(START))
 
 
 def _front_of(loop: Any, graph: Graph, tasks: tuple[Task, ...], given: Given) -> Front:
