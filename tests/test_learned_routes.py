@@ -179,8 +179,11 @@ def commanded(w: World) -> Any:
 
 
 def judged(w: World) -> Any:
-    """Pages are judged one by one, and those that are kept go into the answer."""
+    """If a reply lets them be, pages are judged one by one, and those that are kept go into the answer."""
     llm = w.model
+
+    def begin(state: State) -> str:
+        return "grade" if llm.invoke("[route] grade").content == "grade" else END
 
     def grade(state: State) -> dict[str, Any]:
         kept = []
@@ -200,7 +203,7 @@ def judged(w: World) -> Any:
     graph = StateGraph(State)
     graph.add_node(grade)
     graph.add_node(write)
-    graph.add_edge(START, "grade")
+    graph.add_conditional_edges(START, begin, ["grade", END])
     graph.add_conditional_edges("grade", decide, ["write", END])
     return graph.compile()
 
@@ -212,6 +215,9 @@ def guarded(w: World) -> Any:
     def guard(state: State) -> dict[str, Any]:
         return {"log": [{"yes": "fine"}[str(llm.invoke("[judge] it").content)]]}
 
+    def onward(state: State) -> dict[str, Any]:
+        return {"way": "on"}
+
     def route(state: State) -> str:
         return str(llm.invoke(f"[route] {state['q']}").content)
 
@@ -221,7 +227,7 @@ def guarded(w: World) -> Any:
     graph = StateGraph(State)
     for node in (guard, left):
         graph.add_node(node)
-    graph.add_node("next", lambda state: {"way": "on"})
+    graph.add_node("next", onward)
     graph.add_edge(START, "guard")
     graph.add_edge("guard", "next")
     graph.add_conditional_edges("next", route, ["left", END])
@@ -306,7 +312,7 @@ def test_a_hosted_model_is_not_asked_behind_what_may_raise_before_the_router() -
 @pytest.mark.parametrize("make_world", WORLDS)
 def test_how_an_if_of_a_loop_came_out_is_assumed_of_its_next_rounds(make_world: Callable[[], World]) -> None:
     w, plain = make_world(), make_world()
-    graph = taught(w, judged(w), "a b c", times=LEAST + 1, hold=("[judge] a", "[judge] c"))
+    graph = taught(w, judged(w), "a b c", times=2 * LEAST, hold=("[judge] a", "[judge] c"))
     w.hold("[judge]", "[write] ['d', 'e']")
     assert call(w, graph, "d e") == call(plain, judged(plain), "d e")
     assert not w.has_waited_in_vain
