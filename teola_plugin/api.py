@@ -27,6 +27,7 @@ from teola_plugin.passes.estimates import planned
 from teola_plugin.passes.speculate_branches import speculate_branches
 from teola_plugin.plan import is_request
 from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.routes import CallRoutes, Routes
 from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.inline import Inline
@@ -45,7 +46,7 @@ P = TypeVar("P")
 STANCE = "TEOLA_STANCE"
 """Environment variable; `original` makes every optimized object run as the original, read at each call."""
 
-Speculate = Literal["certain", "branches", "off"]
+Speculate = Literal["certain", "branches", "learned", "off"]
 
 on_every_call: list[Callable[[OptimizedPipeline, Report], None]] = []
 """For modules that tell of calls in their own way: called when a call of any optimized pipeline ends."""
@@ -55,7 +56,8 @@ on_every_call: list[Callable[[OptimizedPipeline, Report], None]] = []
 class Options:
     """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes.
 
-    `assumed`: what counts as declared `@pure` in this pipeline. `stream_lists`: see `optimize`.
+    `assumed`: what counts as declared `@pure` in this pipeline. `stream_lists`: see `optimize`. `learns`: what is
+    likely by the last calls is asked ahead.
     """
 
     passes: tuple[Pass, ...] = DEFAULT
@@ -66,6 +68,7 @@ class Options:
     assumed: Assumed = NOTHING
     stream_lists: bool = False
     runtime: Runtime = "auto"
+    learns: bool = False
 
 
 class OpenCall:
@@ -99,7 +102,7 @@ class OpenCall:
 class OptimizedPipeline:
     """Implements `adapters.Calls`: what stands behind one object that `optimize` returned.
 
-    `reports` are those of the last calls, newest last.
+    `reports` are those of the last calls, newest last. `routes`: what they taught, if the pipeline learns.
     """
 
     def __init__(self, pipeline: Any, adapter: Adapter, traced: Traced, options: Options) -> None:
@@ -109,6 +112,7 @@ class OptimizedPipeline:
         self.options = options
         self.optimized, self.prepared = _prepared(traced, options)
         self.reports: deque[Report] = deque(maxlen=64)
+        self.routes = Routes() if options.learns else None
         self._worth = Worth()
         self._urgency = max(self.prepared.plan.remaining.values(), key=lambda each: each[:2], default=Urgency(1))
         self._stretches = {id(traced): (traced, self.prepared)}
@@ -136,22 +140,24 @@ class OptimizedPipeline:
             raise
 
     def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
+        has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
+        may_run = bool(self.options.run_ahead and inputs and has_slack)
+        is_at_rest = may_run and not self._worth.is_worth()
+        routes = CallRoutes(self.routes, is_at_rest=is_at_rest) if self.routes and may_run else None
         session = Session(
             host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed,
-            speculates=speculate_branches in self.options.passes,
+            speculates=speculate_branches in self.options.passes, routes=routes,
         )  # fmt: skip
-        has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
-        if not (self.options.run_ahead and inputs and has_slack):
-            session.be_alone()
-            return OpenCall(session, self._ended)
-        if not self._worth.is_worth():
-            session.be_alone(rest=True)
-            return OpenCall(session, self._ended)
-        if self.traced.follow:
+        is_alone = is_at_rest or not may_run
+        if is_alone:
+            session.be_alone(rest=is_at_rest)
+        if self.traced.follow and (routes or not is_alone):
             if len(inputs) == 1:
                 follower = self.traced.follow(inputs[0])
                 session.follow(partial(self._follow, follower), beside=follower.is_beside)
-            return OpenCall(session, self._judged)
+            return OpenCall(session, partial(self._learned, routes) if routes else self._judged)
+        if is_alone:
+            return OpenCall(session, self._ended)
         try:
             values = [self.traced.bind(value) for value in inputs]
         except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
@@ -190,6 +196,15 @@ class OptimizedPipeline:
 
         return explain_pipeline(self, format, analyze)
 
+    def _learned(self, routes: CallRoutes, report: Report, listeners: Sequence[Listener]) -> None:
+        """A call has ended from which is learned. It is judged only once there was something to learn from."""
+        asked = report.hits + report.shared + report.misses + report.stale + report.wasted
+        if routes.end(asked, report.wasted):
+            self.wake()
+        elif not (report.rested or routes.is_learning):
+            self._worth.judge(report)
+        self._ended(report, listeners)
+
     def _judged(self, report: Report, listeners: Sequence[Listener]) -> None:
         self._worth.judge(report)
         self._ended(report, listeners)
@@ -225,8 +240,12 @@ def optimize(
       something raises before; of engines elsewhere (a hosted model, a service, a store on a server, a tool), what it
       will ask for unless an engine fails: nothing behind a function, a parser or a check that may still raise.
       `branches`: also what stands behind such, and embeddings, searches and rerankings that a condition may yet decide
-      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `off`: nothing; engine
-      work is still batched across queries.
+      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `learned`: of a LangGraph
+      graph, also what follows where nearly all of its last calls went, before a router or an `if` has decided that.
+      Requests then go out that the original would not make, to hosted models too: these may bill them, and be sent a
+      text that a router would have kept from them. They are counted (`Report.wasted`); while more than a tenth of the
+      requests of the last calls were for nothing, none is made (see `teola_plugin.routes`). `off`: nothing; engine work
+      is still batched across queries.
     - `callbacks`: called with the `Report` of each call when it ends.
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.
@@ -256,7 +275,10 @@ def optimize(
     passes = tuple(passes)
     if speculate == "branches" and speculate_branches not in passes:
         passes = (*passes, speculate_branches)
-    options = Options(passes, profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime)
+    options = Options(
+        passes, profiles, strict, speculate != "off", tuple(callbacks), vouched, stream_lists, runtime,
+        learns=speculate == "learned",
+    )  # fmt: skip
     return _optimize(pipeline, options)  # type: ignore[no-any-return]
 
 

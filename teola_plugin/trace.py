@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.graph import OUTSIDE, READER, Graph, Primitive
+from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
 
 
@@ -123,10 +124,16 @@ class Follower(Protocol):
 
 
 class Asides(Protocol):
-    """What a follower may begin at once, outside of any graph. `speculates`: also what is merely possible."""
+    """What a follower may begin at once, outside of any graph.
+
+    `speculates`: also what is merely possible. `routes`: where calls take note of the way they go, if that is learned.
+    """
 
     @property
     def speculates(self) -> bool: ...
+
+    @property
+    def routes(self) -> CallRoutes | None: ...
 
     def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
@@ -138,6 +145,10 @@ class Asides(Protocol):
 
     def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
         """Ask an engine for one item ahead of the framework's run, which will find it."""
+        ...
+
+    def drop(self, reply: Reply) -> None:
+        """What was asked by `request` is not needed after all; if the framework's run did not take it, it is wasted."""
         ...
 
     def read(self, work: Callable[[], None]) -> None:

@@ -131,7 +131,7 @@ def test_nothing_runs_ahead_without_speculation() -> None:
     assert (report.hits, report.shared, report.misses, report.wasted) == (0, 0, 2, 0)
 
 
-@pytest.mark.parametrize("speculate", ["certain", "branches", "off"])
+@pytest.mark.parametrize("speculate", ["certain", "branches", "learned", "off"])
 def test_only_who_asks_for_branches_has_them_read_ahead(speculate: Any) -> None:
     names = [name for name, _ in optimized(optimize(chain(), speculate=speculate)).optimized.snapshots]
     assert names.count("speculate_branches") == (speculate == "branches")

@@ -527,6 +527,7 @@ class Beside(SimpleNamespace):
     """What begins beside a call: nothing."""
 
     speculates = False
+    routes = None
 
     def __init__(self) -> None:
         super().__init__(rewound=0, works=[])

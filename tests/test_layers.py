@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "codes", "events", "forks", "finalizers", "loops", "syntax", "shown", "failures"),
     ("graph", "providers"),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
-     "tenancy", "rounds", "value_keys", "request_identity"),
+     "tenancy", "rounds", "value_keys", "request_identity", "routes"),
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),

@@ -109,6 +109,17 @@ def test_what_was_given_up_is_not_found_by_the_framework() -> None:
     assert not slots.give_up(Reply())
 
 
+@pytest.mark.parametrize("is_asked_for_later", [False, True])
+def test_what_was_asked_for_nothing_is_counted_once(is_asked_for_later: bool) -> None:
+    slots = Slots()
+    first = slots.ahead("k").reply
+    assert slots.give_up(first, is_wasted=True)
+    assert slots.give_up(first, is_wasted=True)
+    if is_asked_for_later:
+        assert slots.retire("k").outcome == "miss"
+    assert slots.clear()[1] == 1
+
+
 @pytest.mark.parametrize("op", ["embedding", "reranking", "searching"])
 def test_what_comes_to_the_same_is_computed_once(op: str) -> None:
     slots = Slots()

@@ -63,12 +63,16 @@ class Service:
         asked, self.asked = self.asked, []
         return JSONResponse([asdict(each) for each in asked])
 
+    def script_of(self, body: dict[str, Any]) -> Script:
+        return self.script
+
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         is_streamed = bool(body.get("stream"))
 
         def reply() -> tuple[str, Any]:
-            told = json.dumps(message(self.script, body)).replace("http://service", str(request.base_url).rstrip("/"))
+            told = json.dumps(message(self.script_of(body), body))
+            told = told.replace("http://service", str(request.base_url).rstrip("/"))
             return told, json.loads(told)
 
         said = await self.answered("chat", [digest(identity(body)), is_streamed], prompt_of(body), reply)

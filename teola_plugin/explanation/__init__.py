@@ -19,6 +19,7 @@ from teola_plugin.explanation.measure import Measured, measure
 from teola_plugin.explanation.mermaid import flowchart
 from teola_plugin.explanation.text import as_text
 from teola_plugin.passes import Optimized
+from teola_plugin.routes import Routes
 from teola_plugin.runtime.report import Report
 from teola_plugin.trace import Traced
 
@@ -42,6 +43,8 @@ class Explainable(Calls, Protocol):
     def reports(self) -> Sequence[Report]: ...
     @property
     def assumed(self) -> Sequence[str]: ...
+    @property
+    def routes(self) -> Routes | None: ...
 
     def wake(self) -> None: ...
 
@@ -68,7 +71,7 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
     measured = None if analyze is None else _analyze(calls, analyze)
     name = _name_of(calls.pipeline)
     if format == "text":
-        return as_text(name, calls.traced, calls.optimized, measured, calls.assumed)
+        return as_text(name, calls.traced, calls.optimized, measured, calls.assumed, calls.routes)
     if format == "mermaid":
         return flowchart(calls.optimized.graph, measured)
     return json.dumps(_as_dict(name, calls, measured), indent=2, default=repr)
@@ -102,6 +105,7 @@ def _as_dict(name: str, calls: Explainable, measured: Measured | None) -> dict[s
         "parts": {name: str(part.graph) for name, part in calls.traced.parts.items()},
         "assumed_pure": list(calls.assumed),
         "breaks": [{"code": b.code, "what": b.what, "origin": b.origin, "hint": b.hint} for b in calls.traced.breaks],
+        "learns": calls.routes is not None,
         "measured": None if measured is None else measured.as_dict(),
     }  # fmt: skip
 

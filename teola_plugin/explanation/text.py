@@ -12,6 +12,7 @@ from teola_plugin.explanation.measure import Measured, Step
 from teola_plugin.graph import Graph, Literal, Primitive, print_primitive
 from teola_plugin.passes import Optimized, Record
 from teola_plugin.plan import is_request
+from teola_plugin.routes import ACCOUNT_CALLS, WASTE, Routes
 from teola_plugin.trace import Break, Reading, Traced
 
 WIDTH = 110
@@ -29,11 +30,20 @@ OUTCOMES = (
     "(hit: had run ahead. shared: the framework asked first, the run-ahead used it. miss: not foreseen. stale: the"
     " store had changed. wasted: nobody took it.)"
 )
+LEARNED = (
+    "Where a branch went in nearly all of the last calls, what follows is asked before it is decided. Such requests may"
+    " be for nothing (Report.wasted): the original would not make them. Hosted models, too, may be asked and paid for"
+    " them, and be sent text that a router would have kept from them. None is made while more than"
+    f" {WASTE:.0%} of the requests of the last {ACCOUNT_CALLS} calls were wasted. Of the run itself nothing changes."
+)
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _NO_BREAK = "\0"
 
 
-def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = ()) -> str:
+def as_text(
+    name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = (),
+    routes: Routes | None = None,
+) -> str:  # fmt: skip
     """All sections, one after the other; `assumed`: where that stands which the user vouches for."""
     sections = [wrapped(_head(name, traced, done))]
     if traced.graph.primitives or not traced.readings:  # what is only read has no p-graph
@@ -42,6 +52,8 @@ def as_text(name: str, traced: Traced, done: Optimized, measured: Measured | Non
         sections.append(_section("tools: may start while the model still writes", _indented(traced.early)))
     if traced.readings:
         sections.append(_section("functions: read, never run early", _reading_lines(traced.readings)))
+    if routes is not None:
+        sections.append(_section("learned routes: what is likely is asked ahead", _route_lines(routes)))
     sections += [
         _section(f"p-graph of the part {part}", _graph_lines(t.graph, None)) for part, t in traced.parts.items()
     ]
@@ -110,6 +122,20 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
         lines.append(wrapped(f"{each.name}: {said}", "  ", "      "))
         if each.hint:
             lines.append(wrapped(f"hint: {each.hint}", "      ", "      "))
+    return lines
+
+
+def _route_lines(routes: Routes) -> list[str]:
+    lines = [wrapped(LEARNED, "  ", "  ")]
+    if not routes.has_budget:
+        lines.append("  At the moment too much was for nothing: only what is certain is asked.")
+    for branch, target in routes.known().items():
+        match branch, target:
+            case ("superstep", int(number), (*names,)), (*next_names,):
+                after = f"{', '.join(map(str, next_names))} (superstep {number})"
+                lines.append(wrapped(f"after {', '.join(map(str, names))}: {after}", "  ", "    "))
+            case (str(file), int(line), _), _:
+                lines.append(wrapped(f"{file.rsplit('/', 1)[-1]}:{line}: the condition is {target}", "  ", "    "))
     return lines
 
 

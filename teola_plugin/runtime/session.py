@@ -30,6 +30,7 @@ from teola_plugin.finalizers import kept_off
 from teola_plugin.graph import Graph
 from teola_plugin.providers import Provider
 from teola_plugin.request_identity import keys_of, request_key
+from teola_plugin.routes import CallRoutes
 from teola_plugin.runtime import asides
 from teola_plugin.runtime.asking import AskedAhead, pass_on, require_asking, withheld
 from teola_plugin.runtime.engines import engine_for
@@ -90,11 +91,13 @@ class Session:
     def __init__(
         self, host: LocalHost, *, urgency: Urgency = NEXT, terms: Terms = ANYBODY,
         loop: asyncio.AbstractEventLoop | None = None, assumed: Assumed = NOTHING, speculates: bool = False,
+        routes: CallRoutes | None = None,
     ) -> None:  # fmt: skip
-        """`assumed`: what adapters are to take for declared `@pure` while this session is current. `speculates`: see
-        `trace.Asides`."""
+        """`assumed`: what adapters are to take for declared `@pure` while this session is current. `speculates`,
+        `routes`: see `trace.Asides`."""
         self.assumed = assumed
         self.speculates = speculates
+        self.routes = routes
         self._host = host
         self._follow: Follow | None = None
         self._query = Query(host.new_id(), terms, time.monotonic())
@@ -183,7 +186,8 @@ class Session:
         `beside`: each such front goes on beside the others, and functions that run ahead are followed too.
         """
         self._follow, self._is_beside = follow, beside
-        self._subscribe()
+        if not self._is_alone:
+            self._subscribe()
 
     def _subscribe(self) -> None:
         self._host.subscribe(self._query.owner, self._events.append)
@@ -343,6 +347,13 @@ class Session:
     def spent(self, seconds: float) -> None:
         """See `trace.Asides`."""
         self._reading_s += seconds
+
+    def drop(self, reply: Reply) -> None:
+        """See `trace.Asides`."""
+        with kept_off, self._lock:
+            is_dropped = self._slots.give_up(reply, is_wasted=True)
+        if is_dropped:
+            reply.cancel_unless_ended()
 
     def rewind(self) -> None:
         """See `trace.Asides`."""

@@ -88,6 +88,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.lead_s = 0.0
+        self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
 
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
@@ -151,11 +152,17 @@ class Slots:
             for slot in entry.slots[: entry.taken]:
                 slot.is_ours |= slot.reply is reply
 
-    def give_up(self, reply: Reply) -> bool:
-        """What ran ahead no longer wants this. Whether to cancel it: not what the framework's run has taken, too."""
+    def give_up(self, reply: Reply, *, is_wasted: bool = False) -> bool:
+        """What ran ahead no longer wants this. Whether to cancel it: not what the framework's run has taken, too.
+
+        `is_wasted`: it was asked for nothing, even if the framework's run should ask for the same later.
+        """
         for entry in self._by_key.values():
             for slot in entry.slots[entry.taken :]:
                 if slot.reply is reply:
+                    if is_wasted and not (slot.is_shared or slot.is_left or slot.is_given_up):
+                        self._dropped += 1
+                        slot.is_left = True
                     slot.is_given_up = entry.has_given_up = True
                     return True
         return False
@@ -168,4 +175,4 @@ class Slots:
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]
         ours = sum(slot.is_ours for entry in entries for slot in entry.slots[: entry.ahead])
         wasted = sum(not (slot.is_shared or slot.is_left) for slot in left)
-        return [slot.reply for slot in left], wasted, ours
+        return [slot.reply for slot in left], wasted + self._dropped, ours

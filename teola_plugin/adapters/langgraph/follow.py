@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
-from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed
+from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import is_harmless, mentioned
@@ -44,6 +44,7 @@ from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.engines import Foreign
 from teola_plugin.graph import Graph as PGraph
+from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply, current, instrument
 from teola_plugin.trace import Asides, Break, Reading, Traced
 from teola_plugin.turns import Turn
@@ -124,12 +125,22 @@ class Following:
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
     """Those of graphs with tools, by their namespaces."""
 
+    likely: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """As `expected`, where that was only assumed."""
+
+    since: int = 0
+    """The superstep that the loop began with."""
+
+    branch: Hashable = None
+    """The last that the loop has come to."""
+
     is_beside = False
 
     def tell(self, component: object, value: Any, asides: Asides) -> None:
         """See `trace.Follower.tell`; the value is the loop, or a turn of a model."""
         if component is Turn:
-            self._hear(value, asides)
+            if asides.routes is None or not asides.routes.is_at_rest:
+                self._hear(value, asides)
             return
         if id(component) in self.followed.agents:
             self.loops[_namespace(value.config)] = weakref.ref(value)
@@ -138,8 +149,12 @@ class Following:
         self.loop = weakref.ref(value)
         tasks = _tasks(value)
         names = tuple(task.name for task in tasks)
-        if START in names:
-            return  # LangGraph still takes the input in
+        if asides.routes is not None:
+            self._learn(asides.routes, tasks, value.step)
+            if asides.routes.is_at_rest:
+                return
+        if START in names and (asides.routes is None or not self.followed.graph.builder.branches.get(START)):
+            return  # LangGraph still takes the input in, and no reply decides what follows
         if self.expected.get(value.step) == names:
             self._count(value.step)
             return
@@ -149,11 +164,22 @@ class Following:
             return  # only so many at a time, or for so long
         self._predict(value, tasks, asides)
 
+    def _learn(self, routes: CallRoutes, tasks: tuple[Task, ...], number: int) -> None:
+        """The framework's run goes this way."""
+        names = tuple(task.name for task in tasks)
+        if self.branch is None:
+            self.since = number
+        else:
+            routes.took(self.branch, None if any(task.is_sent for task in tasks) else names)
+        self.branch = route_of(names, number - self.since)
+        routes.reached(self.branch)
+
     def _predict(self, loop: Any, tasks: tuple[Task, ...], asides: Asides) -> None:
         if self.prediction is not None:
-            self.prediction.stop()
+            likely = self.likely.get(loop.step, ())
+            self.prediction.stop(is_wrong=bool(likely) and not any(task.name in likely for task in tasks))
         asides.rewind()
-        self.expected, self.asked, self.whole = {}, {}, set()
+        self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
         given = Given()
         way = _way_of(loop, speculates=asides.speculates)
         asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=way.is_async), way)
@@ -163,13 +189,15 @@ class Following:
             asked[number, name] = max(requests, asked.get((number, name), 0))
             (whole.add if is_whole else whole.discard)((number, name))
 
-        graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note)
+        graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
         is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
-        steps = _Supersteps(graph, way, given, self.expected, is_stepwise)
+        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely)
+        if tasks[0].name == START:
+            tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
         self.prediction = Prediction(
-            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates
+            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates, routes=asides.routes
         )
         self.prediction.begin()
 
@@ -200,6 +228,7 @@ class _Supersteps:
     """The program of a prediction: a graph from a front on.
 
     `is_stepwise`: code of the user's runs between supersteps (who reads a stream, a checkpointer) and may end the run.
+    `expected`, `likely`: see `Following`.
     """
 
     reader: GraphReader
@@ -207,6 +236,7 @@ class _Supersteps:
     given: Given
     expected: dict[int, tuple[str, ...]]
     is_stepwise: bool = False
+    likely: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def state(self, front: Front, counts: Any = None) -> State:
         """To be read from this front."""
@@ -221,14 +251,14 @@ class _Supersteps:
 
     def _read(self, run: Run, front: Front) -> State | None:
         while front.tasks and front.number <= self.way.stop:
-            self.expected[front.number] = front.names
+            (self.likely if run.has_assumed else self.expected)[front.number] = front.names
             after = self.reader.superstep(run, front, self.way)
             if self.way.stops_between(front, after):
                 return None
-            if self.is_stepwise:
+            if self.is_stepwise and self.reader.assumed(run, front) != after.names:
                 run.raises()
             front = after
-            if not (run.asks or run.gates or run.in_doubt):  # nothing is left open up to here
+            if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is left open up to here
                 return self.state(self._kept(front), run.counts)
         return None
 
@@ -256,6 +286,10 @@ class _Line:
         if request.act is None:
             return self.asides.request(request.spec, request.op, request.payload, request.settings)
         return acted(self.asides, request)
+
+    def give_up(self, reply: Reply) -> None:
+        """See `Line`."""
+        self.asides.drop(reply)
 
     def soon(self, work: Callable[[], None]) -> None:
         """See `Line`."""

@@ -7,7 +7,7 @@ all of theirs, deferred nodes until nothing else is to be done. Reading goes on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -56,12 +56,13 @@ QUIET = Callee(lambda run, args, kwargs: None, "writer")
 
 @dataclass
 class _Led:
-    """Where the tasks of a superstep lead to."""
+    """Where the tasks of a superstep lead to. `assumed`: all of it, where some edge is not decided."""
 
     joined: dict[str, set[str]]
     found: set[str] = field(default_factory=set)
     sends: list[Task] = field(default_factory=list)
     waits: bool = False
+    assumed: tuple[str, ...] | None = None
 
 
 class GraphReader:
@@ -70,8 +71,9 @@ class GraphReader:
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
         on_read: Callable[[int, str, int, bool], None] = lambda number, name, asked, is_whole: None,
+        since: int | None = None,
     ) -> None:  # fmt: skip
-        """`readings`: by the names of nodes, where to note how far each is read.
+        """`readings`: by the names of nodes, where to note how far each is read. `since`: see `route_of`.
 
         `on_read`: is told of a superstep, a node of it, how many requests of this node may be asked so far, and whether
         it was read to its end, so that it leaves nothing behind but its writes.
@@ -80,6 +82,7 @@ class GraphReader:
         self._run_component = run_component
         self._readings = readings or {}
         self._on_read = on_read
+        self._since = since
 
     # --- supersteps --------------------------------------------------------------------------------------------------
 
@@ -112,6 +115,10 @@ class GraphReader:
                 led.joined[key] = set()
         if led.waits and led.sends and not led.found:
             raise Stalled("deferred nodes run beside what is sent")
+        if led.assumed is not None:
+            if led.waits or led.sends or not led.found.issubset(led.assumed):
+                raise Stalled("where it probably goes does not fit")
+            led.found.update(led.assumed)
         return Front(
             (*map(Task, sorted(led.found)), *led.sends),
             state,
@@ -123,13 +130,19 @@ class GraphReader:
 
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
         """What a task writes; `led` takes in where it leads to."""
-        counted, open_before = run.counts.total(), len(run.asks)
+        counted, open_before, gates = run.counts.total(), len(run.asks), run.gates
         barrier: Barrier | None = None
         is_whole = False
         try:
             value = self._node(run, task, front, way)
             updates = list(updates_of(run, value, self._keys(task.name)))
-            self._follow(run, task, updates, value, front, way, led)
+            try:
+                self._follow(run, task, updates, value, front, way, led)
+            except (Stalled, Undecided):
+                led.assumed = self.assumed(run, front)
+                if led.assumed is None:
+                    raise
+                run.gates = gates  # a run that has raised here went nowhere
             is_whole = True
             return updates
         except Open:
@@ -142,8 +155,16 @@ class GraphReader:
             asks = list(run.asks.values())[open_before:]
             left = sum(not may_be_asked(ask, speculates=way.speculates) for ask in asks)
             requests = run.counts.total() - counted
-            self._note(task.name, barrier, requests)
-            self._on_read(front.number, task.name, requests - left, is_whole)
+            if not run.is_assuming:
+                self._note(task.name, barrier, requests)
+                self._on_read(front.number, task.name, requests - left, is_whole)
+
+    def assumed(self, run: Run, front: Front) -> tuple[str, ...] | None:
+        """The nodes that probably follow; None if nothing is assumed."""
+        if run.branches is None or self._since is None:
+            return None
+        likely: Any = run.branches.assumed(route_of(front.names, front.number - self._since))
+        return likely  # type: ignore[no-any-return]
 
     def _note(self, name: str, barrier: Barrier | None, requests: int) -> None:
         reading = self._readings.get(name)
@@ -205,6 +226,8 @@ class GraphReader:
         if node.cache_policy or self.graph.cache_policy:
             raise Barrier(f"the results of the node {task.name} are cached")
         given = task.argument if task.is_sent else self._seen(run, node.channels, node.mapper, front, way)
+        if task.name == START:
+            return given
         component = node.bound
         if type(component) is RunnableCallable:
             return self._called(run, component, given, way)
@@ -255,16 +278,29 @@ class GraphReader:
         self, run: Run, task: Task, updates: list[Update], value: Any, front: Front, way: Way, led: _Led
     ) -> None:
         """Where a node leads to."""
-        for goto in gotos_of(run, value):
-            self._go(goto, led)
+        undecided: Stalled | Undecided | None = None
+        try:
+            for goto in gotos_of(run, value):
+                self._go(goto, led)
+        except Open as e:
+            if not run.is_assuming:
+                raise
+            undecided = e
         for writer in self.graph.nodes[task.name].writers:
             if not isinstance(writer, ChannelWrite):
-                for target in self._decided(run, writer, task, updates, value, front, way):
-                    self._go(target, led)
+                try:
+                    for target in self._decided(run, writer, task, updates, value, front, way):
+                        self._go(target, led)
+                except (Stalled, Undecided) as e:
+                    if not run.is_assuming:
+                        raise
+                    undecided = e
                 continue
             for entry in writer.writes:
                 if isinstance(entry, ChannelWriteEntry):
                     self._edge(entry.channel, entry.value, led)
+        if undecided is not None:
+            raise undecided
 
     def _edge(self, key: str, value: Any, led: _Led) -> None:
         channel = self.graph.channels.get(key)
@@ -317,6 +353,11 @@ class GraphReader:
             else:
                 run.require_known(each)
                 yield branch.ends[each]
+
+
+def route_of(names: tuple[str, ...], number: int) -> Hashable:
+    """A branch to be learned: which tasks follow those of a superstep, the `number`-th since the run began."""
+    return "superstep", number, names
 
 
 def is_keyed(graph: Any) -> bool:

@@ -186,6 +186,10 @@ class _Line:
             return self.asides.request(request.spec, request.op, request.payload, request.settings)
         return acted(self.asides, request)
 
+    def give_up(self, reply: Reply) -> None:
+        """See `Line`."""
+        self.asides.drop(reply)
+
     def soon(self, work: Callable[[], None]) -> None:
         """See `Line`."""
 

@@ -5,6 +5,9 @@ asked at once; what comes of it is an answer for the evaluation after that:
 
     read -> asks -> engines -> answers -> read -> ... -> the end of the program, or something that is not read
 
+With routes that are learned (see branches.py) each reading is followed by a second one that assumes them; what only
+that one comes to is *possible*, and given up as soon as no reading comes to it any more.
+
 Nobody waits for a prediction, and it tells nobody but the engines. Where an engine fails, it ends: the framework's own
 run will meet the same.
 """
@@ -15,18 +18,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
+from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed
 from teola_plugin.failures import Withheld
+from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides
 
@@ -41,6 +46,10 @@ class Line(Protocol):
 
     def ask(self, request: Request) -> Reply | None:
         """The reply to a request, which may still be on its way; None if it is not made."""
+        ...
+
+    def give_up(self, reply: Reply) -> None:
+        """Nobody needs this reply any more."""
         ...
 
     def soon(self, work: Callable[[], None]) -> None:
@@ -68,8 +77,10 @@ class State:
 class Prediction:
     """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
 
-    def __init__(self, asker: Asker, line: Line, state: State, *, speculates: bool = False) -> None:
-        """`speculates`: what is only possible is asked too."""
+    def __init__(
+        self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None
+    ) -> None:
+        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed."""
         self.barriers: list[Barrier] = []
         self.readings = 0
         self._speculates = speculates
@@ -79,26 +90,33 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
-        self._ended: deque[tuple[Ask, Reply]] = deque()
-        self._open = 0
+        self._routes = routes
+        self._possible: dict[Hashable, Ask] = {}
+        self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
+        self._is_stopped = False
         self.is_over = False
 
     def begin(self) -> None:
         """Read it, in another thread."""
         self._news()
 
-    def stop(self) -> None:
-        """Nothing more is asked from here on."""
+    def stop(self, *, is_wrong: bool = False) -> None:
+        """Nothing more is asked from here on. `is_wrong`: what was assumed is known not to be so."""
         with self._lock:
-            self.is_over = True
+            self.is_over = self._is_stopped = True
+            possible = list(self._possible.values()) if is_wrong else []
+        for ask in possible:
+            self._give_up(ask)
+        if self._routes is not None:
+            self._news(is_last=True)  # how its branches came out
 
-    def _news(self) -> None:
+    def _news(self, *, is_last: bool = False) -> None:
         with self._lock:
             self._has_news = True
-            if self._is_reading or self.is_over:
+            if self._is_reading or (self.is_over and not is_last):
                 return
             self._is_reading = True
         self._line.soon(self._read)
@@ -106,7 +124,7 @@ class Prediction:
     def _read(self) -> None:
         while True:
             with self._lock:
-                if not self._has_news or self.is_over:
+                if not self._has_news or (self.is_over and self._routes is None):
                     self._is_reading = False
                     return
                 self._has_news = False
@@ -118,61 +136,94 @@ class Prediction:
                 self.is_over = True
             finally:
                 self._line.spent(time.thread_time() - started_s)
+            if self._is_stopped and self._routes is not None:
+                self._routes.forget(self)
 
     def _evaluate(self) -> None:
         self.readings += 1
-        if self.readings > MAX_READINGS or not all(
-            self._answered(*self._ended.popleft()) for _ in range(len(self._ended))
-        ):
+        came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
+        if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
             self.is_over = True
             return
-        run = Run(self._asker, answers=self._answers, given=self._given)
-        run.counts.update(self._state.counts)
-        try:
-            after = self._state.program(run)
-        except Barrier as e:
-            self.barriers.append(e)
-            after = None
-        except (Stalled, Undecided):
-            after = None
-        except Exception as e:  # the program raises, as the framework's run will
-            log.debug("what was read raises %r", e)
-            after = None
-        finally:
-            run.put_back()
+        run = self._run()
+        after = self._read_on(run, self.barriers)
         self._submit(run)
         if after is not None:
             self._state = after
             self._has_news = True
-        elif not self._open:
+            return
+        if run.branches is not None and not (self.is_over or self._has_news):
+            self._go_on(run, run.branches)
+        if not self._waiting:
             self.is_over = True
 
-    def _submit(self, run: Run) -> None:
+    def _run(self, *, is_assuming: bool = False) -> Run:
+        branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
+        run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
+        run.counts.update(self._state.counts)
+        return run
+
+    def _read_on(self, run: Run, barriers: list[Barrier]) -> State | None:
+        try:
+            return self._state.program(run)
+        except Barrier as e:
+            barriers.append(e)
+        except (Stalled, Undecided):
+            pass
+        except Exception as e:  # the program raises, as the framework's run will
+            log.debug("what was read raises %r", e)
+        finally:
+            run.put_back()
+        return None
+
+    def _go_on(self, run: Run, branches: Branches) -> None:
+        """Ask for what is possible where it is likely, and give up what was asked so and is possible no more."""
+        reached = set(run.counts)
+        if branches.may_assume and branches.routes.may_ask:
+            further = self._run(is_assuming=True)
+            self._read_on(further, [])
+            self._submit(further, is_possible=True)
+            reached |= set(further.counts)
+        with self._lock:
+            left = [ask for ask in self._possible.values() if ask.request.key not in reached]
+        for ask in left:
+            self._give_up(ask)
+
+    def _give_up(self, ask: Ask) -> None:
+        with self._lock:
+            reply = self._replies[ask.key]
+            if self._possible.pop(ask.key, None) is None or reply.outcome is not None:
+                return  # it is certain by now, or there, and may be wanted after all
+            del self._replies[ask.key]
+        self._line.give_up(reply)
+
+    def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         for ask in run.asks.values():
-            if ask.key in self._replies or not may_be_asked(ask, speculates=self._speculates):
+            if not may_be_asked(ask, speculates=self._speculates):
+                continue
+            if ask.key in self._replies:
+                if not is_possible:
+                    self._possible.pop(ask.key, None)
                 continue
             with self._lock:  # whoever stops it may ask for the same after that
                 reply = None if self.is_over else self._line.ask(ask.request)
+                if reply is not None:
+                    self._replies[ask.key] = reply
+                    if is_possible:
+                        self._possible[ask.key] = ask
             if reply is None:
-                self.is_over = True
+                self.is_over |= not is_possible
                 return
-            self._replies[ask.key] = reply
-            self._listen(ask, reply)
-
-    def _listen(self, ask: Ask, reply: Reply) -> None:
-        def ended() -> None:
-            self._ended.append((ask, reply))
-            self._news()
-
-        self._open += 1
-        reply.when_ended(ended)
+            self._waiting[ask.key] = ask, reply
+            reply.when_ended(self._news)
 
     def _answered(self, ask: Ask, reply: Reply) -> bool:
         """Make an answer of a reply. Returns whether the prediction goes on."""
-        self._open -= 1
         outcome = reply.outcome
+        if self._replies.get(ask.key) is not reply:  # given up
+            return True
         if outcome is None or isinstance(outcome, Failed):
-            return False
+            return ask.key in self._possible
         try:
             answer = Answer(self._given.copy(ask.request.value(outcome.value)))
         except (Barrier, Withheld, TooLarge) as e:
@@ -224,6 +275,9 @@ class _Waiting:
 
     ask: Callable[[Request], Reply | None]
     soon: Callable[[Callable[[], None]], None]
+
+    def give_up(self, reply: Reply) -> None:
+        """Whoever waits asks for nothing in vain."""
 
     def spent(self, seconds: float) -> None:
         """Whoever waits has spent it."""

@@ -13,9 +13,11 @@ from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request
+from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.heap import Heap
 from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
     Barrier,
     Opaque,
     Undecided,
@@ -80,12 +82,12 @@ class Given:
 class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 
-    `site`: the call expression that is evaluated, within those that led to it.
+    `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
     """
 
     def __init__(
         self, asker: Asker, *, answers: Mapping[Hashable, Answer] | None = None, given: Given | None = None,
-        operations: int = OPERATIONS,
+        operations: int = OPERATIONS, branches: Branches | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         classes.begin()
@@ -93,6 +95,7 @@ class Run(Heap):
         self.asks: dict[Hashable, Ask] = {}
         self.depth = 0
         self.site: Hashable = None
+        self.branches = branches
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -230,6 +233,35 @@ class Run(Heap):
         if not is_safe:
             self.raises(sources, error=error)
         return Unknown(holds, sources)
+
+    # --- branches ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_assuming(self) -> bool:
+        """See `Branches`."""
+        return self.branches is not None and self.branches.is_assuming
+
+    @property
+    def has_assumed(self) -> bool:
+        """See `Branches`."""
+        return self.branches is not None and self.branches.has_assumed
+
+    def assumed(self, branch: Hashable, found: Any) -> Hashable | None:
+        """What an undecided branch is taken to come to, by what was found there; None if it is left undecided.
+
+        Whatever it hangs on has not raised then.
+        """
+        if self.branches is None:
+            return None
+        target = self.branches.undecided(branch)
+        if target is not None:
+            self.gates -= self.sources(found) - ANYWHERE
+        return target
+
+    def decided_as(self, branch: Hashable, target: Hashable) -> None:
+        """A branch is decided."""
+        if self.branches is not None:
+            self.branches.decided(branch, target)
 
     # --- asks --------------------------------------------------------------------------------------------------------
 

@@ -264,6 +264,7 @@ class Statements(Expressions):
     def _do_if(self, node: ast.If) -> Block:
         test, body = self.expression(node.test), self.block(node.body)
         orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
+        branch = (self.filename, node.lineno, node.col_offset)
 
         def if_(frame: Frame) -> Ended:
             run: Run = frame[RUN]
@@ -271,7 +272,11 @@ class Statements(Expressions):
             try:
                 is_true = operators.truth(run, found)
             except Undecided:
-                return run.fork(frame, body, orelse, run.sources(found) or ANYWHERE)
+                likely = run.assumed(branch, found)
+                if likely is None:
+                    return run.fork(frame, body, orelse, run.sources(found) or ANYWHERE)
+                return body(frame) if likely is True else orelse(frame)
+            run.decided_as(branch, is_true)
             return body(frame) if is_true else orelse(frame)
 
         return if_
