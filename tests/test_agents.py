@@ -286,6 +286,28 @@ def test_the_next_prompt_is_prefilled_while_a_tool_works() -> None:
     assert max(map(len, prefilled())) < len(prompt)
 
 
+@pytest.mark.parametrize("first", ["search", "slow"])
+@pytest.mark.parametrize("lingers_s", [0.0, 0.2])
+def test_what_is_prefilled_is_what_the_next_prompt_begins_with(first: str, lingers_s: float) -> None:
+    """Whichever tool answers first, and however long the model writes on behind its calls."""
+    calls = [("search", {"query": "bees"}), ("slow", {"query": "wasps"})]
+    world = World(*(calls if first == "search" else calls[::-1]))
+    world.lingers_s = lingers_s
+
+    def slowly(query: str) -> str:
+        time.sleep(0.4)
+        return query.upper()
+
+    agent = create_agent(world.model, [world.reading(), world.reading("slow", slowly)])
+    found = told(optimize(agent).invoke(QUESTION))
+    (_, prompt) = [item.payload for b in world.batches if b.op == "decoding" for item in b.items]
+    texts = [item.payload for b in world.batches if b.op == "partial_prefilling" for item in b.items]
+    assert all(prompt.startswith(text) for text in texts)
+    assert all(len(text) < len(prompt) for text in texts)
+    world.waits = False
+    assert told(agent.invoke(QUESTION)) == found
+
+
 # --- not early -------------------------------------------------------------------------------------------------------
 
 

@@ -336,3 +336,7 @@ def test_a_finalizer_and_a_listener_on_the_loop() -> None:
     reply.listen(lambda _: found.append(fast.invoke({"q": "x"})))
     on_loop(lambda: reply.put(Done(1)))
     assert found == [plain.invoke({"q": "x"})] * 2
+
+
+async def test_a_synchronous_call_on_a_loop_of_the_users_waits() -> None:
+    assert engine_model().invoke("x").content == "x"

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LLM, BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.output_parsers import NumberedListOutputParser, StrOutputParser
@@ -152,6 +153,33 @@ def test_replies_are_the_callers_own() -> None:
     assert chain.invoke({"claim": "x"}).content != "changed"
 
 
+def test_a_function_that_changes_its_message_in_place_does_so_once() -> None:
+    """Ahead of the framework's run, which waits until the second call was made, it is given a message of its own."""
+
+    class Late(BaseCallbackHandler):
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            called.wait(10)
+
+    class Second(Hosted):
+        def _said(self, how: str, messages: list[BaseMessage], kwargs: dict[str, Any]) -> str:
+            if str(messages[0].content).startswith("Second"):
+                called.set()
+            return super()._said(how, messages, kwargs)
+
+    @pure
+    def exclaimed(message: AIMessage) -> str:
+        message.content = f"{message.content}!"
+        return str(message.content)
+
+    called, model = Event(), pure(Second)()
+    exclaiming = ask("First {q}") | model | exclaimed | ask("Second {x}") | model
+    chain = RunnableParallel(a=exclaiming, b=ask("Other {q}") | model)
+    fast = optimize(chain)
+    assert fast.invoke({"q": "x"}, {"callbacks": [Late()]})["a"].content == chain.invoke({"q": "x"})["a"].content
+    assert sorted(model._calls[:3]) == sorted(model._calls[3:])
+    assert report_of(fast).hits + report_of(fast).shared == 3
+
+
 def test_the_same_error_of_a_call_in_place() -> None:
     """Whoever came first, the framework's own call is the last one that failed."""
     model = Hosted()
@@ -272,6 +300,15 @@ def test_llms() -> None:
     assert asyncio.run(fast.ainvoke({"q": "x"})) == asyncio.run(chain.ainvoke({"q": "x"}))
     assert fast.batch([{"q": "x"}, {"q": "y"}]) == chain.batch([{"q": "x"}, {"q": "y"}])
     assert len(model._calls) == 24
+
+
+def test_models_that_are_declared_to_write_are_left_alone() -> None:
+    class Writing(Hosted):
+        __teola_effects__ = None
+
+    writes("log")(Writing)
+    chain = debate(Writing())
+    assert optimize(chain) is chain
 
 
 def test_models_with_state_are_left_alone() -> None:
@@ -509,6 +546,12 @@ def test_only_lists_are_streamed() -> None:
     model = Hosted()
     optimize(debate(model), stream_lists=True).invoke({"claim": "x"})
     assert {how for how, _ in model._calls} == {"call"}
+
+
+def test_one_of_several_lists_to_one_prompt_is_not_streamed() -> None:
+    writer = ListingLLM()
+    assert said(optimize(listing(writer.bind(n=2), Writer()), stream_lists=True), False)
+    assert writer._calls == ["call"]
 
 
 def test_a_list_of_an_llm_is_streamed() -> None:

@@ -175,6 +175,28 @@ def test_bound_arguments_are_settings() -> None:
     assert "answer = decoding(kv, temperature=0.5, stop=['\\n']) @ llm" in traced_lines(ask("{a}") | model)
 
 
+def test_what_a_binding_says_to_tracers_alone_is_no_setting() -> None:
+    model = Engines().chat.bind(stop=["x"], ls_structured_output_format={"schema": {}})
+    assert "answer = decoding(kv, stop=['x']) @ llm" in traced_lines(ask("{a}") | model)
+
+
+def test_a_reply_that_may_call_tools_is_the_frameworks() -> None:
+    """Its text alone is known early, which is not all of it."""
+    tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+    chain = ask("{a}") | Engines().chat.bind(tools=[tool]) | StrOutputParser()
+    traced = adapter.trace(chain | ask("{x}") | Engines().chat)
+    assert [each.code for each in traced.breaks] == ["TB114"]
+    assert "reply = call(text, fn='EngineChatModel') @ pipeline" in str(traced.graph)
+
+
+def test_a_list_whose_text_is_wanted_too_is_taken_whole() -> None:
+    e = Engines()
+    both = RunnableParallel(text=StrOutputParser(), parts=NumberedListOutputParser())
+    chain = ask("A numbered list of {q}") | e.chat | both | ask("{text} {parts}") | e.chat
+    assert "items=" not in str(adapter.trace(chain).graph)
+    assert optimize(chain).invoke({"q": "x"}).content == chain.invoke({"q": "x"}).content
+
+
 def test_the_outermost_bound_argument_counts() -> None:
     """As in LangChain, where a binding hands its arguments on to the one in it; a sequence gives them to its first."""
     e = Engines()

@@ -25,6 +25,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnableSequence,
 )
+from langchain_core.runnables.config import RunnableConfig
 
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import adapter
@@ -167,6 +168,67 @@ async def test_each_async_entry_opens_one_call() -> None:
     assert all(has_loop for _, has_loop in calls.opened)
     assert all(call.session.is_closed for call in calls.calls)
     assert current() is None
+
+
+def tagged(x: str, config: RunnableConfig) -> str:
+    if x == "bad":
+        raise ValueError(x)
+    return f"{x}{config['tags']}"
+
+
+async def test_each_entry_hands_on_what_it_is_given() -> None:
+    twin, config = adapter.twin(RunnableLambda(tagged), Noted()), RunnableConfig(tags=["t"])
+    inputs = ["a", "bad"]
+    assert twin.invoke("a", config) == await twin.ainvoke("a", config) == "a['t']"
+    assert [*twin.stream("a", config)] == [c async for c in twin.astream("a", config)] == ["a['t']"]
+    whole = [twin.batch(inputs, config, return_exceptions=True)]
+    whole.append(await twin.abatch(inputs, config, return_exceptions=True))
+    parts = [sorted(twin.batch_as_completed(inputs, config, return_exceptions=True))]
+    parts.append(sorted([c async for c in twin.abatch_as_completed(inputs, config, return_exceptions=True)]))
+    for found in (*whole, *([value for _, value in each] for each in parts)):
+        assert list(map(repr, found)) == ["\"a['t']\"", "ValueError('bad')"]
+
+
+def test_code_of_what_is_in_the_input_runs_in_the_frameworks_run_alone() -> None:
+    noted: list[str] = []
+
+    class Loud:
+        def __deepcopy__(self, memo: Any) -> Any:
+            noted.append("copied")
+            return self
+
+        def __str__(self) -> str:
+            return "loud"
+
+    chain = RunnableParallel(a=ask("A {q}") | Engines().chat, b=ask("B {q} {p}") | Engines().chat)
+    given = {"q": Loud(), "p": (part for part in "p")}
+    assert optimize(chain).invoke(given)["a"].content == chain.invoke({"q": "loud", "p": ""})["a"].content
+    assert noted == []
+
+
+def test_a_deep_copy_runs_ahead_on_its_own() -> None:
+    fast = optimize(RunnableParallel(a=ask("A {q}") | Engines().chat, b=ask("B {q}") | Engines().chat))
+    other = copy.deepcopy(fast)
+    assert optimized(other) is not optimized(fast)
+    other.invoke({"q": "x"})
+    assert (len(optimized(other).reports), len(optimized(fast).reports)) == (1, 0)
+    report = optimized(other).reports[-1]
+    assert (report.hits + report.shared, report.misses, report.wasted) == (2, 0, 0)
+
+
+def test_what_ends_with_an_abandoned_stream_ends_in_its_call() -> None:
+    ended: list[str] = []
+
+    def parts(chunks: Iterator[str]) -> Iterator[str]:
+        try:
+            yield from ("a", "b")
+        finally:
+            ended.append(inside("ended"))
+
+    chunks = adapter.twin(RunnableGenerator(parts), Noted()).stream("x")
+    assert next(chunks) == "a"
+    chunks.close()
+    assert ended == ["ended!"]
 
 
 def test_a_stream_keeps_its_call_open_and_the_context_to_itself() -> None:
@@ -406,6 +468,41 @@ def test_components_that_only_the_framework_runs_are_observed() -> None:
             run(adapter.twin(chain, calls))
         assert calls.calls[0].session.observed[0] == "A"
     assert printed == ["a"] * 3
+
+
+def test_what_is_observed_is_the_whole_of_a_stream_and_plain_data() -> None:
+    printed: list[str] = []
+
+    def parts(chunks: Iterator[str]) -> Iterator[str]:
+        printed.extend(chunks)
+        yield from ("a", "b")
+
+    def iterator(x: str) -> Iterator[str]:
+        printed.append(x)
+        return iter([x])
+
+    for component, observed in ((RunnableGenerator(parts), ["ab"]), (RunnableLambda(iterator), [])):
+        calls = Noted()
+        chain = component | ask("{x}") | Engines().chat
+        assert len(adapter.trace(chain).observed) == 1
+        with pytest.raises(AssertionError):  # the model asks a session that only listens
+            list(adapter.twin(chain, calls).stream("x"))
+        assert calls.calls[0].session.observed[:1] == observed
+
+
+def test_of_a_component_in_two_places_no_value_is_told() -> None:
+    """Nobody can say which of its runs a value comes from."""
+    printed: list[str] = []
+
+    def parts(chunks: Iterator[str]) -> Iterator[str]:
+        printed.extend(chunks)
+        yield "a"
+
+    component, chat = RunnableGenerator(parts), Engines().chat
+    one, two = component | ask("A {x}") | chat, component | ask("B {x}") | chat
+    assert [b.code for b in adapter.trace(RunnableParallel(one=one)).breaks] == ["TB102"]
+    found = [b.code for b in adapter.trace(RunnableParallel(one=one, two=two)).breaks]
+    assert found.count("TB107") == 1
 
 
 def test_binding_keeps_its_delegation() -> None:

@@ -16,18 +16,20 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableConfig
+from langgraph._internal._config import ensure_config
+from langgraph._internal._constants import CONFIG_KEY_RESUMING
 from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.named_barrier_value import NamedBarrierValue
 from langgraph.channels.topic import Topic
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphRecursionError, InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.managed import IsLastStep, RemainingSteps
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, Send, StreamWriter, interrupt
+from langgraph.types import CachePolicy, Command, Send, StreamWriter, interrupt
 from pydantic import BaseModel
 
 from teola_plugin import compare, explain, optimize, optimized
@@ -38,6 +40,7 @@ from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Task
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.langgraph.reading import GraphReader
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.values import Unknown
 from teola_plugin.engines import Batch
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.seams import Reply
@@ -193,6 +196,48 @@ def test_a_conditional_edge_is_followed_once_it_is_decided() -> None:
     assert asked(read(graph.compile(), {"q": "x"}, answer=lambda prompt: "no")) == "a bc w"
 
 
+@pytest.mark.parametrize(("way", "ways"), [
+    (lambda state: [END, "B"], None), (lambda state: "on", {"on": "B", "off": END}),
+    (lambda state: ["on", "off"], {"on": "B", "off": END}),
+])  # fmt: skip
+def test_a_conditional_edge_may_name_its_ways_and_end_one_of_them(way: Any, ways: Any) -> None:
+    builder = built({"A": A, "B": B}, (START, "A")).builder
+    builder.add_conditional_edges("A", way, ways)
+    assert read(builder.compile(), {"q": "x"}).rounds == [["a: x x"], ["b: <a> <a>"]]
+
+
+def test_nothing_is_read_behind_two_nodes_that_write_one_key() -> None:
+    nodes = {"A": A, "B": B, "C": lambda s: {"b": llm.invoke("c: ").content}, "D": lambda s: llm.invoke("d: ")}
+    graph = built(nodes, (START, "A"), ("A", "B"), ("A", "C"), ("B", "D"))
+    assert asked(read(graph, {"q": "x"})) == "ac b"
+    with pytest.raises(InvalidUpdateError):
+        graph.invoke({"q": "x"})
+
+
+def test_a_cache_for_all_nodes_is_asked_first() -> None:
+    graph = barrier()
+    graph.cache_policy = CachePolicy()
+    assert read(graph, {"q": "x"}).asked == []
+
+
+def test_a_node_is_read_up_to_where_it_interrupts_the_graph() -> None:
+    def node(state: State) -> dict[str, Any]:
+        first = llm.invoke("first").content
+        return {"a": first, "b": llm.invoke(f"b {interrupt('who?')}").content}
+
+    found = read(built({"A": node}, (START, "A")), {"q": "x"})
+    assert (found.asked, found.barrier) == (["first"], "it interrupts the graph")
+
+
+def test_a_graph_that_is_called_with_a_config_of_its_own_is_left_to_its_run() -> None:
+    inner = built({"B": B}, (START, "B"))
+
+    def calls(state: State) -> dict[str, Any]:
+        return {"d": inner.invoke({"a": state["q"]}, {"recursion_limit": 3})["b"]}
+
+    assert read(built({"I": calls}, (START, "I")), {"q": "x"}).asked == []
+
+
 class Narrow(TypedDict, total=False):
     c: str
 
@@ -234,6 +279,14 @@ def test_a_command_is_followed_once_it_is_known() -> None:
     assert read(graph, {"q": "x"}, answer=lambda prompt: "no").rounds == [["w"]]
 
 
+def test_each_of_several_commands_is_followed() -> None:
+    def node(state: State) -> Any:
+        return [Command(goto="B", update={"a": "1"}), Command(goto="C")]
+
+    graph = built({"A": node, "B": B, "C": C}, (START, "A"))
+    assert read(graph, {"q": "x"}).rounds == [["b: 1 1", "c: 1 1"]]
+
+
 def test_sends_are_read_in_their_order_and_deferred_nodes_wait() -> None:
     def split(state: State) -> list[Send]:
         return [Send("B", {"a": word}) for word in state["q"].split()]
@@ -257,6 +310,53 @@ def test_sends_are_read_in_their_order_and_deferred_nodes_wait() -> None:
     builder.add_node("D", lambda state: {"d": llm.invoke("d").content}, defer=True)
     builder.add_edge("A", "D")
     assert read(builder.compile(), {"q": "x"}).steps == [["A"], ["B"]]  # then D
+
+
+class Best(TypedDict, total=False):
+    q: str
+    n: Annotated[int | None, operator.add]
+    best: Annotated[Any, lambda old, new: f"{old} {new}"]
+
+
+class Sparse(BaseModel):
+    q: str | None = None
+    a: str | None = None
+
+
+WRITES: dict[str, tuple[Any, list[str]]] = {
+    "the first value": (lambda state: {"n": 2}, ["x 2 -"]),
+    "an overwrite": (lambda state: {"best": {"__overwrite__": "new"}}, []),
+    "what a model leaves out": (lambda state: Sparse(a="a"), ["x - -"]),
+    "what a model was given": (lambda state: Sparse(q=None), ["None - -"]),
+}
+
+
+@pytest.mark.parametrize("case", WRITES)
+def test_a_node_writes_what_langgraph_makes_of_its_value(case: str) -> None:
+    write, expected = WRITES[case]
+    nodes = {"A": write, "B": lambda s: {"q": llm.invoke(f"{s['q']} {s.get('n', '-')} {s.get('best', '-')}").content}}
+    graph = built(nodes, (START, "A"), ("A", "B"), state=Best)
+    engine.batches.clear()
+    graph.invoke({"q": "x"})
+    told = [str(prompt).removeprefix("User: ").split("\n")[0] for prompt in engine.seen]
+    assert read(graph, {"q": "x"}).asked == expected
+    assert told == expected or not expected
+
+
+def test_nodes_write_before_what_is_sent() -> None:
+    graph = StateGraph(State)
+    graph.add_node("A", lambda state: {"a": "a"})
+    graph.add_node("B", lambda state: {"log": [state["a"]]})
+    graph.add_node("C", lambda state: {"log": ["c"]})
+    graph.add_node("D", lambda state: {"d": llm.invoke(f"{state['log']}").content})
+    graph.add_edge(START, "A")
+    graph.add_conditional_edges("A", lambda state: [Send("B", {"a": "sent"})], ["B"])
+    graph.add_edge("A", "C")
+    graph.add_edge("C", "D")
+    engine.batches.clear()
+    graph.compile().invoke({"q": "x"})
+    assert [str(prompt).removeprefix("User: ").split("\n")[0] for prompt in engine.seen] == ["['c', 'sent']"]
+    assert read(graph.compile(), {"q": "x"}).asked == ["['c', 'sent']"]
 
 
 def test_reducers_are_interpreted_and_those_with_effects_end_it() -> None:
@@ -469,10 +569,12 @@ def test_a_graph_called_by_a_function_is_read_too() -> None:
 
 def test_a_graph_inside_a_graph_that_writes_nothing() -> None:
     inner = built({"B": lambda state: None}, (START, "B"))
-    graph = built({"I": inner, "D": lambda s: {"d": llm.invoke(str(sorted(s))).content}}, (START, "I"), ("I", "D"))
+    graph = built({"I": inner, "D": lambda s: {"d": llm.invoke(f"{s['log']}").content}}, (START, "I"), ("I", "D"))
     engine.batches.clear()
-    graph.invoke({"q": "x"})
-    assert read(graph, {"q": "x"}).asked == [str(p).removeprefix("User: ").split("\n")[0] for p in engine.seen]
+    graph.invoke({"q": "x", "log": ["l"]})
+    assert read(graph, {"q": "x", "log": ["l"]}).asked == [
+        str(p).removeprefix("User: ").split("\n")[0] for p in engine.seen
+    ]
 
 
 @pytest.mark.parametrize("own", [{"checkpointer": InMemorySaver()}, {"interrupt_before": ["B"]}])
@@ -508,8 +610,66 @@ def test_a_graph_inside_a_graph_ends_at_the_limit(limit: int, error: str) -> Non
     assert raised == error
 
 
+def test_a_graph_that_writes_nothing_of_what_it_returns_returns_none() -> None:
+    inner: Any = StateGraph(State, output_schema=Narrow)
+    inner.add_node("B", lambda state: {"b": "b"})
+    inner.add_edge(START, "B")
+    inside = inner.compile()
+    assert inside.invoke({"q": "x"}) is None
+    graph = built({"I": lambda state: {"d": llm.invoke(f"{inside.invoke({'q': 'x'})}").content}}, (START, "I"))
+    assert read(graph, {"q": "x"}).asked == ["None"]
+
+
+def test_a_graph_inside_a_graph_ends_at_a_limit_of_its_own() -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+
+    def read_with(graph: Any, limit: Any) -> str:
+        config = {"configurable": {}, "recursion_limit": limit}
+        nodes = {"A": A, "I": graph, "E": lambda s: {"e": llm.invoke("e").content}}
+        whole = built(nodes, (START, "A"), ("A", "I"), ("I", "E"))
+        return asked(read(whole, {"q": "x"}, way=replace(WAY, config=config)))
+
+    default, short, long = ensure_config({})["recursion_limit"], 1, 32
+    assert read_with(inner, default) == read_with(inner, long) == "ae b d"
+    for limit in (default, short, long):
+        assert "e" not in read_with(inner.with_config(recursion_limit=short), limit)
+    assert read_with(inner.with_config(recursion_limit=long), default) == "ae b d"
+    assert "e" not in read_with(inner.with_config(recursion_limit=long), short)
+    assert "b" not in read_with(inner, None)
+
+
+def test_a_graph_inside_a_graph_is_read_where_a_call_says_no_limit() -> None:
+    inner = built({"B": B, "D": D}, (START, "B"), ("B", "D"))
+    nodes = {"A": A, "I": inner, "C": C, "E": lambda s: {"e": llm.invoke("e" + s["c"]).content}}
+    graph = built(nodes, (START, "A"), ("A", "I"), ("A", "C"), (["I", "C"], "E"))
+    limit = _way_of(loop_at(graph, config=ensure_config({})), speculates=False).config["recursion_limit"]
+    config = {"configurable": {}, "recursion_limit": limit}
+    assert asked(read(graph, {"q": "x"}, way=replace(WAY, config=config))) == "a bc de"
+
+
+def test_a_graph_inside_a_graph_with_deferred_nodes_is_left_to_its_run() -> None:
+    inner = StateGraph(State)
+    inner.add_node("B", B)
+    inner.add_node("D", D, defer=True)
+    inner.add_edge(START, "B")
+    inner.add_edge("B", "D")
+    nodes = {"A": A, "I": inner.compile(), "E": lambda s: {"e": llm.invoke("e").content}}
+    graph = built(nodes, (START, "A"), ("A", "I"), ("I", "E"))
+    assert asked(read(graph, {"q": "x"})) == "a b"
+    assert optimize(graph).invoke({"q": "x"}) == graph.invoke({"q": "x"})
+
+
+def test_a_graph_that_is_called_with_a_command_is_left_to_its_run() -> None:
+    inner = built({"B": B}, (START, "B"))
+
+    def calls(state: State) -> dict[str, Any]:
+        return {"d": inner.invoke(Command(update={"a": state["q"]}))["b"]}
+
+    assert read(built({"I": calls}, (START, "I")), {"q": "x"}).asked == []
+
+
 def test_a_graph_that_asks_nothing_comes_back_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    graph = built({"A": lambda state: {"a": state["q"]}}, (START, "A"))
+    graph = built({"A": lambda state: {"a": state["q"] + str(len(STOPS))}}, (START, "A"))
     with caplog.at_level(logging.INFO, "teola_plugin"):
         assert optimize(graph) is graph
     assert [record.levelname for record in caplog.records] == ["INFO"]
@@ -568,6 +728,40 @@ def test_where_a_loop_stands() -> None:
     assert (way.stops_before, way.stop, way.is_async) == (frozenset("A"), 25, False)
 
 
+def test_tasks_stand_in_the_order_of_their_writes() -> None:
+    assert _tasks(loop_at(barrier(), "C", "B")) == (Task("B"), Task("C"))
+
+
+def test_a_deferred_node_that_is_to_run_is_seen() -> None:
+    graph = StateGraph(State)
+    graph.add_node("A", A)
+    graph.add_node("B", B)
+    graph.add_node("D", D, defer=True)
+    graph.add_edge(START, "A")
+    graph.add_edge("A", "D")
+    graph.add_edge(["A", "B"], "D")
+    compiled = graph.compile()
+    assert not _front_of(loop_at(compiled, "B"), compiled, (Task("B"),), Given()).waits
+    for key, value in (("branch:to:D", None), ("join:A+B:D", "A")):
+        loop = loop_at(compiled, "B")
+        loop.channels[key].update([value])
+        assert _front_of(loop, compiled, (Task("B"),), Given()).waits
+
+
+def test_one_node_to_interrupt_at_may_be_named_alone() -> None:
+    way = _way_of(loop_at(barrier(), interrupt_before="agent", interrupt_after="*"), speculates=False)
+    assert (way.stops_before, way.stops_after) == ({"agent"}, {"*"})
+
+
+def test_what_langgraph_puts_into_the_config_of_a_node_is_not_known() -> None:
+    own = {"checkpoint_ns": "x", "__pregel_task_id": "1", CONFIG_KEY_RESUMING: True}
+    way = _way_of(loop_at(barrier(), config={"configurable": {**own, "who": "me"}}), speculates=False)
+    configurable = way.config["configurable"]
+    assert configurable["who"] == "me"
+    assert all(type(configurable[key]) is Unknown for key in own)
+    assert way.is_resumed
+
+
 def following(graph: Any) -> Any:
     traced = trace(graph)
     assert traced.follow is not None
@@ -581,8 +775,8 @@ def test_a_run_is_followed_as_long_as_it_goes_where_it_was_expected_to() -> None
     first = one.prediction
     asides.works.pop()()
     assert one.expected == {1: ("A",), 2: ("B",), 3: ("C",)}
-    for other in ((graph.nodes, loop_at(graph, "A")), ({}, loop)):  # the same graph inside itself, or another one
-        one.tell(*other, asides)
+    for nodes in (graph.nodes, {}):  # the same graph inside itself, or another one
+        one.tell(nodes, loop_at(graph, "C"), asides)
         assert one.prediction is first
     loop.tasks, loop.step = loop_at(graph, "B").tasks, 2
     one.tell(graph.nodes, loop, asides)
@@ -590,6 +784,21 @@ def test_a_run_is_followed_as_long_as_it_goes_where_it_was_expected_to() -> None
     loop.tasks, loop.step = loop_at(graph, "A").tasks, 3
     one.tell(graph.nodes, loop, asides)
     assert (one.prediction is first, asides.rewound, first.is_over) == (False, 2, True)
+
+
+def test_another_graph_that_runs_first_is_not_followed() -> None:
+    graph, asides = barrier(), Beside()
+    one = following(graph)
+    one.tell({}, loop_at(graph, "A"), asides)
+    assert (one.prediction, one.loop) == (None, None)
+
+
+def test_a_superstep_with_a_limit_of_time_is_left_to_langgraph() -> None:
+    graph, asides = barrier(), Beside()
+    graph.step_timeout = 1
+    one = following(graph)
+    one.tell(graph.nodes, loop_at(graph, "A"), asides)
+    assert one.prediction is None
 
 
 @pytest.mark.parametrize("changes", [

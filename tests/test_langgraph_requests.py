@@ -19,13 +19,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy, Command, Send
 
-from teola_plugin import optimize, optimized
+from teola_plugin import optimize, optimized, pure
 from teola_plugin.engines import Batch, Emit
 from teola_plugin.models.langchain import EngineChatModel
 from tests.fakes import FakeEngine, says
 from tests.test_langchain_foreign import Hosted
 
 RUNS = 3
+WORDS = (("a", "first"), ("b", "second"))
 
 
 class State(TypedDict, total=False):
@@ -213,6 +214,43 @@ def test_the_same_is_asked(case: str) -> None:
         assert fast.asked() == plain.asked(), f"run {run}"
     reports = optimized(graph).reports
     assert [r.fallbacks for r in reports] == [()] * len(reports)
+
+
+class Behind(Hosted):
+    """Answers what is asked first a little later, so that what could run ahead of the answer does."""
+
+    def _said(self, how: str, messages: Any, kwargs: Any) -> str:
+        said = super()._said(how, messages, kwargs)
+        time.sleep(0.2 if said and "first" in str(messages[0].content) else 0)
+        return said
+
+
+class Full(InMemorySaver):
+    """Saves the input, and no superstep."""
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
+        if metadata["step"] > 0:
+            raise OSError("the disk is full")
+        return super().put(config, checkpoint, metadata, versions)
+
+
+@pytest.mark.parametrize("ends", ["the reader of a stream", "a checkpointer of the user's"])
+def test_whoever_may_end_a_run_between_two_supersteps_comes_first(ends: str) -> None:
+    """A hosted model is not asked for what follows."""
+    model = pure(Behind)()
+    nodes: Any = {key: lambda s, key=key, say=say: {key: model.invoke(f"{say} {s['q']}").content} for key, say in WORDS}
+    fast = optimize(built(nodes, (START, "a"), ("a", "b")).compile(checkpointer=Full() if "user" in ends else None))
+    for run in range(RUNS):
+        model._calls.clear()
+        config: Any = {"configurable": {"thread_id": str(run)}}
+        if "user" in ends:
+            with pytest.raises(OSError, match="full"):
+                fast.invoke({"q": "x"}, config, durability="sync")
+        else:
+            chunks: Any = fast.stream({"q": "x"}, stream_mode="updates")
+            next(chunks)
+            chunks.close()
+        assert [said for _, said in model._calls] == ["first x"]
 
 
 @pytest.mark.parametrize("is_the_graphs_own", [False, True])

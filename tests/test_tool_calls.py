@@ -72,6 +72,18 @@ def test_a_call_is_told_with_its_last_bracket() -> None:
     assert parser.feed("and") == ["and"]
 
 
+def test_the_last_call_may_lack_its_mark_and_has_to_have_arguments() -> None:
+    written = '{"name": "a", "arguments": {"b": 1}'
+    for text in (f"{BEGIN}{written}", f"{BEGIN}{written}}}", f"{BEGIN}{{"):
+        assert len(parse_tool_calls(text)[1]) == 1, text
+    (call,) = parse_tool_calls(f'{BEGIN}{{"name": "a"}}{END}')[1]
+    assert (call.name, call.arguments, call.text) == ("a", None, '{"name": "a"}')
+
+
+def test_calls_are_written_as_a_model_reads_them() -> None:
+    assert "Bücher" in write_tool_calls([{"name": "search", "arguments": {"query": "Bücher"}}])
+
+
 # --- the chat model --------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from pydantic import AnyUrl, BaseModel, ConfigDict, HttpUrl, PrivateAttr, Secret
 
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.request_identity import keys_of, request_key
-from teola_plugin.value_keys import MAX_DEPTH, configuration_key, is_comparable, snapshot, value_key
+from teola_plugin.value_keys import MAX_DEPTH, Same, configuration_key, is_comparable, snapshot, value_key
 
 # --- values against a reference that is written another way -----------------------------------------------------------
 
@@ -282,6 +282,12 @@ class EqualToAll:
 
     def __hash__(self) -> int:
         return 1
+
+
+def test_an_object_that_says_it_equals_all_is_the_same_as_itself_alone() -> None:
+    one = EqualToAll()
+    assert Same(one) == Same(one)
+    assert Same(one) != Same(EqualToAll())
 
 
 class Meta(type):

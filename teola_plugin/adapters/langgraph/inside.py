@@ -35,8 +35,7 @@ class LangGraphAsker:
             return self._langchain.run_component(run, component, value, kwargs, is_async=is_async, source=source)
         if kwargs:
             raise Barrier(f"the graph {component.get_name()} is called with arguments that are not read")
-        limits = {key: limit for key, limit in (component.config or {}).items() if key == "recursion_limit"}
-        way = replace(self._way, is_async=is_async, config={**self._way.config, **limits})
+        way = replace(self._way, is_async=is_async)
         return GraphReader(component, self.run_component).whole(run, value, way)
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:

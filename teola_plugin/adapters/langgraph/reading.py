@@ -189,10 +189,8 @@ class GraphReader:
             raise Barrier(f"the graph {name} may go on from where it was")
         if not is_keyed(graph) or given is None or type(given) is Command:
             raise Barrier(f"the graph {name} is given no state with keys")
-        limit = way.config.get("recursion_limit")
-        if type(limit) is not int:
-            raise Barrier(f"the graph {name} is given a recursion limit that is not known")
-        inner = Way(way.is_async, way.config, way.runtime, limit)
+        limit = _limit_of(graph, way)
+        inner = Way(way.is_async, {**way.config, "recursion_limit": limit}, way.runtime, limit)
         front = self.entered(run, given, inner)
         while front.tasks and front.number < min(limit, MAX_SUPERSTEPS):  # at the limit LangGraph raises
             front = self.superstep(run, front, inner)
@@ -367,6 +365,20 @@ def is_keyed(graph: Any) -> bool:
         and "__root__" not in graph.builder.channels
         and type(graph.output_channels) is list
     )
+
+
+def _limit_of(graph: Graph, way: Way) -> int:
+    """The recursion limit of a graph inside another. Raises: Barrier if the call and the graph have one of their own.
+
+    LangGraph's default is of a type of its own: it gives way to what either of them says.
+    """
+    said = [config["recursion_limit"] for config in (graph.config or {}, way.config) if "recursion_limit" in config]
+    known = said if all(isinstance_of(limit, int) for limit in said) else []
+    limits = {limit for limit in known if type(limit) is int} or set(known)
+    if len(limits) != 1:
+        raise Barrier(f"the graph {graph.get_name()} is given a recursion limit that is not known")
+    limit: int = limits.pop()
+    return limit
 
 
 def _is_in_executor(function: Any) -> bool:
