@@ -370,9 +370,9 @@ def compared_with_a_list_of_another_length(m: Any) -> Any:
 
 
 def grown_by_more_than_texts(m: Any) -> Any:
-    words = m.ask("a").split()
+    words = same = m.ask("a").split()
     words += [1]
-    " ".join(words)
+    " ".join(same)
     m.ask("b")
 
 
@@ -402,6 +402,13 @@ def used_up_in_part(m: Any) -> Any:
     numbers = iter([1, 2, 3])
     next(filter(lambda n: m.ask("a"), numbers))
     m.ask(f"{next(numbers)}")
+
+
+def sorted_by_what_is_not_known(m: Any) -> Any:
+    one = [1]
+    if m.ask("a") == "yes":
+        one.append(2)
+    m.ask(str(sorted([one, [1, 1]])[1]))
 
 
 def kept_in_the_order_of_a_chosen_list(m: Any) -> Any:
@@ -470,6 +477,7 @@ CASES: list[Case] = [
     (shown_as_an_error_of_others, [], []),
     (not_sorted_to_the_end, [], []),
     (used_up_in_part, ["a"], []),
+    (sorted_by_what_is_not_known, ["a"], []),
     (kept_in_the_order_of_a_chosen_list, ["a", "xz"], []),
 ]
 
@@ -509,8 +517,16 @@ def test_replies_to_calls_in_two_places_may_raise_by_themselves() -> None:
         m.ask("a")
         return m.ask("b")
 
-    found = read(program, Model(lambda question, number: ""), asker=ModelAsker(may_raise=True))
-    assert (found.certain, found.possible) == (["a"], ["b"])
+    def by_a_helper(m: Any) -> Any:
+        def one(text: str) -> Any:
+            return m.ask(text)
+
+        one("a")
+        return one("b")
+
+    for each in (program, by_a_helper):
+        found = read(each, Model(lambda question, number: ""), asker=ModelAsker(may_raise=True))
+        assert (found.certain, found.possible) == (["a"], ["b"])
 
 
 def test_two_equal_requests_have_two_replies() -> None:

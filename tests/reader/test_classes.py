@@ -12,13 +12,14 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.retrievers import BaseRetriever
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic_core import core_schema
 
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Nobody
@@ -372,8 +373,6 @@ def test_default_factories_and_validators_do_not_run() -> None:
     class Typed:
         @classmethod
         def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-            from pydantic_core import core_schema
-
             return core_schema.no_info_plain_validator_function(ran)
 
     class Custom(BaseModel):
@@ -551,6 +550,9 @@ def test_namedtuples_new_calls_that_of_tuple() -> None:
     made.__new__ = other  # type: ignore[method-assign, assignment]
     classes.begin()
     assert kind_of(made) == ""
+    made.__new__ = types.FunctionType((lambda cls, x: ran()).__code__, {**new.__globals__}, "__new__")  # type: ignore[method-assign, assignment]
+    classes.begin()
+    assert kind_of(made) == ""
 
 
 def test_what_says_that_it_is_of_a_library_is_not() -> None:
@@ -590,9 +592,23 @@ def test_models_with_code_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None
         def model_post_init(self, context: Any) -> None:
             ran()
 
-    for cls in (Inner, Outer, Slow, After):
+    def slow(source: Any, handler: Any) -> Any:
+        return core_schema.str_schema(pattern="(a+)+$", regex_engine="python-re")
+
+    class AlsoSlow(BaseModel):
+        x: Annotated[str, GetPydanticSchema(slow)] = "a"
+
+    class Around(BaseModel):
+        data: Data | None = None
+
+    for cls in (Inner, Outer, Slow, AlsoSlow, After):
         assert not classes.is_clean_model(cls)
-    assert classes.is_clean_model(Data)
-    monkeypatch.setattr(Data, "model_post_init", ran, raising=False)
-    classes.begin()
-    assert not classes.is_clean_model(Data)
+    for name in ("__init__", "model_post_init"):
+        assert classes.is_clean_model(Data)
+        assert classes.is_clean_model(Around)
+        with monkeypatch.context() as patch:
+            patch.setattr(Data, name, ran, raising=False)
+            classes.begin()
+            assert not classes.is_clean_model(Data)
+            assert not classes.is_clean_model(Around)
+        classes.begin()

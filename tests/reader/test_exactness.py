@@ -23,8 +23,10 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.graph.message import add_messages
+from pydantic import BaseModel, ConfigDict
 
 from teola_plugin import pure, writes
 from teola_plugin.adapters.reader import bounds, calls, classes, methods, table
@@ -149,6 +151,8 @@ def matched_in_many_ways() -> Any:
         match row:
             case Row(x=2, tags=[]):
                 found.append("row of two")
+            case Row(x):
+                found.append(("row", x))
     return found
 
 
@@ -211,6 +215,10 @@ def mixed_fields() -> Any:
     return "{} {0}".format("a")  # noqa: F525
 
 
+def fields_mixed_the_other_way() -> Any:
+    return "{0} {}".format("a")  # noqa: F525
+
+
 def texts_of_messages() -> Any:
     text = AIMessage("a").text
     return type(text) is str, text.upper(), sorted(HumanMessage("a", id="1").model_fields_set)
@@ -248,6 +256,7 @@ EXACT = [
     a_variable_of_a_comprehension, the_name_of_an_error, returned_before_a_finally_block, asserted,
     matched_in_many_ways, partial_functions, called_with_defaults, called_with_too_much, called_with_the_same_twice,
     copies_of_what_is_there_twice, copied_rows, a_field_that_cannot_be_given, own_objects, sums_of_sets, mixed_fields,
+    fields_mixed_the_other_way,
     metadata_of_its_own, sets_of_sets, seen_in_a_loop,
 ]  # fmt: skip
 
@@ -433,6 +442,84 @@ def test_a_class_that_is_registered_later_belongs_to_the_abstract_one() -> None:
     Base.register(Late)
     run = new_run()
     assert classes.is_subclass(run, run.load(Late), run.load(Base)) is True
+
+
+def test_a_sum_of_numbers_and_a_reply_may_be_too_large_for_a_float() -> None:
+    for others, may_raise in (([1, 2], False), ([0.5], True)):
+        run = new_run()
+        calls.call(run, Opaque(sum), ([*others, Unknown("number")],), {})
+        assert bool(run.gates) is may_raise
+
+
+def test_a_module_that_makes_its_attributes_is_not_asked() -> None:
+    module = types.ModuleType("making")
+    module.__getattr__ = lambda name: RAN.append(name)  # type: ignore[method-assign, assignment, func-returns-value]
+    with pytest.raises(Barrier):
+        classes.attribute(new_run(), Opaque(module), "missing")
+
+
+class ByAttributes(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+    double: int
+
+
+class Doubled(BaseModel):
+    double: int
+
+
+@dataclasses.dataclass
+class Doubling:
+    x: int = 1
+
+    @property
+    def double(self) -> int:
+        RAN.append("double")
+        return 2
+
+
+class Around(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+    inner: ByAttributes
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda: ByAttributes.model_validate(Doubling()).double,
+        lambda: Doubled.model_validate(Doubling(), from_attributes=True).double,
+        lambda: Around(inner=Doubling()).inner.double,  # type: ignore[arg-type]
+    ],
+)
+def test_pydantic_reads_no_attributes_of_objects(program: Callable[[], Any]) -> None:
+    assert read(program).barrier is not None
+
+
+class Fixed(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    x: int = 1
+
+
+def test_a_frozen_model_is_read_and_not_changed() -> None:
+    def change() -> None:
+        Fixed().x = 2  # type: ignore[misc]
+
+    assert read(lambda: [Fixed(x=3).x, Fixed() == Fixed(), {Fixed(): "a"}[Fixed()]]).value == [3, True, "a"]
+    barrier = read(change).barrier
+    assert barrier is not None
+    assert "checks it" in barrier.what
+
+
+def decorated_class() -> Any:
+    @functools.total_ordering
+    class Piece:
+        x: int = 1
+
+    return Piece.x
+
+
+def test_a_class_with_another_decorator_is_left() -> None:
+    assert read(decorated_class).barrier is not None
+    assert read(lambda: OutputParserException("x")).barrier is not None
 
 
 def test_a_reply_is_changed_to_what_was_foretold_only() -> None:

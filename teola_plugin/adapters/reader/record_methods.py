@@ -157,7 +157,7 @@ def _made(run: Any, cls: type, found: Any, args: tuple[Any, ...], kwargs: dict[s
         run.require_known(*args, *kwargs.values())
     except Undecided:
         return run.unknown(*args, *kwargs.values(), holds=cls if found.__func__.__name__ in _MAKERS else "any")
-    if "schema_generator" in kwargs or "context" in kwargs:
+    if not kwargs.keys().isdisjoint(("schema_generator", "context", "from_attributes")):
         raise Barrier("it validates with options that are not read")
     require_clean(args)
     run.tick(20)
