@@ -96,6 +96,24 @@ def not_bound_perhaps(m: Any) -> Any:
     m.ask("b")
 
 
+def caught_in_a_state_that_is_not_known(m: Any) -> Any:
+    n = 0
+    try:
+        n = 1
+        int(m.ask("a"))
+        n = 2
+    except ValueError:
+        m.ask(f"{n}")
+
+
+def made_a_generator(m: Any) -> Any:
+    def inner() -> Any:
+        m.ask("a")
+        yield 1
+
+    inner()
+
+
 def caught_by_every_handler(m: Any) -> Any:
     try:
         int(m.ask("a"))
@@ -429,6 +447,8 @@ CASES: list[Case] = [
     (raised_in_both_arms, ["a"], []),
     (may_raise_in_one_arm, ["a"], ["c", "b"]),
     (not_bound_perhaps, ["a"], ["b"]),
+    (caught_in_a_state_that_is_not_known, ["a"], []),
+    (made_a_generator, [], []),
     (caught_by_every_handler, ["a", "c"], ["b"]),
     (caught_by_one_handler, ["a"], ["b", "c"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),

@@ -106,12 +106,12 @@ def a_variable_of_a_comprehension() -> Any:
 
 
 def the_name_of_an_error() -> Any:
-    e = 1
+    error = 1
     try:
         raise KeyError("k")
-    except KeyError:
-        pass
-    return e
+    except KeyError as error:
+        str(error)
+    return error
 
 
 def returned_before_a_finally_block() -> Any:
@@ -184,6 +184,14 @@ def called_with_the_same_twice() -> Any:
     return with_defaults(1, a=5)  # type: ignore[misc]
 
 
+def with_keywords(a: int, **more: Any) -> Any:
+    return a, more
+
+
+def called_with_the_same_twice_among_keywords() -> Any:
+    return with_keywords(1, a=5)  # type: ignore[misc]
+
+
 def copies_of_what_is_there_twice() -> Any:
     inner = [1]
     copied = copy.deepcopy([inner, inner])
@@ -238,6 +246,11 @@ def sets_of_sets() -> Any:
     return list(set(words)) == list(words.copy()), sorted(words | {"z"})
 
 
+def sets_of_its_own() -> Any:
+    one, two = "one", "two"
+    return list({one, two}), list({each + "!" for each in (one, two)})
+
+
 def seen_in_a_loop() -> Any:
     found = []
     for each in range(5):
@@ -256,7 +269,7 @@ EXACT = [
     a_variable_of_a_comprehension, the_name_of_an_error, returned_before_a_finally_block, asserted,
     matched_in_many_ways, partial_functions, called_with_defaults, called_with_too_much, called_with_the_same_twice,
     copies_of_what_is_there_twice, copied_rows, a_field_that_cannot_be_given, own_objects, sums_of_sets, mixed_fields,
-    fields_mixed_the_other_way,
+    fields_mixed_the_other_way, called_with_the_same_twice_among_keywords, sets_of_its_own,
     metadata_of_its_own, sets_of_sets, seen_in_a_loop,
 ]  # fmt: skip
 
