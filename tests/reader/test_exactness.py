@@ -352,8 +352,12 @@ def fails(error: type[Exception]) -> Pending:
     return Pending(force)
 
 
+def makes_a_value() -> None:
+    RAN.append("factory")
+
+
 def makes_a_dict() -> Any:
-    return defaultdict(lambda: RAN.append("factory"))["a"]
+    return defaultdict(makes_a_value)["a"]
 
 
 def sorted_list_of_constants() -> Any:
@@ -381,8 +385,11 @@ def compares_by_identity() -> Any:
     return a is "".join(["x", "xx"])
 
 
+LONG = "b" * 100_000
+
+
 def replaces_by_much() -> Any:
-    return re.sub("a", lambda match: "b" * 100_000, "a" * 1000)
+    return re.sub("a", lambda match: LONG, "a" * 1000)
 
 
 def fills_a_template() -> Any:
@@ -394,7 +401,7 @@ LEFT: list[Callable[[], Any]] = [
     lambda: list(generated()), lambda: APPEND("x"), lambda: sum(SOME), lambda: max(SOME, key=abs),
     sets_a_global, imports_what_is_not_there, makes_a_dict, sorted_list_of_constants, grows_by_a_set,
     walks_an_updated_set, prints_to_a_file, compares_by_identity, replaces_by_much, fills_a_template,
-    lambda: [list(range(900_000)) for _ in range(3)], lambda: "a".ljust(50_000_000),
+    lambda: [[0] * 900_000 for _ in range(3)], lambda: "a".ljust(50_000_000),
     lambda: re.compile("a", re.DEBUG), lambda: re.compile("a" * 3_000),
     lambda: str.upper(Texts("a")),
 ]  # fmt: skip
@@ -423,11 +430,18 @@ def test_gathered_errors_of_several_kinds_are_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"(?:a+)+$", r"(a)\1*b", r"a*a*a*a*a*b", r"(?:xa*a*a*a*a*b|y)", r"(?:ab|a)*c", r"(?=(a+)+b)"]
+    "pattern",
+    [r"(?:a+)+$", r"(a)\1*b", r"a*a*a*a*a*b", r"(?:xa*a*a*a*a*b|y)", r"(?:ab|a)*c", r"(?=(a+)+b)", r"(a+)\1b"],
 )
 def test_the_time_of_a_pattern_is_told_before_it_is_used(pattern: str) -> None:
     with pytest.raises(Barrier):
-        bounds.matching(new_run(), re.compile(pattern), "a" * 4_000)
+        bounds.matching(new_run(), re.compile(pattern), "a" * 1_000)
+
+
+def test_a_pattern_takes_as_long_as_its_text_is_long_for_each_start() -> None:
+    bounds.matching(new_run(), re.compile("a*b"), "a" * 1_000)
+    with pytest.raises(Barrier):
+        bounds.matching(new_run(), re.compile("a*b"), "a" * 3_000)
 
 
 def test_only_functions_of_the_standard_library_are_known() -> None:
