@@ -117,7 +117,25 @@ def asks_model(x: str) -> Any:
     return MODEL.invoke(x)
 
 
+def asks_inside(x: str) -> Any:
+    def inner(y: str) -> Any:
+        return MODEL.invoke(y)
+
+    return inner(x)
+
+
 MODEL = Hosted()
+
+
+def closing_over(model: Any) -> Any:
+    def inner(x: str) -> Any:
+        return model.invoke(x)
+
+    return inner
+
+
+def with_a_default(x: str, model: Any = MODEL) -> Any:
+    return model.invoke(x)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +155,11 @@ MODEL = Hosted()
         (opens, Reach(False, True, True)),
         (lambda x: os.getenv(x), Reach(False, True, True)),
         (imports, Reach(True, True, True)),
+        (lambda x: setattr(x["thing"], "name", "z"), Reach(False, True, True)),
         (asks_model, Reach(True, True, True)),
+        (asks_inside, Reach(True, True, True)),
+        (closing_over(MODEL), Reach(True, True, True)),
+        (with_a_default, Reach(True, True, True)),
     ],
 )
 def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:

@@ -26,6 +26,7 @@ from langchain_core.documents import Document
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.graph.message import add_messages
+from llama_index.core.schema import NodeWithScore, TextNode
 from pydantic import BaseModel, ConfigDict
 
 from teola_plugin import pure, writes
@@ -646,6 +647,20 @@ def test_messages_are_merged_as_langgraph_does() -> None:
         made = calls.call(run, Opaque(add_messages), (run.load(left), run.load(right)), {})
         expected = add_messages(copy.deepcopy(left), copy.deepcopy(right))
         assert [(type(each), each.content) for each in made] == [(type(each), each.content) for each in expected]
+
+
+class OwnNode(TextNode):
+    def get_content(self, *args: Any, **options: Any) -> str:
+        RAN.append("get_content")
+        return "own"
+
+
+SCORED = [NodeWithScore(node=cls(text="text"), score=0.5) for cls in (TextNode, OwnNode)]
+
+
+def test_a_node_of_the_users_own_class_tells_its_content_itself() -> None:
+    assert read(lambda: SCORED[0].get_content()).value == "text"
+    assert read(lambda: SCORED[1].get_content()).value != "text"
 
 
 def test_tokens_are_not_counted_by_a_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from operator import itemgetter
 from typing import Any
 
@@ -27,7 +28,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from teola_plugin.adapters.langchain.models import as_set_now
 from tests.langchain_world import Engines, ask
@@ -88,7 +89,15 @@ class Own(BaseOutputParser[str]):
 
 
 class MyModel(ChatOpenAI):
-    """Of the user's own class."""
+    def __init__(self, **fields: Any) -> None:
+        RAN.append("init")
+        super().__init__(**fields)
+
+
+class Shown(BaseModel):
+    """A score."""
+
+    score: str = Field("", json_schema_extra=lambda schema: RAN.append("schema"))
 
 
 class Invoking(BaseRetriever):
@@ -142,8 +151,9 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     ),
     "of the class Mine": (Mine.from_messages([("human", "{x}")]) | LLM, {"x": "a"}),
     "of the class Own": (LLM | Own(), "a"),
-    "OutputFixingParser": (LLM | OutputFixingParser.from_llm(llm=LLM, parser=JsonOutputParser()), "a"),
+    "OutputFixingParser": (LLM | OutputFixingParser.from_llm(llm=E.chat, parser=JsonOutputParser()), "a"),
     "of its own": (Invoking() | (lambda docs: len(docs)), "a"),
+    "Shown runs code": (built(lambda: LLM.bind_tools([Shown])), {"x": "a"}),
     "Checked runs code": (built(lambda: LLM.with_structured_output(Checked)), {"x": "a"}),
     "the tool": (built(lambda: LLM.bind_tools([of_grades])), {"x": "a"}),
     "is given no_such": (built(lambda: ChatOpenAI(model="m", api_key="k", no_such=1)), {"x": "a"}),
@@ -169,6 +179,12 @@ def test_an_ensemble_is_asked_only_if_all_of_it_is_known() -> None:
     known = E.store("barriers").as_retriever()
     assert not stopped(EnsembleRetriever(retrievers=[known, known], weights=[0.5, 0.5]) | len, "a")
     assert stopped(EnsembleRetriever(retrievers=[known, Invoking()], weights=[0.5, 0.5]) | len, "a")
+
+
+def test_a_retriever_that_was_given_a_method_is_left() -> None:
+    retriever = E.store("barriers3").as_retriever()
+    object.__setattr__(retriever, "_get_relevant_documents", lambda query, **options: RAN.append("found") or [])
+    assert stopped(retriever | len, "a")
 
 
 def test_the_kind_of_search_counts() -> None:
@@ -236,8 +252,8 @@ def test_a_second_model_of_a_chain_waits_for_the_parser_of_the_first_in_each_rou
         return [steps.invoke(word) for word in state["words"]]
 
     assert read(node, {"words": ["a", "b"]}).certain[0] == [True, False, True, False]
-    each = RunnableLambda(lambda text: text.split()) | (LLM | JsonOutputParser()).map() | (lambda _: LLM.invoke("x"))
-    assert read(each, "a b").certain[0] == [True, True, False][: len(read(each, "a b").certain[0])]
+    each = RunnableLambda(lambda text: text.split()) | (LLM | JsonOutputParser()).map()
+    assert read(each | (lambda _: {"x": "1"}) | ask("{x}") | LLM, "a b").certain[0] == [True, True, False]
     both = RunnableParallel(a=first.map(), b=RunnablePassthrough()) | itemgetter("b") | (lambda _: LLM.invoke("x"))
     assert read(both, ["a", "b"]).certain[0] == [True, True, False]
     assert read(lambda words: steps.batch(words), ["a", "b"]).certain[0] == [True, False, True, False]
@@ -277,10 +293,20 @@ def test_an_assign_takes_dicts_only() -> None:
 
 def test_a_prompt_of_anything_may_be_refused() -> None:
     def node(state: dict[str, Any]) -> Any:
-        LLM.invoke((LLM | JsonOutputParser()).invoke(state["x"]))
+        LLM.invoke(LLM.invoke(state["x"]).additional_kwargs)
         return LLM.invoke("other").content
 
-    assert not any(read(node, {"x": "a"}).certain[0][1:])
+    assert read(node, {"x": "a"}).certain[0] == [True, False]
+
+
+def test_a_missing_variable_raises_before_the_others_are_known() -> None:
+    def node(state: dict[str, Any]) -> Any:
+        ask("{y} {z}").invoke({"z": LLM.invoke(state["x"]).content})
+        return LLM.invoke("other").content
+
+    found = read(node, {"x": "a"})
+    assert found.shown == [1]
+    assert type(found.raised) is KeyError
 
 
 # --- composites ------------------------------------------------------------------------------------------------------
@@ -299,11 +325,19 @@ def test_a_router_takes_the_key() -> None:
     assert check(router, {"key": "b", "input": {"x": "1"}}).shown == [1]
 
 
+def test_arguments_of_a_chain_are_those_of_its_first_step() -> None:
+    assert check((LLM | StrOutputParser()).bind(stop=["!"]), "a").shown == [1]
+
+
 def test_a_picked_key_may_be_missing() -> None:
     assert check(RunnablePassthrough().pick("y") | (lambda y: LLM.invoke(str(y)).content), {"x": "a"}).shown == [1]
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def another_method(model: Any) -> None:
+    model.client._post = types.MethodType(lambda self, *args, **options: None, model.root_client)
 
 
 def another_timeout(model: Any) -> None:
@@ -322,7 +356,9 @@ def another_transport(model: Any) -> None:
     model.root_client._client = ChatOpenAI(model="m", api_key="key").root_client._client
 
 
-@pytest.mark.parametrize("change", [another_timeout, another_address, one_more_attribute, another_transport])
+@pytest.mark.parametrize(
+    "change", [another_method, another_timeout, another_address, one_more_attribute, another_transport]
+)
 def test_a_client_that_was_changed_is_another(change: Any) -> None:
     same, model = as_set_now(hosted()).configured, hosted()
     model.invoke("a")

@@ -286,7 +286,6 @@ def _first_true(run: Run, component: Any, value: Any, way: Way, at: int) -> Any:
 
 def _router(run: Run, component: Any, value: Any, way: Way) -> Any:
     key, given = operators.subscript(run, value, "key"), operators.subscript(run, value, "input")
-    run.require_known(key)
     if key not in component.runnables:
         raise ValueError(f"No runnable associated with key '{key}'")
     return run_component(run, component.runnables[key], given, replace(way, kwargs={}))
