@@ -14,6 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, FewShotPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.rate_limiters import InMemoryRateLimiter
@@ -28,6 +29,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from openai._legacy_response import to_raw_response_wrapper
 from pydantic import BaseModel, Field, field_validator
 
 from teola_plugin.adapters.langchain.models import as_set_now
@@ -80,6 +82,12 @@ class Mine(ChatPromptTemplate):
     def format_messages(self, **kwargs: Any) -> Any:
         RAN.append("format")
         return []
+
+
+class Text(str):
+    def __format__(self, spec: str) -> str:
+        RAN.append("format")
+        return "x"
 
 
 class Own(BaseOutputParser[str]):
@@ -150,6 +158,11 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
         {"x": "a"},
     ),
     "of the class Mine": (Mine.from_messages([("human", "{x}")]) | LLM, {"x": "a"}),
+    "holds code of the user's": (
+        ChatPromptTemplate.from_messages([HumanMessage("s", additional_kwargs={"k": Text("a")}), ("human", "{x}")])
+        | LLM,
+        {"x": "a"},
+    ),
     "of the class Own": (LLM | Own(), "a"),
     "OutputFixingParser": (LLM | OutputFixingParser.from_llm(llm=E.chat, parser=JsonOutputParser()), "a"),
     "of its own": (Invoking() | (lambda docs: len(docs)), "a"),
@@ -340,6 +353,10 @@ def another_method(model: Any) -> None:
     model.client._post = types.MethodType(lambda self, *args, **options: None, model.root_client)
 
 
+def another_wrapped(model: Any) -> None:
+    model.client.with_raw_response.create = to_raw_response_wrapper(lambda *args, **options: None)
+
+
 def another_timeout(model: Any) -> None:
     model.root_client.timeout = 1234.5
 
@@ -356,9 +373,12 @@ def another_transport(model: Any) -> None:
     model.root_client._client = ChatOpenAI(model="m", api_key="key").root_client._client
 
 
-@pytest.mark.parametrize(
-    "change", [another_method, another_timeout, another_address, one_more_attribute, another_transport]
-)
+CHANGES = [
+    another_method, another_wrapped, another_timeout, another_address, one_more_attribute, another_transport,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_client_that_was_changed_is_another(change: Any) -> None:
     same, model = as_set_now(hosted()).configured, hosted()
     model.invoke("a")

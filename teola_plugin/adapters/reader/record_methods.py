@@ -130,10 +130,6 @@ def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, st
         run.require_known(held)
     elif name not in ("model_fields_set", "model_extra"):
         run.require_known(value)
-    else:
-        slot = records.model_slot(value, "__pydantic_extra__" if name == "model_extra" else "__pydantic_fields_set__")
-        if run.is_unknown(slot):
-            raise Undecided
     found = in_mro(cls, name)
     run.tick(5)
     return _plain(found.fget(value))
