@@ -99,7 +99,7 @@ def not_bound_perhaps(m: Any) -> Any:
     m.ask("b")
 
 
-def caught_in_a_state_that_is_not_known(m: Any) -> Any:
+def caught_in_the_state_in_which_it_raised(m: Any) -> Any:
     n = 0
     try:
         n = 1
@@ -145,7 +145,25 @@ def caught_by_every_handler(m: Any) -> Any:
     m.ask("c")
 
 
-def caught_by_one_handler(m: Any) -> Any:
+def caught_by_the_handler_of_another(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+    except KeyError:
+        m.ask("b")
+    m.ask("c")
+
+
+def caught_in_one_of_two_states(m: Any) -> Any:
+    n = 0
+    try:
+        int(m.ask("a"))
+        n = 1
+        int(m.ask("b"))
+    except ValueError:
+        m.ask(f"{n}")
+
+
+def caught_by_its_handler(m: Any) -> Any:
     try:
         int(m.ask("a"))
     except ValueError:
@@ -469,13 +487,15 @@ CASES: list[Case] = [
     (raised_in_both_arms, ["a"], []),
     (may_raise_in_one_arm, ["a"], ["c", "b"]),
     (not_bound_perhaps, ["a"], ["b"]),
-    (caught_in_a_state_that_is_not_known, ["a"], []),
+    (caught_in_the_state_in_which_it_raised, ["a"], ["1"]),
     (made_a_generator, [], []),
     (copied_twice, ["a", "True False 1"], []),
     (metadata_of_its_own, ["a", "False"], []),
     (fields_that_are_perhaps_given, ["a"], []),
     (caught_by_every_handler, ["a", "c"], ["b"]),
-    (caught_by_one_handler, ["a"], ["b", "c"]),
+    (caught_by_its_handler, ["a", "c"], ["b"]),
+    (caught_by_the_handler_of_another, ["a"], ["b", "c"]),
+    (caught_in_one_of_two_states, ["a"], ["b"]),
     (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),
@@ -498,7 +518,7 @@ CASES: list[Case] = [
     (found_in_a_list_of_replies, ["a"], ["b", "c"]),
     (matched_by_a_pattern, ["a"], []),
     (looped_while_it_says_so, ["a"], []),
-    (returned_on_the_way_of_a_try, ["a"], []),
+    (returned_on_the_way_of_a_try, ["a"], ["b"]),
     (raised_behind_what_may_raise, ["a"], []),
     (sorted_by_what_changes_something, ["a"], []),
     (stored_in_an_arm, ["a"], []),
