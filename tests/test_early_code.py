@@ -620,7 +620,14 @@ class WithMethods:
         return 2
 
 
+def with_private_attributes(**private: Any) -> Document:
+    document = Document("text")
+    object.__setattr__(document, "__pydantic_private__", private)
+    return document
+
+
 CODE: dict[str, Any] = {
+    "a function in a private attribute": with_private_attributes(_held=of_the_users),
     "a function": of_the_users,
     "a function in a dict": {"a": [of_the_users]},
     "a function that reads": looks_up,

@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from pydantic import PrivateAttr
 
-from teola_plugin import optimize, pure
+from teola_plugin import explain, optimize, pure, writes
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from tests.langchain_world import ask
 from tests.test_langchain_foreign import Hosted
@@ -86,6 +86,36 @@ def test_the_same_function_in_two_places_is_told_of_neither() -> None:
     optimize(chain).invoke({"q": "x"})
     assert [text for _, text in model._calls if text[0] == "B"] == ["B x!"]
     assert len(model._calls) == 3  # the value of the one is not taken for that of the other
+
+
+@writes("file")
+def saves(x: dict[str, str]) -> dict[str, str]:
+    return x
+
+
+def generates(x: str) -> Any:
+    yield x
+
+
+def test_what_is_left_to_the_framework_is_told() -> None:
+    def why(function: Any) -> str:
+        return " ".join(explain(optimize(function | ask("A {q}") | Hosted())).split())
+
+    assert "generates: it is a generator function" in why(RunnableLambda(generates))
+    assert "it stands behind something with effects" in why(RunnableLambda(saves) | RunnableLambda(stored))
+    assert "it stands behind" not in why(RunnableLambda(stored) | RunnableLambda(stored))
+
+
+@pure
+def routes(x: dict[str, str]) -> Any:
+    return RunnableLambda(lambda x: {"q": "routed " + x["q"]})
+
+
+def test_a_runnable_that_a_declared_function_returns_is_run_and_is_no_value() -> None:
+    model, original = Waiting(), Waiting()
+    steps = [RunnableLambda(routes) | RunnablePassthrough() | ask("A {q}") | each for each in (model, original)]
+    assert optimize(steps[0]).invoke({"q": "x"}).content == steps[1].invoke({"q": "x"}).content
+    assert model._calls == original._calls
 
 
 def remembers(x: str) -> None:

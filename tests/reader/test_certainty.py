@@ -199,6 +199,14 @@ def grown_perhaps_and_chosen(m: Any) -> Any:
     m.ask(str(chosen))
 
 
+def chosen_where_it_grows(m: Any) -> Any:
+    one, chosen = [1], [1]
+    if m.ask("a") == "yes":
+        chosen = one
+        one.append(2)
+    m.ask(str(chosen))
+
+
 def dicts_in_another_order(m: Any) -> Any:
     chosen = {"a": 1, "b": 2} if m.ask("a") == "yes" else {"b": 2, "a": 1}
     m.ask(str(chosen))
@@ -500,6 +508,7 @@ CASES: list[Case] = [
     (grown_perhaps, ["a"], []),
     (grown_perhaps_in_an_arm, ["a"], ["b"]),
     (grown_perhaps_and_chosen, ["a", "b"], []),
+    (chosen_where_it_grows, ["a"], []),
     (dicts_in_another_order, ["a"], []),
     (sets_of_one_and_true, ["a"], []),
     (sets_of_one_size, ["a"], []),

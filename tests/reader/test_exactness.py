@@ -243,8 +243,8 @@ def metadata_of_its_own() -> Any:
 
 
 def sets_of_sets() -> Any:
-    words = set("hello world")
-    return list(set(words)) == list(words.copy()), sorted(words | {"z"})
+    words, numbers = set("hello world"), set(range(0, 35, 7))
+    return list(set(words)) == list(words.copy()), sorted(words | {"z"}), list(set(numbers))
 
 
 def sets_of_its_own() -> Any:

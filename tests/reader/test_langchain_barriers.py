@@ -350,7 +350,10 @@ def test_a_picked_key_may_be_missing() -> None:
 
 
 def another_method(model: Any) -> None:
-    model.client._post = types.MethodType(lambda self, *args, **options: None, model.root_client)
+    def post(self: Any, *args: Any, **options: Any) -> None:
+        """Of the same name."""
+
+    model.client._post = types.MethodType(post, model.root_client)
 
 
 def another_wrapped(model: Any) -> None:
