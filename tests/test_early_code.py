@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import enum
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,8 +39,9 @@ from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from pydantic import BaseModel, Field, field_validator
 
-from teola_plugin import optimize, pure
+from teola_plugin import optimize, pure, reads
 from teola_plugin.adapters import langchain as adapter
+from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain.parsers import is_pure
 from teola_plugin.adapters.langchain.tools import EarlyTool, read_tool
 from teola_plugin.adapters.plain import is_plain
@@ -596,3 +600,49 @@ def test_to_tell_plain_data_asks_nobody(make: Callable[[], Any]) -> None:
     del LOG[:]
     assert not is_plain([value])
     assert LOG == []
+
+
+@reads("web")
+def looks_up(word: str) -> str:
+    return word
+
+
+def of_the_users(value: Any) -> Any:
+    return value
+
+
+@dataclasses.dataclass
+class WithMethods:
+    x: int = 1
+
+    @property
+    def double(self) -> int:
+        return 2
+
+
+def with_private_attributes(**private: Any) -> Document:
+    document = Document("text")
+    object.__setattr__(document, "__pydantic_private__", private)
+    return document
+
+
+CODE: dict[str, Any] = {
+    "a function in a private attribute": with_private_attributes(_held=of_the_users),
+    "a function": of_the_users,
+    "a function in a dict": {"a": [of_the_users]},
+    "a function that reads": looks_up,
+    "a function in the closure of a library's": contextlib.contextmanager(of_the_users),
+    "a function in a partial one": functools.partial(dict, a=of_the_users),
+    "a function that says that it is a library's": types.FunctionType(
+        of_the_users.__code__, {"__name__": "langchain_core.messages"}
+    ),
+    "a method": WithMethods(),
+    "what it is bound to": types.MethodType(contextlib.suppress, [of_the_users]),
+    "very many values": [[number] for number in range(3_000)],
+}
+
+
+@pytest.mark.parametrize("what", CODE)
+def test_code_of_the_users_is_found_in_what_is_held(what: str) -> None:
+    assert not is_free_of_code(CODE[what])
+    assert is_free_of_code({"a": [1, (contextlib.suppress, functools.partial(dict, a=1))]})

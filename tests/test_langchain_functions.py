@@ -13,7 +13,7 @@ from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from pydantic import PrivateAttr
 
-from teola_plugin import optimize, pure
+from teola_plugin import explain, optimize, pure, writes
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from tests.langchain_world import ask
 from tests.test_langchain_foreign import Hosted
@@ -88,6 +88,36 @@ def test_the_same_function_in_two_places_is_told_of_neither() -> None:
     assert len(model._calls) == 3  # the value of the one is not taken for that of the other
 
 
+@writes("file")
+def saves(x: dict[str, str]) -> dict[str, str]:
+    return x
+
+
+def generates(x: str) -> Any:
+    yield x
+
+
+def test_what_is_left_to_the_framework_is_told() -> None:
+    def why(function: Any) -> str:
+        return " ".join(explain(optimize(function | ask("A {q}") | Hosted())).split())
+
+    assert "generates: it is a generator function" in why(RunnableLambda(generates))
+    assert "it stands behind something with effects" in why(RunnableLambda(saves) | RunnableLambda(stored))
+    assert "it stands behind" not in why(RunnableLambda(stored) | RunnableLambda(stored))
+
+
+@pure
+def routes(x: dict[str, str]) -> Any:
+    return RunnableLambda(lambda x: {"q": "routed " + x["q"]})
+
+
+def test_a_runnable_that_a_declared_function_returns_is_run_and_is_no_value() -> None:
+    model, original = Waiting(), Waiting()
+    steps = [RunnableLambda(routes) | RunnablePassthrough() | ask("A {q}") | each for each in (model, original)]
+    assert optimize(steps[0]).invoke({"q": "x"}).content == steps[1].invoke({"q": "x"}).content
+    assert model._calls == original._calls
+
+
 def remembers(x: str) -> None:
     SEEN.append(x)
 
@@ -117,7 +147,25 @@ def asks_model(x: str) -> Any:
     return MODEL.invoke(x)
 
 
+def asks_inside(x: str) -> Any:
+    def inner(y: str) -> Any:
+        return MODEL.invoke(y)
+
+    return inner(x)
+
+
 MODEL = Hosted()
+
+
+def closing_over(model: Any) -> Any:
+    def inner(x: str) -> Any:
+        return model.invoke(x)
+
+    return inner
+
+
+def with_a_default(x: str, model: Any = MODEL) -> Any:
+    return model.invoke(x)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +185,11 @@ MODEL = Hosted()
         (opens, Reach(False, True, True)),
         (lambda x: os.getenv(x), Reach(False, True, True)),
         (imports, Reach(True, True, True)),
+        (lambda x: setattr(x["thing"], "name", "z"), Reach(False, True, True)),
         (asks_model, Reach(True, True, True)),
+        (asks_inside, Reach(True, True, True)),
+        (closing_over(MODEL), Reach(True, True, True)),
+        (with_a_default, Reach(True, True, True)),
     ],
 )
 def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:

@@ -29,7 +29,7 @@ OPTIONS = (
 
 FEWER = {
     "TEOLA_TEST_AGENTS": "20", "TEOLA_TEST_CHAINS": "25", "TEOLA_TEST_GRAPHS": "25", "TEOLA_TEST_GUESSES": "20",
-    "TEOLA_TEST_HISTORIES": "20", "TEOLA_TEST_TEMPLATES": "20",
+    "TEOLA_TEST_HISTORIES": "20", "TEOLA_TEST_PROGRAMS": "100", "TEOLA_TEST_TEMPLATES": "20",
 }  # fmt: skip
 """Random cases for one fault, unless the environment says otherwise: what survives these mostly survives them all."""
 

@@ -9,21 +9,26 @@ import copy
 import dataclasses
 import enum
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 import pytest
-from langchain_core.messages import HumanMessage
-from pydantic import BaseModel, ConfigDict, Field
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.retrievers import BaseRetriever
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic_core import core_schema
 
-from teola_plugin.adapters.reader import classes
+from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.calls import call
+from teola_plugin.adapters.reader.facts import kind_of
 from teola_plugin.adapters.reader.foreign import words
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
+from tests.reader.world import Model
 
 RAN: list[str] = []
 
@@ -368,8 +373,6 @@ def test_default_factories_and_validators_do_not_run() -> None:
     class Typed:
         @classmethod
         def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-            from pydantic_core import core_schema
-
             return core_schema.no_info_plain_validator_function(ran)
 
     class Custom(BaseModel):
@@ -436,3 +439,176 @@ def test_a_class_that_is_patched_is_looked_at_again(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Barrier):
         call(run, classes.attribute(run, run.load(HumanMessage("a")), "pretty_repr"), (), {})
     assert not RAN
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
+class WithText(Exception):
+    def __str__(self) -> str:
+        return ran()
+
+
+class WithInit(Exception):
+    def __init__(self) -> None:
+        ran()
+
+
+class Pair(NamedTuple):
+    x: int
+
+
+class Ordered(Pair):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return ran()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Forged(NamedTuple):
+    x: int
+
+
+Forged.__new__ = lambda cls, x: ran()  # type: ignore[method-assign, assignment, misc]
+
+
+class MakesAttributes:
+    def __getattr__(self, name: str) -> Any:
+        return ran()
+
+
+class Component(BaseRetriever):
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> Any:
+        return []
+
+
+class ComponentWithAttributes(Component):
+    def __getattr__(self, name: str) -> Any:
+        return ran()
+
+
+class OwnLookup:
+    def __getattribute__(self, name: str) -> Any:
+        return ran()
+
+
+class OwnClass:
+    __class__ = property(ran)  # type: ignore[assignment]
+
+
+class Data(BaseModel):
+    x: int = 1
+
+
+class DataWithSlots(Data):
+    __slots__ = ("y",)
+
+
+class DataThatDumps(Data):
+    def model_dump(self, **options: Any) -> Any:
+        return ran()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    x: int = 1
+
+
+KINDS: list[tuple[type, str]] = [
+    (WithText, ""), (WithInit, ""), (Pair, "tuple"), (Ordered, ""), (Forged, ""), (MakesAttributes, ""),
+    (Component, "component"), (ComponentWithAttributes, ""), (OwnLookup, ""), (OwnClass, ""), (Data, "record"),
+    (DataWithSlots, "component"), (DataThatDumps, "component"), (Row, "record"), (Model, "object"),
+    (type(enum_with_code()), ""), (type(dataclass_with_descriptor()), "object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cls", "kind"), KINDS, ids=lambda each: getattr(each, "__name__", each))
+def test_the_kind_of_a_class(cls: type, kind: str) -> None:
+    classes.begin()
+    assert kind_of(cls) == kind
+
+
+def test_methods_that_dataclass_writes_use_no_names_of_the_modules_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("odd_module")
+    monkeypatch.setitem(sys.modules, "odd_module", module)
+    scope = vars(module)
+    scope.update(hash=ran, dataclass=dataclasses.dataclass)
+    exec("@dataclass(frozen=True)\nclass Odd:\n    x: int = 1\n", scope)
+    RAN.clear()
+    assert kind_of(scope["Odd"]) != "record"
+    assert not RAN
+
+
+def test_namedtuples_new_calls_that_of_tuple() -> None:
+    made = collections.namedtuple("Made", "x")
+    assert kind_of(made) == "tuple"
+    new = vars(made)["__new__"]
+    new = new.__func__ if type(new) is staticmethod else new
+    other = types.FunctionType(new.__code__, {**new.__globals__, "_tuple_new": ran}, "__new__")
+    made.__new__ = other  # type: ignore[method-assign, assignment]
+    classes.begin()
+    assert kind_of(made) == ""
+    made.__new__ = types.FunctionType((lambda cls, x: ran()).__code__, {**new.__globals__}, "__new__")  # type: ignore[method-assign, assignment]
+    classes.begin()
+    assert kind_of(made) == ""
+
+
+def test_what_says_that_it_is_of_a_library_is_not() -> None:
+    forged = type("AIMessage", (), {"__module__": "langchain_core.messages.ai"})
+    assert foreign.is_library_class(AIMessage)
+    assert not foreign.is_library_class(forged)
+    said = types.FunctionType((lambda: 1).__code__, {"__name__": "langchain_core.messages.ai"})
+    assert not foreign.is_of_library(said)
+    assert foreign.is_of_library(AIMessage.pretty_repr)
+
+
+def test_an_attribute_that_its_class_makes_is_not_read() -> None:
+    run = new_run()
+    with pytest.raises(Barrier):
+        classes.attribute(run, run.load(with_getter()), "x")
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_models_with_code_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Inner(BaseModel):
+        def __init__(self, **data: Any) -> None:
+            ran()
+            super().__init__(**data)
+
+    class Outer(BaseModel):
+        inner: Inner | None = None
+
+    class Slow(BaseModel):
+        model_config = ConfigDict(regex_engine="python-re")
+        x: str = Field("a", pattern="(a+)+$")
+
+    class After(BaseModel):
+        x: int = 1
+
+        def model_post_init(self, context: Any) -> None:
+            ran()
+
+    def slow(source: Any, handler: Any) -> Any:
+        return core_schema.str_schema(pattern="(a+)+$", regex_engine="python-re")
+
+    class AlsoSlow(BaseModel):
+        x: Annotated[str, GetPydanticSchema(slow)] = "a"
+
+    class Around(BaseModel):
+        data: Data | None = None
+
+    for cls in (Inner, Outer, Slow, AlsoSlow, After):
+        assert not classes.is_clean_model(cls)
+    for name in ("__init__", "model_post_init"):
+        assert classes.is_clean_model(Data)
+        assert classes.is_clean_model(Around)
+        with monkeypatch.context() as patch:
+            patch.setattr(Data, name, ran, raising=False)
+            classes.begin()
+            assert not classes.is_clean_model(Data)
+            assert not classes.is_clean_model(Around)
+        classes.begin()

@@ -144,6 +144,10 @@ WRONG_ONCE = {
             if jb.ask('a'):
                 return 2
     """,
+    "an assertion that perhaps fails": """
+        assert jb.ask('a')
+        return m.ask('b')
+    """,
     "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
     "a list that one path makes and the other empties": """
         for _ in range(5):

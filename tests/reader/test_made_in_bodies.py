@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from teola_plugin.adapters.reader import chat
 from teola_plugin.adapters.reader.heap import NO_SOURCES
-from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.run import Answer, Run
 from teola_plugin.adapters.reader.values import Unknown
 from tests.reader.world import Model, ModelAsker, read
 
@@ -181,14 +181,15 @@ def typed(number: float) -> str:
 
 def test_what_a_cache_has_is_taken_and_counts_no_hit() -> None:
     def program() -> Any:
-        return [listed("a"), shown("x"), kept("b", size=2).name]
+        return [listed("a"), shown("x"), kept("b", size=2).name, listed(name="z")]
 
     listed("a").append("changed")
+    listed(name="z").append("changed")
     shown("x")
     kept("b", size=2)
     before = [each.cache_info() for each in (listed, shown, kept)]
     RAN.clear()
-    assert read(program).value == [["a", "changed"], "X", "tool"]
+    assert read(program).value == [["a", "changed"], "X", "tool", ["z", "changed"]]
     assert [each.cache_info() for each in (listed, shown, kept)] == before
 
 
@@ -208,9 +209,15 @@ def test_what_is_not_exact_is_left(program: Any) -> None:
 
 
 def test_a_cached_function_asks_once() -> None:
-    found = read(lambda: [asked("new"), asked("new")])
+    def program() -> Any:
+        return [asked("new"), asked("new")]
+
+    found = read(program)
     assert found.barrier is not None
     assert found.certain == ["new"]
+    again = read(program, answers={ask.key: Answer("known") for ask in found.asks})
+    assert again.barrier is not None
+    assert again.asks == []
 
 
 def test_caches_by_type_or_by_objects_are_left() -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from teola_plugin.adapters.reader.open_models import open_model
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Opaque, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Unknown
 from tests.reader.world import Model, ModelAsker, read
 
 RAN: list[str] = []
@@ -121,7 +121,8 @@ def test_a_field_holds_what_pydantic_makes_of_it(name: str, value: Any) -> None:
 
 
 def test_defaults_are_copies() -> None:
-    one, two = (open_model(Run(ModelAsker()), State, {}) for _ in range(2))
+    run = Run(ModelAsker())
+    one, two = (open_model(run, State, {}) for _ in range(2))
     assert one.texts is not two.texts
     assert one.texts is not State.model_fields["texts"].default
 
@@ -155,6 +156,14 @@ def test_an_object_of_others_is_carried_and_its_default_not_copied() -> None:
     run, graph = Run(ModelAsker()), Opaque(Graph())
     assert open_model(run, Held, {"graph": graph}).graph is graph
     assert type(open_model(run, Held, {"text": "x"}).graph) is Unknown
+    with pytest.raises(Barrier):
+        open_model(run, Held, {"graph": Opaque(object())})
+    assert not RAN
+
+
+def test_a_model_that_was_given_code_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inner, "__init__", lambda self, **data: RAN.append("init"))
+    assert open_model(Run(ModelAsker()), Inner, {"name": Unknown("text")}) is None
     assert not RAN
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextvars import Context, copy_context
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
@@ -26,7 +27,7 @@ from langchain_core.vectorstores import VectorStore
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
-from teola_plugin.adapters.langchain.reading_models import Settings, Way
+from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_component
@@ -85,7 +86,7 @@ class LangChainAsker:
     def _way(
         self, source: Any, is_async: bool, is_batch: bool = False, kwargs: Mapping[str, Any] = NO_ARGUMENTS
     ) -> Way:
-        return Way(source, self._context, self._settings, is_async, is_batch, self._is_configured, kwargs)
+        return Way(round_of(source), self._context, self._settings, is_async, is_batch, self._is_configured, kwargs)
 
     # --- attributes --------------------------------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ def _batch(run: Run, held: Any, value: Any, way: Way) -> Any:
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) not in (list, tuple):
         raise Barrier("it calls batch with something that is no list")
-    return [run_component(run, held, each, way) for each in value]
+    return [run_component(run, held, each, replace(way, source=round_of(way.source.component))) for each in value]
 
 
 def _refusing(what: str, hint: str) -> Callee:

@@ -7,9 +7,10 @@ framework itself: `invoke` of the model with the engine's reply in place of a ca
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.globals import get_llm_cache
@@ -23,7 +24,7 @@ from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
 from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
-from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.asking import Request, Round
 from teola_plugin.adapters.reader.construction import DEFINE_OUTSIDE, READER
 from teola_plugin.adapters.reader.exchange import MARK, Exchange, unknown_id
 from teola_plugin.adapters.reader.partly import unknown_from
@@ -62,11 +63,11 @@ class Settings:
 class Way:
     """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
 
-    `source`: what the program called. `context`: the caller's. `is_configured`: a config may choose among
+    `source`: the call of what the program called. `context`: the caller's. `is_configured`: a config may choose among
     alternatives.
     """
 
-    source: Any
+    source: Round
     context: Context
     settings: Settings
     is_async: bool = False
@@ -77,7 +78,7 @@ class Way:
 
 def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     """The reply of a model, which is asked for. Raises: Barrier."""
-    source = source_of(way.source)
+    source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     require_readable(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)
@@ -217,6 +218,14 @@ def _without_mark(message: BaseMessage) -> BaseMessage:
     return message.model_copy(update={"id": None}) if _is_mark(message.id) else message
 
 
-def source_of(component: Any) -> Any:
-    """Where a request comes from, as a part of keys."""
-    return component if type(component) is Same else Same(component)
+_numbers = itertools.count()
+
+
+def round_of(component: Any) -> Round:
+    """Another call of a component."""
+    return Round(component if type(component) is Same else Same(component), next(_numbers))
+
+
+def one_of_many(way: Way, component: Any) -> Way:
+    """How a component is run for one of the items that another one hands it, of which none waits for the others."""
+    return replace(way, source=Round((way.source.component, Same(component)), next(_numbers)), is_batch=True)

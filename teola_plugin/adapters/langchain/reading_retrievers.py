@@ -20,7 +20,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from teola_plugin.adapters import chroma
 from teola_plugin.adapters.langchain import leaves
 from teola_plugin.adapters.langchain.quiet import apart
-from teola_plugin.adapters.langchain.reading_models import Way, source_of
+from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
@@ -121,9 +121,7 @@ def act(
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
     except Undecided:
-        return unknown_from(
-            run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([source_of(component)])
-        )
+        return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([way.source]))
     bound = function or getattr(component, method)
     spec = EngineSpec("python", component, type_name(type(component)), next(iter(providers), None))
     key = ("act", Same(component), method, value_key((given, named)))
@@ -133,8 +131,7 @@ def act(
     def begin() -> Any:
         return apart(way.context, lambda: bound(*given, **named))
 
-    source = source_of(way.source)
-    request = Request(key, spec, "act", None, {}, _own, "any", False, source, spec.name, begin, False)
+    request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, False)
     return run.ask(request)
 
 

@@ -34,7 +34,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import BaseTool
 
-from teola_plugin.adapters.langchain.reading_models import Way, ask_model
+from teola_plugin.adapters.langchain.reading_models import Way, ask_model, one_of_many
 from teola_plugin.adapters.langchain.reading_parts import (
     format_prompt,
     parse,
@@ -259,7 +259,7 @@ def _each(run: Run, component: Any, value: Any, way: Way) -> Any:
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) is not list:
         raise Barrier("it maps over something that is no list")
-    return [run_component(run, component.bound, item, replace(way, is_batch=True)) for item in value]
+    return [run_component(run, component.bound, item, one_of_many(way, component)) for item in value]
 
 
 def _branch(run: Run, component: Any, value: Any, way: Way) -> Any:
@@ -287,7 +287,6 @@ def _first_true(run: Run, component: Any, value: Any, way: Way, at: int) -> Any:
 
 def _router(run: Run, component: Any, value: Any, way: Way) -> Any:
     key, given = operators.subscript(run, value, "key"), operators.subscript(run, value, "input")
-    run.require_known(key)
     if key not in component.runnables:
         raise ValueError(f"No runnable associated with key '{key}'")
     return run_component(run, component.runnables[key], given, replace(way, kwargs={}))

@@ -17,12 +17,20 @@ NOT_MINE: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One of several calls of a component at one place of a program, as the source of requests: see `Ask.gates`."""
+
+    component: Hashable
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request of an engine, as the framework's own run will make it, and what becomes of its reply.
 
     `key` tells requests apart: equal for two that ask for the same. `value` makes of the engine's reply what the
     framework hands to the program; it may raise what the framework would raise. `holds`: see `values.Unknown`.
-    `may_raise`: `value` may raise for some reply. `source`: the component that the program asks.
+    `may_raise`: `value` may raise for some reply. `source`: the component that the program asks, or a `Round` of it.
 
     `act`: what is not one request of one engine (a retriever, a tool that only reads): a function that runs beside the
     call, inside its session, and whose result takes the place of the engine's reply. `is_async`: a coroutine function.
@@ -48,6 +56,7 @@ class Ask:
 
     `gates`: the sources of what may raise before it, other than replies to the same component at the same place: a loop
     that asks one judge about each of its items is read as a batch, which LangChain asks at once whatever the replies.
+    What may raise in the same round does count: the component asks no second model behind a reply that is no JSON.
     `is_possible`: it stands on a path that may not be taken.
     """
 

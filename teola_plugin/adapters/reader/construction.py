@@ -17,7 +17,6 @@ from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_subtype, namespace_of
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
-from teola_plugin.adapters.reader.record_methods import require_clean
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
 
 Arguments = tuple[Any, ...]
@@ -46,7 +45,7 @@ def construct(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> An
 
 def _exception(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
     cls = callee.held
-    if is_subtype(cls, BaseExceptionGroup) or any(name in facts.user_names for name in ("__new__", "__init__")):
+    if is_subtype(cls, BaseExceptionGroup):
         raise Barrier(f"it makes an object of {describe(callee)}")
     for each in foreign.mro_of(cls):
         if id(each) not in foreign.BUILTINS and any(n in namespace_of(each) for n in ("__init__", "__new__")):
@@ -187,7 +186,6 @@ def _model(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
         run.require_known(*args, *kwargs.values())
     except Undecided:
         return run.unknown(*_unknowns(args, kwargs), holds=cls)
-    require_clean((args, tuple(kwargs.values())))
     run.tick(10)
     return cls(*args, **kwargs)
 

@@ -127,7 +127,7 @@ class Expressions:
             try:
                 return operators.formatted(run, found, wanted, conversion)
             except Undecided:
-                return run.unknown(found, wanted, holds="text", is_safe=not wanted)
+                return run.unknown(found, wanted, holds="text", is_safe=type(wanted) is str and not wanted)
 
         return formatted
 

@@ -312,6 +312,9 @@ def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
 _MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
+_HOLDERS = (dict, list, tuple, set, operator.itemgetter)  # the last is in the hash of a frozen model of pydantic's
+
+
 def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
     """Whether what a function of a library has in its closure runs no code of the user's."""
     try:
@@ -325,7 +328,7 @@ def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
         return all(each is None or is_of_library(each, depth) for each in (held.fget, held.fset, held.fdel))
     if kind is classmethod or kind is staticmethod:
         return type(held.__func__) is types.FunctionType and is_of_library(held.__func__, depth)
-    is_data = is_atom(held) or is_class(held) or kind is dict or kind is list or kind is tuple or kind is set
+    is_data = is_atom(held) or is_class(held) or any(kind is each for each in _HOLDERS)
     return is_data or (has_known_classes(kind) and is_library_class(kind))
 
 

@@ -44,7 +44,7 @@ _FACTORIES = (list, dict, set, str, int, float, tuple)
 def is_clean_model(cls: type) -> bool:
     """Whether making an object of a pydantic model, and writing it out, runs nothing that a user wrote."""
     facts = facts_of(cls)
-    if facts.kind != "record" or not facts.is_model or facts.user_names & {"__init__", "model_post_init"}:
+    if facts.kind != "record" or not facts.is_model:
         return False
     known = _known.get(id(cls))
     if known is not None and known[0] is cls and known[1] == foreign.epoch():
@@ -141,7 +141,7 @@ def _inner(schema: dict[Any, Any]) -> list[Any] | None:
 
 
 def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
-    if schema.get("custom_init") or schema.get("post_init") or schema.get("computed_fields"):
+    if any(schema.get(name) for name in ("custom_init", "post_init", "computed_fields", "from_attributes")):
         return False
     if "serialization_exclude_if" in schema or "missing" in schema or type(schema.get("pattern", "")) is not str:
         return False
@@ -167,9 +167,11 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
 
 
 def is_clean_config(config: Any) -> bool:
-    """Whether the settings of a model are data: some may be functions."""
+    """Whether the settings of a model are data: some may be functions, or have attributes of any object read."""
     if config is None:
         return True
+    if type(config) is dict and config.get("from_attributes"):
+        return False
     return is_plain_default(config) and config.get("regex_engine", "rust-regex") == "rust-regex"
 
 

@@ -130,10 +130,6 @@ def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, st
         run.require_known(held)
     elif name not in ("model_fields_set", "model_extra"):
         run.require_known(value)
-    else:
-        slot = records.model_slot(value, "__pydantic_extra__" if name == "model_extra" else "__pydantic_fields_set__")
-        if run.is_unknown(slot):
-            raise Undecided
     found = in_mro(cls, name)
     run.tick(5)
     return _plain(found.fget(value))
@@ -157,7 +153,7 @@ def _made(run: Any, cls: type, found: Any, args: tuple[Any, ...], kwargs: dict[s
         run.require_known(*args, *kwargs.values())
     except Undecided:
         return run.unknown(*args, *kwargs.values(), holds=cls if found.__func__.__name__ in _MAKERS else "any")
-    if "schema_generator" in kwargs or "context" in kwargs:
+    if not kwargs.keys().isdisjoint(("schema_generator", "context", "from_attributes")):
         raise Barrier("it validates with options that are not read")
     require_clean(args)
     run.tick(20)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader import classes
-from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request
+from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.heap import Heap
 from teola_plugin.adapters.reader.outer import outside
@@ -153,14 +153,8 @@ class Run(Heap):
 
         if kind is defaultdict and not any(value.default_factory is each for each in _FACTORIES):
             return keep(Opaque(value))
-        copied = classes.copy_of(value, load, self._key, keep)
+        copied = classes.copy_of(value, load, self.load, keep)
         return keep(Opaque(value)) if copied is classes.MISSING else copied
-
-    def _key(self, key: Any) -> Any:
-        loaded = self.load(key)
-        if isinstance_of(loaded, Opaque):
-            raise Barrier(f"a key is an object of the class {type_name(type(key))}")
-        return loaded
 
     # --- own objects -------------------------------------------------------------------------------------------------
 
@@ -278,9 +272,9 @@ class Run(Heap):
         ask = self.asks.get(key)
         source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(request, number, self.gates - {source}, self.in_doubt)
+            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt)
         else:
-            ask.gates |= self.gates - {source}
+            ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt
         if self._asked:
             self._asked[-1].add(key)
@@ -289,8 +283,21 @@ class Run(Heap):
             self.raises(sources)
         return Unknown(request.holds, sources)
 
+    def _gates_of(self, source: tuple[Hashable, Hashable]) -> frozenset[Hashable]:
+        """See `Ask.gates`."""
+        component, site = source
+        if type(component) is not Round:
+            return self.gates - {source}
+        return frozenset(gate for gate in self.gates if not _is_of_another_round(gate, component, site))
+
     def decided(self, asked: set[Hashable]) -> None:
         """See `Heap`."""
         for key in asked:
             if key in self.asks:
                 self.asks[key].is_possible = False
+
+
+def _is_of_another_round(gate: Hashable, own: Round, site: Hashable) -> bool:
+    if type(gate) is not tuple or type(gate[0]) is not Round:
+        return False
+    return gate[0].component == own.component and gate[0].number != own.number and bool(gate[1] == site)
