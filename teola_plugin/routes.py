@@ -6,7 +6,7 @@ a branch that is not decided yet is taken to have its likely target, and what st
 it may be for nothing. As the branch predictor of a processor does, this goes by history alone:
 
 - A branch has a *likely* target once it was reached LEAST times, and went there SHARE of the LAST times. A call that
-  came to a branch and no further (it raised, was interrupted or cancelled) went nowhere, and counts as such.
+  came to a superstep and no further (it raised, was interrupted or cancelled) went nowhere, and counts as such.
 - Nothing is asked for nothing while more than WASTE of the requests of the last ACCOUNT_CALLS calls were wasted
   (`Report.wasted`). Each call that ends takes the oldest out of the account, so it recovers; what calls do is learned
   all the while. Calls under way count when they end.
@@ -126,7 +126,12 @@ class CallRoutes:
         return self._routes.calls <= LEARNING_CALLS
 
     def end(self, asked: int, wasted: int) -> bool:
-        """The call has ended; see `Routes.end`. Of a branch that was reached, and not decided, nobody knows why."""
+        """The call has ended; see `Routes.end`.
+
+        Of a superstep that was reached, and not decided, nobody knows why. An `if` that no reader has seen decided is
+        left out: the readers may be behind the call.
+        """
         with self._lock:
-            left, self._open = self._open, set()
-            return self._routes.end([*self._taken, *((branch, None) for branch, _ in left)], asked, wasted)
+            left = [branch for branch, at in self._open if at is None]
+            self._open = set()
+            return self._routes.end([*self._taken, *((branch, None) for branch in left)], asked, wasted)
