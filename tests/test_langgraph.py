@@ -7,6 +7,7 @@ import json
 import logging
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
@@ -931,10 +932,18 @@ def test_compare_and_explain_take_graphs() -> None:
     assert found.equal
     assert found.tree_nodes > 5
     fast = optimize(barrier())
-    asyncio.run(fast.ainvoke({"q": "x"}))
-    text = explain(fast)
-    assert re.search(r"E: anode \(test_langgraph.py:\d+\): read whole; 1 request found, \d of", text)
+    said = r"E: anode \(test_langgraph.py:\d+\): read whole; 1 request found, \d of"
+    text = explained(fast, lambda: asyncio.run(fast.ainvoke({"q": "x"})), said)
     assert "p-graph" not in text
+
+
+def explained(fast: Any, call: Callable[[], Any], said: str) -> str:
+    """What `explain` says once it says this: no engine holds the calls up, which may be ahead of the readers."""
+    for _ in range(100):
+        call()
+        if re.search(said, text := explain(fast)):
+            return text
+    raise AssertionError(text)
 
 
 def test_explain_names_what_is_not_read() -> None:
@@ -942,9 +951,9 @@ def test_explain_names_what_is_not_read() -> None:
     fast = optimize(graph)
     assert "A: node (test_langgraph.py" in explain(fast)
     assert "not read yet" in explain(fast)
-    fast.invoke({"q": "x", "b": "b"})
+    said = r"B: effect \(test_langgraph.py:\d+\): read up to test_langgraph.py:\d+, where it "
+    explained(fast, lambda: fast.invoke({"q": "x", "b": "b"}), said)
     noted.clear()
-    assert re.search(r"B: effect \(test_langgraph.py:\d+\): read up to test_langgraph.py:\d+, where it ", explain(fast))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

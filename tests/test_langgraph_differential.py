@@ -540,7 +540,8 @@ def test_a_cancelled_call_leaves_nothing_behind() -> None:
     asyncio.run(alone(cancel(), left))
     assert not left
     settle(barrier.engine)
-    assert optimized(fast).reports[-1].wasted == 1
+    report = optimized(fast).reports[-1]
+    assert (report.hits + report.wasted, bool(report.wasted)) == (4, True)  # b and c may not have begun by then
     assert not any("[e" in text for text in barrier.engine.began)
     assert barrier.call(fast, "ainvoke") == plain
 

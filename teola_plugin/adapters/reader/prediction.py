@@ -191,9 +191,11 @@ class Prediction:
 
     def _give_up(self, ask: Ask) -> None:
         with self._lock:
+            if self._possible.pop(ask.key, None) is None:
+                return  # it is certain by now, or another thread has given it up
             reply = self._replies[ask.key]
-            if self._possible.pop(ask.key, None) is None or reply.outcome is not None:
-                return  # it is certain by now, or there, and may be wanted after all
+            if reply.outcome is not None:
+                return  # it is there, and may be wanted after all
             del self._replies[ask.key]
         self._line.give_up(reply)
 
