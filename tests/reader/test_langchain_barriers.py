@@ -28,6 +28,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 from langchain_core.tools import tool
+from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from openai._legacy_response import to_raw_response_wrapper
 from pydantic import BaseModel, Field, field_validator
@@ -165,7 +166,7 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     ),
     "of the class Own": (LLM | Own(), "a"),
     "OutputFixingParser": (LLM | OutputFixingParser.from_llm(llm=E.chat, parser=JsonOutputParser()), "a"),
-    "of its own": (Invoking() | (lambda docs: len(docs)), "a"),
+    "of the class Invoking": (Invoking() | (lambda docs: len(docs)), "a"),
     "Shown runs code": (built(lambda: LLM.bind_tools([Shown])), {"x": "a"}),
     "Checked runs code": (built(lambda: LLM.with_structured_output(Checked)), {"x": "a"}),
     "the tool": (built(lambda: LLM.bind_tools([of_grades])), {"x": "a"}),
@@ -198,6 +199,12 @@ def test_a_retriever_that_was_given_a_method_is_left() -> None:
     retriever = E.store("barriers3").as_retriever()
     object.__setattr__(retriever, "_get_relevant_documents", lambda query, **options: RAN.append("found") or [])
     assert stopped(retriever | len, "a")
+
+
+def test_a_filter_of_the_users_is_not_called_early() -> None:
+    store = InMemoryVectorStore(E.store("barriers4").embeddings)
+    assert not stopped(store.as_retriever(search_kwargs={"k": 1}) | len, "a")
+    assert stopped(store.as_retriever(search_kwargs={"filter": lambda document: RAN.append("filter")}) | len, "a")
 
 
 def test_the_kind_of_search_counts() -> None:

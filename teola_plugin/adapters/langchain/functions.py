@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,14 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.reading_retrievers import own_search_of, providers_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import acted_here, read_whole
-from teola_plugin.adapters.reader.reach import reach_of
+from teola_plugin.adapters.reader.reach import Reach, reach_of
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
@@ -64,6 +66,22 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     return draft.call(
         name or shown, fn, _checked(call, is_async), *args, identity=identity, is_glue=False, reads=effects.reads,
         holds=holds, is_async=is_async,
+    )  # fmt: skip
+
+
+def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> Symbol | None:
+    """What a retriever finds that asks a hosted model, or searches by a function of the user's; None for any other."""
+    own = own_search_of(retriever)
+    if draft.is_behind_effects or not (own or providers_of(retriever)) or (own and _unreadable(draft, own)):
+        return None
+    call, args = _arguments(draft, retriever, given, None)
+    reach = Reach(asks=True, acts=False, changes=False)
+    if own:  # it asks by what the retriever holds, which its function does not name
+        reach = replace(reach_of(own, _is_plain_template), asks=True)
+    fn = type(retriever).__name__
+    return draft.read(
+        name or "docs", retriever, fn, _read_by(retriever, call), draft.bindings.mode(), *args,
+        identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
 
 

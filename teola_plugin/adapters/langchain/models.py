@@ -224,7 +224,7 @@ def is_stateless(model: Model) -> bool:
     declared = declared_effects(type(model))
     if declared is not None:
         return declared.pure
-    return type(model).__module__.split(".")[0] in HOSTED and _is_as_published(model)
+    return type(model).__module__.split(".")[0] in HOSTED and is_as_published(model)
 
 
 _CALLED = (
@@ -234,7 +234,7 @@ _CALLED = (
 """Methods that a call of a model goes through."""
 
 
-def _is_as_published(model: Model) -> bool:
+def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     """A call runs nothing of the user's: no method was replaced, no key is a function, no client has hooks."""
     held = vars(model)
     if any(isinstance(value, types.FunctionType) for value in held.values()):
@@ -243,7 +243,7 @@ def _is_as_published(model: Model) -> bool:
         hooks = getattr(held.get(name), "event_hooks", None) or {}
         if any(hooks.values()):
             return False
-    return not any(name in held or not _is_of_a_package(in_mro(plain_class(model), name)) for name in _CALLED)
+    return not any(name in held or not _is_of_a_package(in_mro(plain_class(model), name)) for name in called)
 
 
 def _is_of_a_package(method: Any) -> bool:

@@ -18,7 +18,8 @@ from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from teola_plugin.adapters import chroma
-from teola_plugin.adapters.langchain import leaves
+from teola_plugin.adapters.early import is_free_of_code
+from teola_plugin.adapters.langchain import hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.quiet import apart
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
@@ -68,6 +69,8 @@ def _of_spec(spec: EngineSpec) -> Providers:
 def _of_embeddings(embeddings: Any) -> Providers | None:
     if _is_ours(embeddings):
         return _of_spec(embeddings.spec)
+    if hosted := hosted_embeddings.provider_spec(embeddings):
+        return _of_spec(hosted)
     leaf = leaves.query_embedding(embeddings)
     return None if leaf is None else _of_spec(leaf.spec)
 
@@ -85,7 +88,8 @@ def _of_store(store: Any) -> Providers | None:
 def _of_retriever(retriever: Any) -> Providers | None:
     name = type_name(stock_class(retriever))
     if is_stock(retriever, "langchain_core.vectorstores.") and name == "VectorStoreRetriever":
-        return _of_store(retriever.vectorstore) if retriever.search_type in ("similarity", "mmr") else None
+        is_plain = retriever.search_type in ("similarity", "mmr") and is_free_of_code(retriever.search_kwargs)
+        return _of_store(retriever.vectorstore) if is_plain else None
     if is_stock(retriever, _CLASSIC):
         if name in ("EnsembleRetriever", "MergerRetriever"):
             return _all(retriever.retrievers)
@@ -153,22 +157,26 @@ def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunC
 
 
 def _retrieve_by_users_code(run: Run, retriever: Any, value: Any, way: Way) -> Any:
-    cls = stock_class(retriever)
-    if foreign.is_library_class(cls) or not foreign.has_plain_lookup(cls):
-        raise Barrier(f"it searches by an object of the class {type_name(cls)}")
-    for name in ("invoke", "ainvoke"):
-        if foreign.in_mro(cls, name) is not foreign.in_mro(BaseRetriever, name):
-            raise Barrier(f"{type_name(cls)} has an {name} of its own")
-    own = foreign.in_mro(cls, "_aget_relevant_documents") if way.is_async else None
-    if own is None or own is foreign.in_mro(BaseRetriever, "_aget_relevant_documents"):
-        own = foreign.in_mro(cls, "_get_relevant_documents")
-    if type(own) is not types.FunctionType:
-        raise Barrier(f"it searches by an object of the class {type_name(cls)}")
+    own = own_search_of(retriever, is_async=way.is_async)
+    if own is None:
+        raise Barrier(f"it searches by an object of the class {type_name(stock_class(retriever))}")
     code = own.__code__
     takes = "run_manager" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     named = {"run_manager": Opaque(None, is_own=True)} if takes else {}
     found = call(run, run.load(own), (run.load(retriever), value), named)
     return found.force() if type(found) is Pending else found
+
+
+def own_search_of(retriever: Any, *, is_async: bool = False) -> types.FunctionType | None:
+    """The function by which a retriever of the user's finds documents; None for a library's, or if more is its own."""
+    cls = stock_class(retriever)
+    is_own = any(foreign.in_mro(cls, name) is not foreign.in_mro(BaseRetriever, name) for name in ("invoke", "ainvoke"))
+    if is_own or foreign.is_library_class(cls) or not foreign.has_plain_lookup(cls):
+        return None
+    own = foreign.in_mro(cls, "_aget_relevant_documents") if is_async else None
+    if own is None or own is foreign.in_mro(BaseRetriever, "_aget_relevant_documents"):
+        own = foreign.in_mro(cls, "_get_relevant_documents")
+    return own if type(own) is types.FunctionType and not foreign.is_of_library(own) else None
 
 
 def _multi_query(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:

@@ -42,7 +42,7 @@ from langchain_core.runnables.router import RouterRunnable
 
 from teola_plugin.adapters.langchain.classic import is_chain, trace_chain
 from teola_plugin.adapters.langchain.draft import Draft, describe, snake
-from teola_plugin.adapters.langchain.functions import made_of, trace_function
+from teola_plugin.adapters.langchain.functions import made_of, trace_by_reading, trace_function
 from teola_plugin.adapters.langchain.models import trace_model
 from teola_plugin.adapters.langchain.parsers import is_list_parser, trace_parser
 from teola_plugin.adapters.langchain.prompts import trace_prompt
@@ -151,7 +151,7 @@ class Tracer:
                 return parsed
             case BaseRetriever():
                 with self._not_streamed():
-                    return trace_retriever(self.draft, component, given, name, self.trace)
+                    return self._retriever(component, given, name)
             case RunnableWithMessageHistory():
                 raise Untraceable("TB102", "its history is the framework's to read and write", "optimize what it wraps")
             case _ if is_chain(component):
@@ -159,6 +159,15 @@ class Tracer:
                     return trace_chain(self.draft, component, given, name, self.trace)
             case _:
                 raise Untraceable("TB102", f"{type(component).__module__}.{type(component).__qualname__}")
+
+    def _retriever(self, component: BaseRetriever, given: Symbol, name: str) -> Symbol:
+        try:
+            return trace_retriever(self.draft, component, given, name, self.trace)
+        except Untraceable:
+            found = trace_by_reading(self.draft, component, given, name)
+            if found is None:
+                raise
+            return found
 
     # --- composites --------------------------------------------------------------------------------------------------
 

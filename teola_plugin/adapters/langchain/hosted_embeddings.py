@@ -1,0 +1,87 @@
+"""Embedding models of hosted services: the vector of a query, which retrievers ask for.
+
+A call of a stock model leaves nothing behind, so that one that ran ahead is what the framework's run gets. Only queries
+are shared; the embedding of documents is part of storing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.service import hold_retries
+from teola_plugin.engines import EngineSpec, Foreign
+from teola_plugin.seams import Reply, ashare, current, instrument, share
+from teola_plugin.value_keys import is_comparable
+
+HOSTED = {"langchain_openai": ("OpenAIEmbeddings", "AzureOpenAIEmbeddings")}
+"""Packages, and their classes that are clients of a server and keep nothing of what they are asked."""
+
+_CALLED = (
+    "embed_query", "aembed_query", "embed_documents", "aembed_documents", "_get_len_safe_embeddings",
+    "_aget_len_safe_embeddings", "_tokenize", "_ensure_sync_client_available",
+)  # fmt: skip
+"""What a call goes through."""
+
+
+def provider_spec(embeddings: Any) -> EngineSpec | None:
+    """The service as an engine, with its `provider`; None for a model that is no stock client of one we know."""
+    if not _is_stock(embeddings):
+        return None
+    hold_retries()
+    for method, wrapper in (("embed_query", _sharing), ("aembed_query", _asharing)):
+        instrument(type(embeddings), method, wrapper)
+    return models.spec_of(embeddings)
+
+
+def _is_stock(embeddings: Any) -> bool:
+    """A call asks for vectors and does nothing else: no bar is drawn, no function or transport of the user's is called.
+
+    So it does not matter whether it is made by the synchronous client or by the other.
+    """
+    cls = type(embeddings)
+    if cls.__name__ not in HOSTED.get(cls.__module__.split(".")[0], ()) or not models.is_known_by_settings(embeddings):
+        return False
+    is_plain = embeddings.http_client is None and embeddings.http_async_client is None
+    return is_plain and not embeddings.show_progress_bar and models.is_as_published(embeddings, _CALLED)
+
+
+def _claim(embeddings: Any, text: Any, kwargs: dict[str, Any]) -> tuple[tuple[Reply, bool], AsSetNow] | None:
+    """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
+    session = current()
+    if session is None or getattr(session, "is_at_rest", False) or type(text) is not str or kwargs:
+        return None
+    if not _is_stock(embeddings):
+        return None
+    now = models.as_set_now(embeddings)
+    key = now.key(text)
+    if not is_comparable(key):
+        return None
+    return session.claim(models.spec_of(embeddings), "embedding", Foreign(key, lambda: None), {}), now
+
+
+def _sharing(original: Callable[..., Sequence[float]]) -> Callable[..., Sequence[float]]:
+    def embed_query(self: Any, text: Any, **kwargs: Any) -> Sequence[float]:
+        if (found := _claim(self, text, kwargs)) is None:
+            return original(self, text, **kwargs)
+        claimed, now = found
+        return _own(share(claimed, lambda: now.watch(lambda: original(self, text))))
+
+    return embed_query
+
+
+def _asharing(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def aembed_query(self: Any, text: Any, **kwargs: Any) -> Sequence[float]:
+        if (found := _claim(self, text, kwargs)) is None:
+            return await original(self, text, **kwargs)  # type: ignore[no-any-return]
+        claimed, now = found
+        return _own(await ashare(claimed, lambda: now.awatch(lambda: original(self, text))))
+
+    return aembed_query
+
+
+def _own(vector: Any) -> Sequence[float]:
+    """A copy for one taker; what is no list of numbers is handed on."""
+    return list(vector) if type(vector) is list else vector
