@@ -26,6 +26,9 @@ from public.worker import OWN, Found, Settings, run
 
 HERE = Path(__file__).parent
 ROW = "{:28}{:>7}{:>7}{:>7}{:>7}{:>7}{:>5}{:>6}{:>6}  {}"
+MEASURED = ("orig.", "opt.", "ratio", "bound", "/bound", "req.", "extra", "miss.", "equal")
+LOAD = "{:28}{:>9}{:>9}{:>7}{:>10}{:>10}{:>7}  {}"
+LOADED = ("orig. ms", "opt. ms", "ratio", "orig. CPU", "opt. CPU", "ratio", "raised")
 FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("public.worker", "langchain_openai", "langchain_community.retrievers", "langgraph.prebuilt")
 LIMIT_S = 1800
@@ -42,20 +45,26 @@ def main(
     embed_ms: Annotated[float, typer.Option()] = 60,
     search_ms: Annotated[float, typer.Option()] = 200,
     speculate: Annotated[str, typer.Option(help="As of `optimize`.")] = "",
+    side_by_side: Annotated[int, typer.Option(help="Measure so many calls side by side instead, 0 ms models.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was measured as JSON lines.")] = False,
 ) -> None:
     """Print one row for each application, then a summary."""
-    settings = Settings(str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate)
+    if side_by_side:
+        chat_ms = embed_ms = search_ms = 0
+    settings = Settings(
+        str(Path(apps).resolve()), inputs, repeats, chat_ms, embed_ms, search_ms, speculate, side_by_side
+    )
     names = [name for name in CASES if app in name]
     if not as_json:
-        print(ROW.format("application", "orig.", "opt.", "ratio", "bound", "/bound", "req.", "extra", "miss.", "equal"))
+        print(LOAD.format("application", *LOADED) if side_by_side else ROW.format("application", *MEASURED))
     FORKS.set_forkserver_preload([*PRELOADED, "langchain_community.vectorstores", "teola_plugin.comparison"])
     found = []
     with ThreadPoolExecutor(jobs) as pool:
         for done in as_completed(pool.submit(_found, name, settings) for name in names):
             found.append(result := done.result())
-            print(json.dumps(asdict(result)) if as_json else _row(result), flush=True)
-    if not as_json:
+            row = _load_row if side_by_side else _row
+            print(json.dumps(asdict(result)) if as_json else row(result), flush=True)
+    if not (as_json or side_by_side):
         print(_summary(found))
 
 
@@ -97,6 +106,19 @@ def _row(found: Found) -> str:
         found.name, f"{original:.0f}", f"{optimized:.0f}", f"{_ratio(found):.2f}", f"{_bound(found):.2f}",
         f"{_ratio(found) / _bound(found):.2f}", max(m.requests for m in each), max(m.extra for m in each),
         max(m.missing for m in each), ", ".join(told),
+    )  # fmt: skip
+
+
+def _load_row(found: Found) -> str:
+    """Milliseconds for each call; the ratios are those of throughput, and of CPU time."""
+    if found.error:
+        return _row(found)
+    load = found.load
+    wall, fast = statistics.median(load.original_ms), statistics.median(load.optimized_ms)
+    cpu, fast_cpu = statistics.median(load.original_cpu_ms), statistics.median(load.optimized_cpu_ms)
+    return LOAD.format(
+        found.name, f"{wall:.2f}", f"{fast:.2f}", f"{wall / fast:.2f}", f"{cpu:.2f}", f"{fast_cpu:.2f}",
+        f"{cpu / fast_cpu:.2f}", ", ".join(dict.fromkeys(each[:60] for each in load.raised)),
     )  # fmt: skip
 
 

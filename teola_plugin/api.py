@@ -26,6 +26,7 @@ from teola_plugin.passes import DEFAULT, Context, Optimized, Pass, optimize_grap
 from teola_plugin.passes.estimates import planned
 from teola_plugin.passes.speculate_branches import speculate_branches
 from teola_plugin.plan import is_request
+from teola_plugin.processor import processor
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.routes import CallRoutes, Routes
 from teola_plugin.runtime import host
@@ -132,6 +133,7 @@ class OptimizedPipeline:
             return self._opened(inputs, loop, is_lockstep)
         terms = current_terms()
         host.admission.enter(terms, time.monotonic())
+        processor.begin()
         leave = partial(_leave, terms)
         try:
             return self._opened(inputs, loop, is_lockstep).inside(leave)
@@ -142,7 +144,7 @@ class OptimizedPipeline:
     def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
         has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
         may_run = bool(self.options.run_ahead and inputs and has_slack)
-        is_at_rest = may_run and not self._worth.is_worth()
+        is_at_rest = may_run and (processor.is_busy or not self._worth.is_worth())
         routes = CallRoutes(self.routes, is_at_rest=is_at_rest) if self.routes and may_run else None
         session = Session(
             host, urgency=self._urgency, terms=current_terms(), loop=loop, assumed=self.options.assumed,
@@ -301,6 +303,7 @@ def _optimize(pipeline: Any, options: Options) -> Any:
 
 def _leave(terms: Terms) -> None:
     host.admission.leave(terms, time.monotonic())
+    processor.end()
 
 
 def _placed(traced: Traced, where: Runtime) -> Traced:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 from teola_plugin import providers, runtime
 from teola_plugin.adapters import configured
 from teola_plugin.demo.tiny_model import tiny_model
+from teola_plugin.processor import processor
 from teola_plugin.runtime.engines.vllm import VllmEngine
 
 RLock = threading.RLock
@@ -38,13 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Garbage is collected between tests only.
+    """Garbage is collected between tests only, and no process is too busy to run ahead.
 
     LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
     closing it joins threads, and they want the lock that all executors share.
     """
     config.stash[STDERR] = os.dup(2)  # what pytest captures later goes elsewhere
     gc.set_threshold(0)
+    processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 
 
 class CollectingLock:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "teola_plugin"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "codes", "events", "forks", "finalizers", "loops", "syntax", "shown", "failures"),
+    ("errors", "codes", "events", "forks", "finalizers", "loops", "syntax", "shown", "failures",
+     "processor"),
     ("graph", "providers"),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
      "tenancy", "rounds", "value_keys", "request_identity", "routes"),

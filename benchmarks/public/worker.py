@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import io
@@ -11,11 +12,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,6 +39,8 @@ UNUSED = (
 """Keys and addresses that applications want to be set."""
 OWN = "the original's own"
 """Of what its two runs do not agree in, nothing is compared."""
+BLOCK_CALLS = 3
+"""Calls of a block for each of those side by side."""
 STEPS = 40
 """The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
 
@@ -49,6 +54,7 @@ class Settings:
     embed_ms: float = 60
     search_ms: float = 200
     speculate: str = ""
+    side_by_side: int = 0
 
     @property
     def delays_s(self) -> dict[str, float]:
@@ -71,10 +77,22 @@ class Measured:
 
 
 @dataclass
+class Load:
+    """Calls side by side: what one takes of wall-clock time and of this process's CPU time, in ms, block by block."""
+
+    original_ms: list[float] = field(default_factory=list)
+    optimized_ms: list[float] = field(default_factory=list)
+    original_cpu_ms: list[float] = field(default_factory=list)
+    optimized_cpu_ms: list[float] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Found:
     name: str
     is_same_object: bool = False
     inputs: list[Measured] = field(default_factory=list)
+    load: Load = field(default_factory=Load)
     error: str = ""
 
 
@@ -139,6 +157,65 @@ class Bench:
             [plain(state.values), list(state.next), {k: state.metadata[k] for k in ("source", "step")}]
             for state in pipeline.get_state_history(config)
         ]
+
+    def load(self) -> Load:
+        """Blocks of calls side by side, original and optimized in turns; the first of two blocks is not counted."""
+        found = Load()
+        for _ in range(self.settings.repeats):
+            for pipeline, walls, cpus in (
+                (self.original, found.original_ms, found.original_cpu_ms),
+                (self.optimized, found.optimized_ms, found.optimized_cpu_ms),
+            ):
+                self._block(pipeline)
+                wall_ms, cpu_ms, raised = self._block(pipeline)
+                walls.append(wall_ms)
+                cpus.append(cpu_ms)
+                found.raised += raised
+        return found
+
+    def _block(self, pipeline: Any) -> tuple[float, float, list[str]]:
+        """Wall-clock and CPU ms for each call of a block, and what calls raised."""
+        count = BLOCK_CALLS * self.settings.side_by_side
+        config = {**self.case.config, "recursion_limit": STEPS}
+        calls = []
+        for n in range(count):
+            text = self.case.questions[n % len(self.case.questions)]
+            given = self.case.given(text, self.module) if self.case.needs_module else self.case.given(text)
+            configurable = {**config.get("configurable", {}), "thread_id": str(uuid.uuid4())}
+            calls.append((given, {**config, "configurable": configurable} if self.case.threads else config))
+        with contextlib.redirect_stdout(io.StringIO()):
+            began, cpu = time.perf_counter(), time.process_time()
+            raised = self._side_by_side(pipeline, calls)
+            wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+        self.asked()
+        return 1000 * wall / count, 1000 * cpu / count, raised
+
+    def _side_by_side(self, pipeline: Any, calls: list[tuple[Any, Any]]) -> list[str]:
+        def one(call: tuple[Any, Any]) -> str:
+            try:
+                pipeline.invoke(call[0], config=call[1])
+            except Exception as e:  # of the application
+                return repr(e)
+            return ""
+
+        async def aone(call: tuple[Any, Any], slots: asyncio.Semaphore) -> str:
+            async with slots:
+                try:
+                    await pipeline.ainvoke(call[0], config=call[1])
+                except Exception as e:
+                    return repr(e)
+            return ""
+
+        async def all_of_them() -> list[str]:
+            slots = asyncio.Semaphore(self.settings.side_by_side)
+            return await asyncio.gather(*(aone(call, slots) for call in calls))
+
+        if self.case.form == "ainvoke":
+            told = asyncio.run(all_of_them())
+        else:
+            with ThreadPoolExecutor(self.settings.side_by_side) as pool:
+                told = list(pool.map(one, calls))
+        return [each for each in told if each]
 
     def measure(self, text: str) -> Measured:
         pairs = [self._pair(text, is_swapped=bool(n % 2)) for n in range(self.settings.repeats + 1)]
@@ -251,6 +328,9 @@ def found(case: Case, settings: Settings) -> Found:
         bench = Bench(case, url, settings)
         result.is_same_object = bench.optimized is bench.original
         bench.asked(settings.delays_s)
+        if settings.side_by_side:
+            result.load = bench.load()
+            return result
         for text in case.questions[: settings.inputs]:
             result.inputs.append(bench.measure(text))
     return result

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from teola_plugin.codes import CODES
 from teola_plugin.events import BatchRan
 from teola_plugin.explanation.measure import Measured, measure
 from teola_plugin.explanation.text import run_text
@@ -59,7 +60,7 @@ class RunReport:
 
     def __str__(self) -> str:
         runs = f", {len(self.run_ids)} root runs" if len(self.run_ids) > 1 else ""
-        rest = "; it did not run ahead, as the calls before it gained nothing by that" if self.report.rested else ""
+        rest = f"; {CODES['TF002']}" if self.report.rested else ""
         return f"{run_text(f'{self.name}: optimized{runs}{rest}', self.measured, self.breaks)}\n\n{self._batch_lines()}"
 
     def _batch_lines(self) -> str:

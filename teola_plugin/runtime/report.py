@@ -19,11 +19,11 @@ class Report:
 
     `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
     result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
-    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early. `fallbacks`:
-    why a run-ahead ended early, if one did. `rested`: none began, see `teola_plugin.worth`. `lead_s`: by how much all
-    hits together had been begun before the framework asked for them. `asking_s`: from the start to the last thing the
-    framework asked for. `graphs`: the e-graphs that ran ahead, one after the other. `reading_s`: CPU seconds that went
-    into reading code of the user's.
+    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early.
+    `fallbacks`: why a run-ahead ended early, if one did. `rested`: none began, see `worth.py` and `processor.py`.
+    `lead_s`: by how much all hits together had been begun before the framework asked for them. `asking_s`: from the
+    start to the last thing the framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
+    `reading_s`: CPU seconds that went into reading code of the user's.
     """
 
     hits: int = 0

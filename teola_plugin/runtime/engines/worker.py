@@ -27,6 +27,7 @@ from teola_plugin import forks
 from teola_plugin.engines import Batch, Done, Emit, Failed
 from teola_plugin.errors import EngineError
 from teola_plugin.finalizers import kept_off
+from teola_plugin.processor import processor
 
 T = TypeVar("T")
 _Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
@@ -112,7 +113,8 @@ def _outcomes(asked: str, payloads: Sequence[Any], op: str, compute: Compute) ->
 def isolate(compute: Compute, payloads: Sequence[Any]) -> list[Done | Failed]:
     """One outcome per payload; what fails in company but not alone succeeds."""
     try:
-        values = compute(payloads)
+        with processor.model():
+            values = compute(payloads)
         if len(values) != len(payloads):
             raise EngineError(f"the engine's model gave {len(values)} values for {len(payloads)} items")
         return [Done(value) for value in values]
