@@ -7,8 +7,8 @@ from typing import Any
 from public.case import Case
 from public.replies import Script, choose
 
-TEMPLATES = "langchain-ai/langchain, as kept in mth93/langchain@dca3bd35b86d templates"
-COOKBOOK = "langchain-ai/langchain, as kept in mth93/langchain@dca3bd35b86d docs/docs/expression_language"
+TEMPLATES = "langchain-ai/langchain, as kept in mth93/langchain@27dca2d92fbd templates"
+COOKBOOK = "langchain-ai/langchain, as kept in mth93/langchain@27dca2d92fbd docs/docs/expression_language"
 LINES = "how to do it @1\nwhat it is @2\nwhy it is so @3"
 
 

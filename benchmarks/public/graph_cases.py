@@ -153,7 +153,7 @@ GRAPHS: tuple[Case, ...] = (
     ),
     Case(
         "agentic_rag",
-        "langchain-ai/langgraph@1f1d03243002 docs/docs/tutorials/rag/langgraph_agentic_rag.ipynb (MIT)",
+        "langchain-ai/langgraph@1f1d032430a2 docs/docs/tutorials/rag/langgraph_agentic_rag.ipynb (MIT)",
         messages,
         pipeline="graph",
     ),

@@ -39,7 +39,7 @@ UNUSED = (
 """Keys and addresses that applications want to be set."""
 OWN = "the original's own"
 """Of what its two runs do not agree in, nothing is compared."""
-BLOCK_CALLS = 3
+BLOCK_CALLS = 2
 """Calls of a block for each of those side by side."""
 STEPS = 40
 """The most supersteps: a judge that is never content would go on for LangGraph's default of some thousands."""
