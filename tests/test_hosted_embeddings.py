@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from operator import itemgetter
 from typing import Any, TypedDict
 
@@ -26,78 +20,16 @@ from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize
 from teola_plugin.api import optimized
+from tests.hosted_service import Service, counted, served
 
 QUESTION = {"question": "Who keeps the hives?"}
 TEXTS = ("Anna keeps hive 1.", "Ben keeps hive 2.", "Carla keeps hive 3.", "Nobody keeps hive 4.")
 
 
-class Service(ThreadingHTTPServer):
-    """Chat and embeddings of OpenAI's kind. The reply to `holds` waits until `awaits` is asked."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[str] = []
-        self.holds = self.awaits = ""
-        self.has_waited_in_vain = False
-        self.news = threading.Condition()
-        self.fails = ""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def reply_to(self, path: str, given: dict[str, Any]) -> dict[str, Any]:
-        if path.endswith("/embeddings"):
-            texts = [given["input"]] if isinstance(given["input"], str) else given["input"]
-            self._note(f"embed {texts} {given.get('dimensions')}")
-            data = [{"object": "embedding", "index": n, "embedding": vector(text)} for n, text in enumerate(texts)]
-            return {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        told = given["messages"][-1]["content"]
-        self._note(f"chat {told}")
-        said = "hive 1\nhive 2\nhive 3" if told.startswith("Split") else f"<{told}>"
-        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        return {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]}
-
-    def _note(self, asked: str) -> None:
-        with self.news:
-            self.asked.append(asked)
-            self.news.notify_all()
-            if self.holds and self.holds in asked:
-                is_there = self.news.wait_for(lambda: any(self.awaits in each for each in self.asked), 10)
-                self.has_waited_in_vain |= not is_there
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Service
-
-    def do_POST(self) -> None:
-        given = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        fails = bool(self.server.fails) and self.server.fails in json.dumps(given)
-        said = json.dumps({"error": {"message": "as planned"}} if fails else self.server.reply_to(self.path, given))
-        self.send_response(400 if fails else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said.encode())
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-def vector(text: str) -> list[float]:
-    return [float(byte) for byte in hashlib.sha256(text.encode()).digest()[:8]]
-
-
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service() as service:
-        thread = threading.Thread(target=service.serve_forever, daemon=True)
-        thread.start()
+    with served() as service:
         yield service
-        service.shutdown()
-        thread.join()
 
 
 class State(TypedDict, total=False):
@@ -148,14 +80,6 @@ def app_of(service: Service, embeddings: OpenAIEmbeddings, *, is_async: bool) ->
 
 def call(app: Any, *, is_async: bool) -> Any:
     return asyncio.run(app.ainvoke(QUESTION)) if is_async else app.invoke(QUESTION)
-
-
-@contextmanager
-def counted(service: Service) -> Iterator[Counter[str]]:
-    service.asked.clear()
-    found: Counter[str] = Counter()
-    yield found
-    found.update(service.asked)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

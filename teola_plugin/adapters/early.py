@@ -11,6 +11,8 @@ import sys
 import types
 from typing import Any
 
+from pydantic import SecretBytes, SecretStr
+
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import ATOMS
@@ -23,6 +25,9 @@ MOST = 2_000
 
 _TOOLS = frozenset(["teola_plugin", "tiktoken", "nltk", "transformers", "tokenizers"])
 """Packages, beside the frameworks, whose objects call nothing of the user's: ours, and tokenizers."""
+
+_SECRETS = (SecretStr, SecretBytes)
+"""Texts that are not shown."""
 
 _MODELS = "teola_plugin.models."
 """Our models, whose functions hold the engine that they stand on, of whatever class."""
@@ -83,7 +88,7 @@ def _held_by(value: Any) -> list[Any] | None:
         return [cell.cell_contents for cell in value.__closure__ or ()] if is_library else None
     if kind is types.MethodType:
         return [value.__func__, value.__self__]
-    if kind is types.ModuleType:
+    if kind is types.ModuleType or kind in _SECRETS:
         return []
     if kind is functools.partial:
         return [value.func, *value.args, *value.keywords.values()]

@@ -77,14 +77,14 @@ def dependent_asks(state: State) -> Any:
     return {"out": LLM.invoke("improve " + draft).content}
 
 
-@form(1, "it searches by an object of the class VectorStoreRetriever")
+@form(2)
 def retrieved(state: State) -> Any:
     documents = RETRIEVER.invoke(state["question"])
     context = "\n".join(doc.page_content for doc in documents)
     return {"documents": documents, "out": LLM.invoke(f"{context}: {state['question']}").content}
 
 
-@form(1, "it calls similarity_search of InMemoryVectorStore")
+@form(2)
 def searched(state: State) -> Any:
     documents = STORE.similarity_search(state["question"], k=2)
     return {"documents": [doc.page_content for doc in documents]}

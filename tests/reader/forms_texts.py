@@ -1,16 +1,18 @@
 """Nodes by their parameters, by what they return, how they write prompts and read replies."""
-# ruff: noqa: UP031
+# ruff: noqa: UP031,UP045
 # ruff: noqa: I001
 
 import json
 import re
+from dataclasses import dataclass, field, fields
 from string import Template
-from typing import Any, Literal
+from typing import Any, Literal, Optional
 
 from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langgraph.config import get_config
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime
 from langgraph.types import Command, StreamWriter
@@ -37,6 +39,32 @@ def config_get(state: State, config: RunnableConfig) -> Any:
     configurable = config.get("configurable", {})
     user = configurable.get("user_id")
     return {"out": LLM.invoke(f"{user}: {state['question']}").content}
+
+
+@dataclass(kw_only=True)
+class Configuration:
+    user_id: str = field(default="nobody", metadata={"description": "Who asks."})
+    style: str = "short"
+
+    @classmethod
+    def from_runnable_config(cls, config: Optional[RunnableConfig] = None) -> "Configuration":
+        config = ensure_config(config)
+        configurable = config.get("configurable") or {}
+        _fields = {f.name for f in fields(cls) if f.init}
+        return cls(**{k: v for k, v in configurable.items() if k in _fields})
+
+
+@form(3)
+def config_of_a_dataclass(state: State, config: RunnableConfig) -> Any:
+    configuration = Configuration.from_runnable_config(config)
+    return {"out": LLM.invoke(f"{configuration.style}, {configuration.user_id}: {state['question']}").content}
+
+
+@form(3)
+def config_around(state: State) -> Any:
+    configuration = Configuration.from_runnable_config()
+    user = get_config()["configurable"].get("user_id", "nobody")
+    return {"out": LLM.invoke(f"{configuration.user_id} {user}: {state['question']}").content}
 
 
 @form(3)

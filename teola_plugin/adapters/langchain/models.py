@@ -243,10 +243,13 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
         hooks = getattr(held.get(name), "event_hooks", None) or {}
         if any(hooks.values()):
             return False
-    return not any(name in held or not _is_of_a_package(in_mro(plain_class(model), name)) for name in called)
+    cls = plain_class(model)
+    return not any(name in held or not is_published_method(cls, name) for name in called)
 
 
-def _is_of_a_package(method: Any) -> bool:
+def is_published_method(cls: type, name: str) -> bool:
+    """The method is what LangChain or one of its packages wrote; or there is none."""
+    method = in_mro(cls, name)
     while type(method) is types.FunctionType and "__teola_original__" in vars(method):
         method = vars(method)["__teola_original__"]
     if method is MISSING:
@@ -255,7 +258,7 @@ def _is_of_a_package(method: Any) -> bool:
     return package.split(".")[0] in _PACKAGES
 
 
-_PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic"}
+_PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic", "langchain_community", "langchain_tavily"}
 
 
 def spec_of(model: Model) -> EngineSpec:

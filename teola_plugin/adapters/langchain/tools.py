@@ -1,7 +1,8 @@
 """Tools that a model calls: which may start early, and how the framework's run shares what ran ahead.
 
 A tool *only reads* if the user says so (`@pure` or `@reads(...)` on its function, `pure` on its class, or the hint
-`readOnlyHint` of MCP in its `metadata`).
+`readOnlyHint` of MCP in its `metadata`), or if it is a stock client of a web search (`SEARCHES`). These are asked as a
+hosted model is: only for what is certain.
 
     early:      tool.invoke(call)  in a session of its own, heard by nobody  -> the value of `_run` lands in a slot
     framework:  tool.invoke(call)  its callbacks, its `_run`                 <- finds it there
@@ -11,7 +12,8 @@ Of a tool that asks runnables inside, only what those ask is shared: its own run
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -30,6 +32,7 @@ from pydantic import BaseModel
 
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.langchain import reading_retrievers
+from teola_plugin.adapters.langchain.models import is_published_method
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
@@ -44,6 +47,15 @@ from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, s
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
 """Arguments of a tool's `_run` that the framework adds."""
+
+SEARCHES = {
+    "langchain_tavily": ("TavilySearch",),
+    "langchain_community": (
+        "TavilySearchResults", "TavilyAnswer", "DuckDuckGoSearchRun", "DuckDuckGoSearchResults", "WikipediaQueryRun",
+        "BraveSearch", "GoogleSearchRun", "GoogleSearchResults", "GoogleSerperRun", "GoogleSerperResults",
+    ),
+}  # fmt: skip
+"""Packages, and their tools whose call is one request to a search engine and leaves nothing behind."""
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
@@ -92,7 +104,11 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
     if not _checks_arguments_alone(tool):
         return "code of the user's checks its arguments"
     is_pure = _is_declared(tool, lambda effects: effects.pure and not effects.reads)
-    return EarlyTool(tool, lambda: is_said_to_read(tool) and not _talkative.get(tool), is_changeless=is_pure)
+
+    def is_so_still() -> bool:
+        return is_said_to_read(tool) and not _talkative.get(tool)
+
+    return EarlyTool(tool, is_so_still, is_outside=_is_search(tool), is_changeless=is_pure)
 
 
 def _read_library_tool(tool: BaseTool, functions: list[Callable[..., Any]]) -> EarlyTool | None:
@@ -124,7 +140,7 @@ def _checks_arguments_alone(tool: BaseTool) -> bool:
     schema: Any = tool.args_schema
     if is_class(schema) and not is_clean_schema(schema):
         return False
-    if declared_effects(type(tool)) or _is_hinted(tool):
+    if declared_effects(type(tool)) or _is_hinted(tool) or _is_search(tool):
         return True
     return any(is_stock(tool, cls) for cls in (StructuredTool, Tool))
 
@@ -149,10 +165,40 @@ def _has_coroutine(tool: BaseTool) -> bool:
 
 
 def is_said_to_read(tool: BaseTool) -> bool:
-    """The user declared, or MCP's hint says, that it only reads."""
+    """The user declared, or MCP's hint says, that it only reads, or it is a stock client of a web search."""
+    if _is_search(tool):
+        return True
     declared = _declared(tool)
     is_all_pure = all(said.pure for said in declared if said)
     return is_all_pure if _is_hinted(tool) else _is_declared(tool, lambda said: said.pure)
+
+
+def _is_search(tool: BaseTool) -> bool:
+    """It is a tool of `SEARCHES`, as its package made it, and nothing that it holds runs code of the user's."""
+    if type(tool).__name__ not in SEARCHES.get(type(tool).__module__.split(".")[0], ()):
+        return False
+    held = [value for name, value in vars(tool).items() if name != "callbacks"]
+    clients = [value for value in held if not is_free_of_code(value)]
+    return _is_published(tool, _CALLED) and all(_is_client(client) for client in clients)
+
+
+_CALLED = ("invoke", "ainvoke", "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs")
+"""Methods that a call of a tool goes through."""
+
+
+def _is_client(held: Any) -> bool:
+    """It is a client of a package of `SEARCHES`, as that made it, which holds data alone."""
+    cls = type(held)
+    if cls.__module__.split(".")[0] not in SEARCHES or not is_free_of_code(*vars(held).values()):
+        return False
+    return _is_published(held, [name for name, member in vars(cls).items() if callable(member) and name[:2] != "__"])
+
+
+def _is_published(component: object, called: Sequence[str]) -> bool:
+    """Its class is what its package has under that name, and these methods are the package's."""
+    cls = type(component)
+    is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    return is_its_own and not any(name in vars(component) or not is_published_method(cls, name) for name in called)
 
 
 def _is_hinted(tool: BaseTool) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph.config import get_stream_writer
+from langchain_core.runnables import ensure_config
+from langgraph._internal._constants import CONF
+from langgraph.config import get_config, get_stream_writer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
@@ -14,7 +16,7 @@ from langgraph.types import interrupt
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending, Unknown
 
 
 class LangGraphAsker:
@@ -73,7 +75,18 @@ class LangGraphAsker:
             raise Barrier("it interrupts the graph")
         if callee.held is get_stream_writer:
             return QUIET
+        if callee.held in (ensure_config, get_config):
+            return self._config(run, *args, **kwargs)
         return self._langchain.call(run, callee, args, kwargs)
+
+    def _config(self, run: Run, config: Any = None) -> dict[str, Any]:
+        """A copy of a node's config, which is also the one around it. Raises: Barrier for any other."""
+        own = run.load(self._way.config)
+        given = own if config is None else config
+        hidden = (name for name, held in own.items() if type(held) is Unknown)
+        if type(given) is not dict or given.keys() != own.keys() or any(type(given[n]) is not Unknown for n in hidden):
+            raise Barrier("it makes a config of its own")
+        return {**given, "recursion_limit": Unknown(), CONF: {**given[CONF]}}
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `Asker`."""

@@ -29,6 +29,9 @@ _MODULE_TEXTS = frozenset(["__name__", "__doc__", "__file__", "__version__"])
 _OF_EVENTS = frozenset(["get", "keys", "items", "values"])
 """Methods of an event of a workflow that are those of the dict in it."""
 
+_OF_FIELDS = frozenset(["name", "init", "repr", "compare", "kw_only", "type"])
+"""What is read of a dataclass' field as it is."""
+
 _RECORDS = ("record", "slots", "tuple")
 
 
@@ -189,6 +192,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return _class_attribute(run, value, held, name)
     if kind is types.FunctionType:
         return _function_attribute(run, held, name)
+    if kind is dataclasses.Field and name in _OF_FIELDS:
+        return run.load(getattr(held, name))
     if held is os.environ and name == "get":
         return Callee(_environment, name)
     facts = facts_of(kind)

@@ -10,7 +10,7 @@ from teola_plugin.adapters.reader import records
 from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import describe, in_mro
+from teola_plugin.adapters.reader.foreign import describe, in_mro, is_class
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field
 from teola_plugin.adapters.reader.table import register
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of
@@ -25,6 +25,23 @@ def _fields(run: Any, value: Any) -> dict[str, Any]:
     if not facts_of(type(value)).is_dataclass:
         raise TypeError("it should be called on dataclass instances")
     return {name: attribute(run, value, name) for name in facts_of(type(value)).fields}
+
+
+def _fields_of(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    """`dataclasses.fields`, of a class or an object of one."""
+    if len(args) != 1 or kwargs:
+        raise Barrier("it calls fields() in an unusual way")
+    (given,) = args
+    if isinstance_of(given, Opaque):
+        cls = given.held if is_class(given.held) else None
+    elif type(given) is Unknown:
+        raise Undecided
+    else:
+        cls = type(given)
+    noted = dataclass_fields(cls) if cls is not None and facts_of(cls).is_dataclass else None
+    if noted is None:
+        raise Barrier(f"it calls fields() of {describe(given)}")
+    return tuple(run.load(field) for field in noted.values() if kind_of_field(field) == "field")
 
 
 def _asdict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -74,6 +91,7 @@ def _is_dataclass(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return type(in_mro(type(args[0]), "__dataclass_fields__")) is dict
 
 
+register(_fields_of, dataclasses.fields)
 register(_asdict, dataclasses.asdict)
 register(_replace, dataclasses.replace)
 register(_is_dataclass, dataclasses.is_dataclass)

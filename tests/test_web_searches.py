@@ -1,0 +1,113 @@
+"""Stock clients of web searches: they are asked ahead as a hosted model is, and nobody else's tools are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
+
+import pytest
+from langchain_community.tools.tavily_search import TavilySearchResults
+from langchain_community.utilities import tavily_search
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langchain.tools import EarlyTool, read_tool
+from tests.hosted_service import Service, counted, served
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+RAN: list[str] = []
+
+
+class State(TypedDict, total=False):
+    plan: str
+    found: str
+    said: str
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _address(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TAVILY_API_KEY", "none")
+    monkeypatch.setattr(tavily_search, "TAVILY_API_URL", service.url)
+    RAN.clear()
+    yield
+    assert not RAN
+
+
+def app_of(service: Service, tool: Any) -> Any:
+    """A model plans, a tool is asked in turn, and a model is told what was found."""
+    llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+    def plan(state: State) -> dict[str, Any]:
+        return {"plan": llm.invoke("Split it.").content}
+
+    def find(state: State) -> dict[str, Any]:
+        found = ""
+        for part in state["plan"].split("\n"):
+            found += str(tool.invoke({"query": part}))
+        return {"found": found}
+
+    def say(state: State) -> dict[str, Any]:
+        return {"said": llm.invoke(state["found"]).content}
+
+    builder = StateGraph(State).add_node("planned", plan).add_node("finding", find).add_node("saying", say)
+    builder.add_edge(START, "planned").add_edge("planned", "finding").add_edge("finding", "saying")
+    return builder.add_edge("saying", END).compile()
+
+
+def test_searches_in_turn_run_side_by_side(service: Service) -> None:
+    app = app_of(service, TavilySearchResults(max_results=2))
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+class _Own(TavilySearchResults):
+    def _run(self, query: str, run_manager: Any = None) -> Any:
+        return f"own {query}", {}
+
+
+class _Wrapper(tavily_search.TavilySearchAPIWrapper):
+    def raw_results(self, *args: Any, **kwargs: Any) -> Any:
+        return {"results": []}
+
+
+def _own_wrapper() -> Any:
+    return TavilySearchResults(api_wrapper=_Wrapper())  # type: ignore[call-arg]
+
+
+def _own_method() -> Any:
+    tool = TavilySearchResults()
+    vars(tool)["_run"] = lambda query, **given: ("own", {})
+    return tool
+
+
+@pytest.mark.parametrize("make", [_Own, _own_wrapper, _own_method])
+def test_what_is_the_users_is_left_to_the_framework(service: Service, make: Callable[[], Any]) -> None:
+    assert not isinstance(read_tool(make()), EarlyTool)
+    app = app_of(service, make())
+    with counted(service) as original:
+        plain = app.invoke({})
+    with counted(service) as made:
+        assert optimize(app).invoke({}) == plain
+    assert made == original
+
+
+def test_a_replaced_client_is_left_to_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = TavilySearchResults()
+    assert isinstance(read_tool(tool), EarlyTool)
+    monkeypatch.setattr(tavily_search.TavilySearchAPIWrapper, "raw_results", lambda *args: RAN.append("early"))
+    assert not isinstance(read_tool(tool), EarlyTool)
