@@ -29,11 +29,18 @@ def service_of(model: object) -> Hashable:
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
+_seen = [0]
+"""How many modules were loaded when they were last looked through."""
+
+
 def hold_retries() -> None:
     """Let the clients of the SDKs that are loaded repeat no request that runs ahead. Idempotent.
 
     The SDKs of OpenAI, Anthropic, Groq and others are made by one generator and share their base client.
     """
+    if len(sys.modules) == _seen[0]:
+        return
+    _seen[0] = len(sys.modules)
     for name in [name for name in sys.modules if name.endswith("._base_client") and name.count(".") == 1]:
         module = sys.modules[name]
         for cls, wrapper in (("SyncAPIClient", _held), ("AsyncAPIClient", _aheld)):

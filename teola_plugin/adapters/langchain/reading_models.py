@@ -47,6 +47,13 @@ class Settings:
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
         self._instrumented: set[type] = set()
+        self._readable: dict[int, Model] = {}
+
+    def require_readable(self, model: Model) -> None:
+        """Raises: Barrier if a call of the model may do more than ask for one reply."""
+        if self._readable.get(id(model)) is not model:
+            require_readable(model)
+            self._readable[id(model)] = model
 
     def of(self, model: Model) -> AsSetNow:
         """How this model is set."""
@@ -80,7 +87,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     """The reply of a model, which is asked for. Raises: Barrier."""
     source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
-    require_readable(model, kwargs)
+    way.settings.require_readable(model)
+    _require_readable_arguments(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)
     exchange = Exchange(run)
     try:
@@ -118,7 +126,7 @@ def _holds(is_chat: bool) -> str:
     return "message" if is_chat else "text"
 
 
-def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
+def require_readable(model: Any) -> None:
     """Raises: Barrier if a call of the model may do more than ask for one reply."""
     name = type_name(type(model))
     if may_refuse(vars(model).get("callbacks")):
@@ -129,8 +137,13 @@ def require_readable(model: Any, kwargs: Mapping[str, Any]) -> None:
         raise Barrier(f"the replies of {name} are cached")
     if not models.is_ours(model) and not models.is_stateless(model):
         raise Barrier(f"it asks {name}", "declare its class with teola_plugin.pure if a call leaves nothing behind")
-    if models.is_streamed(model) or kwargs.get("stream"):
+    if models.is_streamed(model):
         raise Barrier(f"the replies of {name} are streamed")
+
+
+def _require_readable_arguments(model: Any, kwargs: Mapping[str, Any]) -> None:
+    if kwargs.get("stream"):
+        raise Barrier(f"the replies of {type_name(type(model))} are streamed")
     for each in kwargs.values():
         if foreign.is_class(each):
             require_clean_schema(each)
