@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from operator import itemgetter
 from typing import Any, TypedDict
 
@@ -19,7 +19,11 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize
+from teola_plugin.adapters.langchain.hosted_embeddings import provider_spec
 from teola_plugin.api import optimized
+from teola_plugin.engines import EngineSpec, Foreign
+from teola_plugin.events import Retired
+from teola_plugin.seams import Reply, active
 from tests.hosted_service import Service, counted, served
 
 QUESTION = {"question": "Who keeps the hives?"}
@@ -117,21 +121,63 @@ class _Own(OpenAIEmbeddings):
         return super().embed_query(f"{text}!", **kwargs)
 
 
+class _Asking(OpenAIEmbeddings):
+    @property
+    def _invocation_params(self) -> dict[str, Any]:
+        return {**super()._invocation_params, "user": "me"}
+
+
+def _asking(service: Service) -> OpenAIEmbeddings:
+    return _Asking(model="e", api_key="none", base_url=service.url, check_embedding_ctx_length=False)  # type: ignore
+
+
 def _subclass(service: Service) -> OpenAIEmbeddings:
     return _Own(model="e", api_key="none", base_url=service.url, check_embedding_ctx_length=False)  # type: ignore
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("make", [_with_bar, _with_client, _replaced, _subclass])
+@pytest.mark.parametrize("make", [_with_bar, _with_client, _replaced, _subclass, _asking])
 def test_what_a_call_may_do_besides_is_left_to_the_framework(
     service: Service, make: Callable[[Service], OpenAIEmbeddings], is_async: bool
 ) -> None:
-    app = app_of(service, make(service), is_async=is_async)
+    app = app_of(service, embeddings := make(service), is_async=is_async)
     with counted(service) as original:
         plain = call(app, is_async=is_async)
+    fast = optimize(app)
     with counted(service) as made:
-        assert call(optimize(app), is_async=is_async) == plain
+        assert call(fast, is_async=is_async) == plain
     assert made == original
+    asked = [event.op for event in optimized(fast).reports[-1].events if isinstance(event, Retired)]
+    assert provider_spec(embeddings) is None
+    assert "embedding" not in asked
+
+
+class Claims:
+    """A session that notes keys, and hands out one reply for each."""
+
+    is_closed = is_unheard = False
+
+    def __init__(self) -> None:
+        self.replies: dict[Hashable, Reply] = {}
+
+    def claim(self, spec: EngineSpec, op: str, payload: Foreign, settings: Any) -> tuple[Reply, bool]:
+        is_first = payload.key not in self.replies
+        return self.replies.setdefault(payload.key, Reply()), is_first
+
+
+def test_whatever_the_service_could_tell_apart_has_its_own_vector(service: Service) -> None:
+    claims, one = Claims(), embedder(service)
+    assert provider_spec(one)
+    with active(claims):  # type: ignore[arg-type]
+        vectors = [
+            one.embed_query("hive 1"), one.embed_query("hive 2"), embedder(service, dimensions=4).embed_query("hive 1"),
+            embedder(service, model="f").embed_query("hive 1"), one.embed_query("Hive 1"),
+        ]  # fmt: skip
+        assert len(claims.replies) == len(vectors)
+        again = one.embed_query("hive 1")
+    assert len(claims.replies) == len(vectors)
+    assert again == vectors[0]
+    assert again is not vectors[0]
 
 
 def test_an_error_is_the_originals(service: Service) -> None:
@@ -212,3 +258,23 @@ def test_searches_of_a_chain_run_ahead(service: Service, is_async: bool) -> None
     assert made == original
     report = optimized(fast).reports[-1]
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+def test_a_model_that_is_made_in_a_body_asks_no_more(service: Service) -> None:
+    llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+    def ask(state: State) -> dict[str, Any]:
+        return {"parts": str(llm.invoke("Split it.").content).split("\n")}
+
+    def embed(state: State) -> dict[str, Any]:
+        embeddings = OpenAIEmbeddings(model="e", api_key="none", base_url=service.url, check_embedding_ctx_length=False)
+        found = InMemoryVectorStore(embeddings).as_retriever().invoke(state["question"])
+        return {"answer": f"{embeddings.embed_query(state['question'])} {len(found)}"}
+
+    builder = StateGraph(State).add_node("ask", ask).add_node("embed", embed)
+    app = builder.add_edge(START, "ask").add_edge("ask", "embed").add_edge("embed", END).compile()
+    with counted(service) as original:
+        plain = call(app, is_async=False)
+    with counted(service) as made:
+        assert call(optimize(app), is_async=False) == plain
+    assert made == original

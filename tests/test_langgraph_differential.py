@@ -541,7 +541,7 @@ def test_a_cancelled_call_leaves_nothing_behind() -> None:
     assert not left
     settle(barrier.engine)
     report = optimized(fast).reports[-1]
-    assert (report.hits + report.wasted, bool(report.wasted)) == (4, True)  # b and c may not have begun by then
+    assert 1 <= report.wasted <= 3  # d, and b and c where the run has not come to them by then
     assert not any("[e" in text for text in barrier.engine.began)
     assert barrier.call(fast, "ainvoke") == plain
 

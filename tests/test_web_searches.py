@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
 import pytest
+from langchain_community.tools.file_management import WriteFileTool
 from langchain_community.tools.tavily_search import TavilySearchResults
 from langchain_community.utilities import tavily_search
 from langchain_openai import ChatOpenAI
@@ -101,8 +102,9 @@ def test_what_is_the_users_is_left_to_the_framework(service: Service, make: Call
     app = app_of(service, make())
     with counted(service) as original:
         plain = app.invoke({})
+    fast = optimize(app)
     with counted(service) as made:
-        assert optimize(app).invoke({}) == plain
+        assert fast.invoke({}) == plain
     assert made == original
 
 
@@ -111,3 +113,12 @@ def test_a_replaced_client_is_left_to_the_framework(monkeypatch: pytest.MonkeyPa
     assert isinstance(read_tool(tool), EarlyTool)
     monkeypatch.setattr(tavily_search.TavilySearchAPIWrapper, "raw_results", lambda *args: RAN.append("early"))
     assert not isinstance(read_tool(tool), EarlyTool)
+
+
+def test_a_replaced_method_is_left_to_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TavilySearchResults, "_run", lambda *args, **given: RAN.append("early"))
+    assert not isinstance(read_tool(TavilySearchResults()), EarlyTool)
+
+
+def test_other_tools_of_the_same_package_are_left_to_the_framework() -> None:
+    assert not isinstance(read_tool(WriteFileTool()), EarlyTool)

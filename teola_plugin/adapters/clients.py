@@ -54,7 +54,7 @@ def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any
     cls = type(value)
     if _is_class_of("httpx", "URL", cls):
         return cls, str(value)
-    if not _is_of_sdk(cls):
+    if not _is_of_sdk(cls) or _keeps_connections(cls):
         return Same(value)
     known = _known.get(value)
     if known is not None and _is_as_seen(known[0], tell, looked_at if looked_at is not None else set()):
@@ -89,6 +89,11 @@ def _method_key(method: types.MethodType, owner: Any) -> Any:
 
 def _is_class_of(module: str, name: str, cls: type) -> bool:
     return vars(sys.modules.get(module, types)).get(name) is cls
+
+
+def _keeps_connections(cls: type) -> bool:
+    """What an SDK puts on httpx's clients; these say of themselves whether they were used."""
+    return any(_is_class_of("httpx", name, base) for base in cls.__mro__ for name in ("Client", "AsyncClient"))
 
 
 def _is_of_sdk(cls: type) -> bool:

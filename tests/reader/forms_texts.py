@@ -60,6 +60,12 @@ def config_of_a_dataclass(state: State, config: RunnableConfig) -> Any:
     return {"out": LLM.invoke(f"{configuration.style}, {configuration.user_id}: {state['question']}").content}
 
 
+@form(1, "it makes a config of its own")
+def config_of_its_own(state: State) -> Any:
+    config = ensure_config({"configurable": {"user_id": "me"}})
+    return {"out": LLM.invoke(f"{len(config)} {config['configurable']['user_id']}: {state['question']}").content}
+
+
 @form(3)
 def config_around(state: State) -> Any:
     configuration = Configuration.from_runnable_config()

@@ -144,6 +144,7 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     "refuse": (hosted(callbacks=[Refusing()]), "a"),
     "it asks": (FakeListChatModel(responses=["a"]), "a"),
     "streamed": (LLM.bind(stream=True), "a"),
+    "are streamed": (hosted(streaming=True), "a"),
     "limits": (lambda x: LLM.invoke(x, config={"max_concurrency": 1}).content, "a"),
     "have replies streamed": (lambda x: LLM.invoke(x, config={"callbacks": [REFUSING]}).content, "a"),
     "return_exceptions": (lambda x: LLM.batch([x], return_exceptions=True), "a"),
