@@ -247,6 +247,13 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     return not any(name in held or not is_published_method(cls, name) for name in called)
 
 
+def is_published(component: object, called: Sequence[str]) -> bool:
+    """Its class is what its package has under that name, and these methods are the package's."""
+    cls = plain_class(component)
+    is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+    return is_its_own and not any(name in vars(component) or not is_published_method(cls, name) for name in called)
+
+
 def is_published_method(cls: type, name: str) -> bool:
     """The method is what LangChain or one of its packages wrote; or there is none."""
     method = in_mro(cls, name)

@@ -24,7 +24,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthro
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
-from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
@@ -98,6 +98,8 @@ class LangChainAsker:
         if foreign.is_kind_of(held, Runnable) and _is_known(held):
             return self._of_runnable(run, held, name)
         if foreign.is_kind_of(held, Embeddings) and name in _EMBEDS:
+            if "documents" in name and hosted_embeddings.provider_spec(held):
+                return NOT_MINE  # only queries are shared
             return self._reading(held, name)
         if foreign.is_kind_of(held, VectorStore):
             if name == "as_retriever" and providers_of(held) is not None:

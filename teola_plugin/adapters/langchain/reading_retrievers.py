@@ -20,6 +20,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from teola_plugin.adapters import chroma
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import hosted_embeddings, leaves
+from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import apart
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
@@ -75,9 +76,18 @@ def _of_embeddings(embeddings: Any) -> Providers | None:
     return None if leaf is None else _of_spec(leaf.spec)
 
 
+_OF_STORES = (
+    "similarity_search", "asimilarity_search", "similarity_search_by_vector", "similarity_search_with_score",
+    "similarity_search_with_score_by_vector", "_similarity_search_with_score_by_vector",
+    "max_marginal_relevance_search", "max_marginal_relevance_search_by_vector", "search", "asearch",
+)  # fmt: skip
+"""What a search goes through."""
+
+
 def _of_store(store: Any) -> Providers | None:
     if type(store) is InMemoryVectorStore:
-        return _of_embeddings(store.embedding)
+        is_plain = type(store.store) is dict and is_published(store, _OF_STORES)
+        return _of_embeddings(store.embedding) if is_plain else None
     spec = chroma.spec_of(store._collection) if leaves.is_chroma(store) else None
     if spec is None:
         return None
@@ -89,6 +99,7 @@ def _of_retriever(retriever: Any) -> Providers | None:
     name = type_name(stock_class(retriever))
     if is_stock(retriever, "langchain_core.vectorstores.") and name == "VectorStoreRetriever":
         is_plain = retriever.search_type in ("similarity", "mmr") and is_free_of_code(retriever.search_kwargs)
+        is_plain = is_plain and is_published(retriever, ("invoke", "ainvoke", "_get_relevant_documents"))
         return _of_store(retriever.vectorstore) if is_plain else None
     if is_stock(retriever, _CLASSIC):
         if name in ("EnsembleRetriever", "MergerRetriever"):

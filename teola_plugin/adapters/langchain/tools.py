@@ -12,8 +12,7 @@ Of a tool that asks runnables inside, only what those ask is shared: its own run
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -32,7 +31,7 @@ from pydantic import BaseModel
 
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.langchain import reading_retrievers
-from teola_plugin.adapters.langchain.models import is_published_method
+from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
@@ -179,7 +178,7 @@ def _is_search(tool: BaseTool) -> bool:
         return False
     held = [value for name, value in vars(tool).items() if name != "callbacks"]
     clients = [value for value in held if not is_free_of_code(value)]
-    return _is_published(tool, _CALLED) and all(_is_client(client) for client in clients)
+    return is_published(tool, _CALLED) and all(_is_client(client) for client in clients)
 
 
 _CALLED = ("invoke", "ainvoke", "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs")
@@ -191,14 +190,7 @@ def _is_client(held: Any) -> bool:
     cls = type(held)
     if cls.__module__.split(".")[0] not in SEARCHES or not is_free_of_code(*vars(held).values()):
         return False
-    return _is_published(held, [name for name, member in vars(cls).items() if callable(member) and name[:2] != "__"])
-
-
-def _is_published(component: object, called: Sequence[str]) -> bool:
-    """Its class is what its package has under that name, and these methods are the package's."""
-    cls = type(component)
-    is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-    return is_its_own and not any(name in vars(component) or not is_published_method(cls, name) for name in called)
+    return is_published(held, [name for name, member in vars(cls).items() if callable(member) and name[:2] != "__"])
 
 
 def _is_hinted(tool: BaseTool) -> bool:

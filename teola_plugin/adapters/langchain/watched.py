@@ -15,6 +15,8 @@ from typing import Any
 from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 from langchain_core.tracers.context import _configure_hooks
 
+from teola_plugin.adapters.handlers import may_interfere
+
 
 def is_watched(config: Mapping[str, Any]) -> bool:
     """A handler of this config, or of the context, turns every model's reply into a stream."""
@@ -29,8 +31,13 @@ def wants_streams(callbacks: Any) -> bool:
 
 
 def may_refuse(callbacks: Any) -> bool:
-    """A handler among these callbacks may end the run by raising: nothing is certain that it has not let pass."""
-    return any(getattr(handler, "raise_error", False) for handler in _handlers(callbacks))
+    """A handler among these callbacks may end the run by raising, or change what is asked.
+
+    Nothing is certain that it has not let pass.
+    """
+    handlers = _handlers(callbacks)
+    refuses = any(getattr(handler, "raise_error", False) for handler in handlers)
+    return refuses or may_interfere(handlers, ("on_",), may_raise=False)
 
 
 def is_refusable(config: Mapping[str, Any]) -> bool:

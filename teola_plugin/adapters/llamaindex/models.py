@@ -11,17 +11,22 @@ A call from a coroutine goes through `_achat`, on the caller's loop, where the m
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
+from llama_index_instrumentation import root_manager
 
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
+from teola_plugin.adapters.handlers import may_interfere
 from teola_plugin.adapters.leaf import is_stock_of
+from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import declared_effects
@@ -39,12 +44,26 @@ def is_model(llm: Any) -> bool:
 
     A rehearsal calls the functions that make its prompts once more, so these must be harmless.
     """
+    if is_interfered_with(llm):
+        return False
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
         return False
     functions = [getattr(llm, name, None) for name in ("messages_to_prompt", "completion_to_prompt")]
     if not all(is_harmless(f) for f in functions if f is not None):
         return False
     return is_ours(llm) or is_foreign(llm)
+
+
+def is_interfered_with(component: Any) -> bool:
+    """A handler of the user's, of this component or of all, may change what is asked, or refuse it."""
+    handlers: list[Any] = [*getattr(getattr(component, "callback_manager", None), "handlers", ())]
+    for dispatcher in list(root_manager.dispatchers.values()):
+        handlers += [*dispatcher.event_handlers, *dispatcher.span_handlers]
+    return may_interfere(handlers, _HEARS, may_raise=True)
+
+
+_HEARS = ("on_event", "start_trace", "end_trace", "handle", "new_span", "span_enter", "prepare_to")
+"""How the methods begin by which handlers hear of what is asked."""
 
 
 def is_ours(component: Any) -> bool:
@@ -55,7 +74,35 @@ def is_ours(component: Any) -> bool:
 def is_foreign(llm: Any) -> bool:
     """It is met at its raw methods, and does nothing else."""
     methods = [getattr(type(llm), name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
-    return all(hasattr(m, "__teola_original__") for m in methods) and _is_known(llm, "llama_index")
+    is_met = all(hasattr(method, "__teola_original__") for method in methods)
+    return is_met and _is_known(llm, "llama_index") and (bool(declared_effects(type(llm))) or _is_as_published(llm))
+
+
+_CALLED = (
+    "complete", "acomplete", "chat", "achat", "predict", "apredict", "structured_predict", "astructured_predict",
+)  # fmt: skip
+"""Methods by which a model is asked."""
+
+
+def _is_as_published(llm: Any) -> bool:
+    """A call runs nothing of the user's: none of these methods was replaced, no client has hooks."""
+    for name in ("_http_client", "_async_http_client", "http_client", "async_http_client"):
+        if any((getattr(getattr(llm, name, None), "event_hooks", None) or {}).values()):
+            return False
+    return all(_is_of_package(in_mro(type(llm), name)) for name in _CALLED)
+
+
+def _is_of_package(method: Any) -> bool:
+    """A function of LlamaIndex's, as it is or decorated by its instrumentation."""
+    wrappers = sys.modules.get("wrapt")
+    if wrappers is not None and type(method) is wrappers.FunctionWrapper:
+        return _is_of_package(method._self_wrapper) and _is_of_package(method.__wrapped__)
+    if type(method) is not FunctionType:
+        return method is MISSING
+    return method.__globals__.get("__name__", "").split(".")[0] in _PACKAGES
+
+
+_PACKAGES = ("llama_index", "llama_index_instrumentation")
 
 
 def _is_known(component: Any, package: str) -> bool:
@@ -108,7 +155,7 @@ class _Request:
 
     def __call__(self) -> Any:
         """The model's answer as a `Completion`, or a coroutine for it. Where it is a leaf again, it is a plain one."""
-        original = getattr(type(self.llm), self.method).__teola_original__
+        original = _originals[self.method]
         if self.method in ASYNC:
             return self._arun(original)
         call = partial(original, self.llm, *self.args, **self.kwargs)
@@ -154,8 +201,14 @@ def _raw(request: _Request, value: Completion) -> Any:
     return _foreseen(request, str(value)) if value.raw is None else value.own_raw()
 
 
+_originals: dict[str, Callable[..., Any]] = {}
+"""The raw methods of LlamaIndex's model, which others may have wrapped since."""
+
+
 def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        _originals.setdefault(method, original)
+
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or getattr(self, "rate_limiter", None) is not None:
@@ -171,6 +224,8 @@ def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        _originals.setdefault(method, original)
+
         async def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or getattr(self, "rate_limiter", None) is not None:
@@ -188,6 +243,8 @@ def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., An
     """A stream is the model's own, except where nobody may hear, which must not reach the model."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        _originals.setdefault(method, original)
+
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or not session.is_unheard:

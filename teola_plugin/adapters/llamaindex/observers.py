@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,7 +22,7 @@ from llama_index.core.query_engine import (
     TransformQueryEngine,
 )
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import NodeWithScore
+from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
@@ -100,12 +100,15 @@ def _sync(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]],
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))  # bound, so that its span knows whose it is
+            query = _Query(args, kwargs)
             with heard(self, name, args, kwargs) as tell:
                 if (part := part_of(self)) is None:
-                    return tell(_told(self, run(*args, **kwargs)))
-                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
-                with entered(part, entry):
-                    return tell(_told(self, run(*args, **kwargs)))
+                    value = run(*args, **kwargs)
+                else:
+                    entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
+                    with entered(part, entry):
+                        value = run(*args, **kwargs)
+                return value if query.has_changed() else tell(_told(self, value))
 
         return method
 
@@ -116,16 +119,31 @@ def _async(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]]
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = original.__get__(self, type(self))
+            query = _Query(args, kwargs)
             with heard(self, name, args, kwargs) as tell:
                 if (part := part_of(self)) is None:
-                    return tell(_told(self, await run(*args, **kwargs)))
-                entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
-                with entered(part, entry):
-                    return tell(_told(self, await run(*args, **kwargs)))
+                    value = await run(*args, **kwargs)
+                else:
+                    entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
+                    with entered(part, entry):
+                        value = await run(*args, **kwargs)
+                return value if query.has_changed() else tell(_told(self, value))
 
         return method
 
     return wrapper
+
+
+class _Query:
+    """The query that a part is given. One that changes it makes what follows another than what was foreseen."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        bundles = [value for value in (*args, *kwargs.values()) if isinstance(value, QueryBundle)]
+        self._held = [(bundle, bundle.query_str) for bundle in bundles]
+
+    def has_changed(self) -> bool:
+        """Whether its text is another one now."""
+        return any(bundle.query_str is not text for bundle, text in self._held)
 
 
 def _told(component: object, value: Any) -> Any:

@@ -220,7 +220,7 @@ def _module_attribute(run: Any, module: types.ModuleType, name: str) -> Any:
     if is_dunder(name) and name not in _MODULE_TEXTS:
         raise Barrier(f"it uses {name} of a module")
     if name in own:
-        return run.load(own[name])
+        return run.load_attribute(module, name, own[name])
     if "__getattr__" in own:
         raise Barrier(f"it uses {name} of a module that makes its attributes", hint="import it where it is defined")
     raise AttributeError(f"module has no attribute {name!r}")
@@ -253,7 +253,7 @@ def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
     if found is not MISSING and foreign.is_data_descriptor(found):
         raise Barrier(f"it uses {name} of {describe(value)}")
     if name in own:
-        return own[name] if value.is_own and facts.kind == "object" else run.load(own[name])
+        return own[name] if value.is_own and facts.kind == "object" else run.load_attribute(held, name, own[name])
     if found is MISSING:
         if in_mro(cls, "__getattr__") is not MISSING:
             raise Barrier(f"it uses {name} of {describe(value)}")
@@ -306,7 +306,7 @@ def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
     if kind is types.ClassMethodDescriptorType:
         return run.load(found.__get__(None, cls))
     if kind is types.FunctionType or kind is types.MethodDescriptorType or not foreign.is_descriptor(found):
-        return run.load(found)
+        return run.load_attribute(cls, name, found)
     raise Barrier(f"it uses {name} of {describe(value)}")
 
 

@@ -1,4 +1,7 @@
-"""What `with` enters: only contexts that change nothing which the program can see."""
+"""What `with` enters: only contexts that change nothing which the program can see.
+
+Not semaphores: by them the user decides how much is asked at once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from teola_plugin.adapters.reader.attributes import attribute
 from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_ASYNC_LOCKS = (asyncio.Lock, asyncio.Semaphore, asyncio.BoundedSemaphore)
+_ASYNC_LOCKS = (asyncio.Lock,)
 
 
 def entered(run: Any, context: Any) -> Any:

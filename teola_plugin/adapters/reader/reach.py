@@ -31,7 +31,7 @@ _QUIET = frozenset({
 _LOUD = _words("open exec eval compile input breakpoint setattr delattr globals vars locals __import__")
 """Builtins that may change anything."""
 
-_CHANGING = _words(
+CHANGING = _words(
     "add append appendleft clear discard extend extendleft insert pop popitem popleft remove reverse rotate setdefault "
     "sort update subtract move_to_end difference_update intersection_update symmetric_difference_update"
 )
@@ -104,7 +104,7 @@ def _is_change(node: ast.AST, own: set[str], local: set[str]) -> bool:
         case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
             return not _is_own(changed, own)
         case ast.Call(func=ast.Attribute(value=changed, attr=attr)):
-            is_known = attr in _READING or (attr not in _CHANGING and attr[:2] != "__" and _root(changed) not in local)
+            is_known = attr in _READING or (attr not in CHANGING and attr[:2] != "__" and _root(changed) not in local)
             return not (is_known or _is_own(changed, own))
         case ast.Call(func=ast.Name(id=name)):
             return name in local

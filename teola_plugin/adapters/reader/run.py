@@ -61,6 +61,7 @@ class Given:
         self.copies: dict[int, tuple[Any, Any]] = {}
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
+        """What names and attributes stand for that were looked up, by the function or object that has them."""
 
     def copy(self, value: Any) -> Any:
         """A copy of the reader's own; what is no plain data is `Opaque`. Raises: TooLarge."""
@@ -140,6 +141,13 @@ class Run(Heap):
         if key not in self._names:
             self._names[key] = function, outside(function, name)
         return self.load(self._names[key][1])
+
+    def load_attribute(self, owner: Any, name: str, value: Any) -> Any:
+        """The attribute of an object of somebody else's, as it was when it was first looked up.
+
+        The program's own run may have changed it since: it was read before that.
+        """
+        return self.load(self._names.setdefault((id(owner), name), (owner, value))[1])
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
         def keep(copy: Any) -> Any:

@@ -1,0 +1,61 @@
+"""Handlers that change what is asked, or refuse it, are heard first; those that only note things hold up nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.tracers import ConsoleCallbackHandler
+
+from teola_plugin.adapters.handlers import may_interfere
+
+
+class Redacts(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        for batch in messages:
+            for message in batch:
+                message.content = message.content.replace("secret", "")
+
+
+class Adds(BaseCallbackHandler):
+    def on_llm_start(self, serialized: Any, prompts: Any, **kwargs: Any) -> None:
+        prompts.append("more")
+
+
+class Inherits(Redacts):
+    pass
+
+
+class Counts(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.told: list[Any] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self.counts["asked"] = self.counts.get("asked", 0) + 1
+        entry = {"messages": str(messages)}
+        entry["more"] = "x"
+        self.told.append(entry)
+
+
+class Refuses:
+    def on_event_start(self, event_type: Any, payload: Any = None, **kwargs: Any) -> None:
+        if payload is None:
+            raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("handler", [Redacts(), Adds(), Inherits()])
+def test_what_changes_what_it_hears_interferes(handler: Any) -> None:
+    assert may_interfere([Counts(), handler], ("on_",), may_raise=False)
+
+
+@pytest.mark.parametrize("handler", [Counts(), ConsoleCallbackHandler()])
+def test_what_only_notes_does_not(handler: Any) -> None:
+    assert not may_interfere([handler], ("on_",), may_raise=False)
+
+
+def test_what_raises_interferes_where_that_is_heard() -> None:
+    assert may_interfere([Refuses()], ("on_event",), may_raise=True)
+    assert not may_interfere([Refuses()], ("on_event",), may_raise=False)
+    assert not may_interfere([Refuses()], ("handle",), may_raise=True)
