@@ -49,7 +49,8 @@ def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
 
 def _is_users(function: FunctionType) -> bool:
     is_installed = any(part in function.__code__.co_filename for part in ("site-packages", "dist-packages"))
-    return not (is_installed or is_of_library(function))
+    is_ours = function.__module__.startswith("teola_plugin.")
+    return not (is_installed or is_ours or is_of_library(function))
 
 
 def _interferes(function: FunctionType, may_raise: bool) -> bool:
