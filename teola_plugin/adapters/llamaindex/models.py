@@ -20,11 +20,9 @@ from typing import Any
 
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
-from llama_index_instrumentation import root_manager
 
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
-from teola_plugin.adapters.handlers import may_interfere
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
@@ -44,26 +42,12 @@ def is_model(llm: Any) -> bool:
 
     A rehearsal calls the functions that make its prompts once more, so these must be harmless.
     """
-    if is_interfered_with(llm):
-        return False
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
         return False
     functions = [getattr(llm, name, None) for name in ("messages_to_prompt", "completion_to_prompt")]
     if not all(is_harmless(f) for f in functions if f is not None):
         return False
     return is_ours(llm) or is_foreign(llm)
-
-
-def is_interfered_with(component: Any) -> bool:
-    """A handler of the user's, of this component or of all, may change what is asked, or refuse it."""
-    handlers: list[Any] = [*getattr(getattr(component, "callback_manager", None), "handlers", ())]
-    for dispatcher in list(root_manager.dispatchers.values()):
-        handlers += [*dispatcher.event_handlers, *dispatcher.span_handlers]
-    return may_interfere(handlers, _HEARS, may_raise=True)
-
-
-_HEARS = ("on_event", "start_trace", "end_trace", "handle", "new_span", "span_enter", "prepare_to")
-"""How the methods begin by which handlers hear of what is asked."""
 
 
 def is_ours(component: Any) -> bool:
