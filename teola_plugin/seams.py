@@ -15,12 +15,16 @@ Classes are instrumented, never the user's objects; a session exists only inside
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import copy
 import functools
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from teola_plugin import forks, loops
@@ -30,16 +34,44 @@ from teola_plugin.finalizers import kept_off
 from teola_plugin.providers import ProviderCall
 
 
+class Hold(Protocol):
+    """Work of the framework that is over by the time a model has answered, and is to be over before a reply is."""
+
+    def due(self, *, blocks_loop: bool) -> Sequence[Future[None]]:
+        """What is under way. `blocks_loop`: the caller waits in the thread of a running event loop."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Why a reply is not handed out yet, and until when at the most: what ran ahead began that much earlier."""
+
+    holds: Sequence[Hold]
+    until_s: float
+
+    def wait(self) -> None:
+        """Until the work is over, in a thread."""
+        blocks_loop = asyncio._get_running_loop() is not None
+        if due := [each for hold in self.holds for each in hold.due(blocks_loop=blocks_loop)]:
+            concurrent.futures.wait(due, max(0, self.until_s - time.perf_counter()))
+
+    async def wait_async(self) -> None:
+        """`wait` for a coroutine."""
+        if due := [each for hold in self.holds for each in hold.due(blocks_loop=False)]:
+            await asyncio.wait(map(asyncio.wrap_future, due), timeout=max(0, self.until_s - time.perf_counter()))
+
+
 class Reply:
     """The outcome of one item, readable from any thread and any event loop; it may still be on its way.
 
     It keeps all deltas, so a reader that comes late sees the same stream. `provider_call`: of an item that a provider
     outside this process is asked for. `withdraw`: give it up if no engine has begun it, and a function agrees.
+    `held`: what has to be over before a reader has it.
     """
 
     __slots__ = (
-        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "provider_call",
-        "queued", "withdraw",
+        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "held",
+        "provider_call", "queued", "withdraw",
     )  # fmt: skip
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
@@ -54,6 +86,7 @@ class Reply:
         self.queued: Any = None  # what may be taken over from its engine: see runtime/queued_calls.py
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
+        self.held: Held | None = None
 
     @property
     def outcome(self) -> Done | Failed | None:
@@ -114,6 +147,7 @@ class Reply:
 
     def result(self) -> Any:
         """The value, waiting for it. Raises: the engine's own error; EngineLoopBlocked, see `loops`."""
+        self._wait_while_held()
         with kept_off, self._lock:
             while self._outcome is None:
                 self._wait()
@@ -121,6 +155,8 @@ class Reply:
 
     async def aresult(self) -> Any:
         """`result` for a coroutine; cancelling it leaves the reply alone."""
+        if self.held:
+            await self.held.wait_async()
         await self._await(lambda: self._outcome is not None)
         assert self._outcome is not None
         return _value(self._outcome)
@@ -129,6 +165,7 @@ class Reply:
         """The deltas, then the end of the iterator or the engine's own error. Closing it early cancels the work."""
         seen = 0
         try:
+            self._wait_while_held()
             while True:
                 with kept_off, self._lock:
                     while len(self._deltas) == seen and self._outcome is None:
@@ -146,6 +183,8 @@ class Reply:
         """`stream` for a coroutine."""
         seen = 0
         try:
+            if self.held:
+                await self.held.wait_async()
             while True:
                 at = seen
                 await self._await(lambda: len(self._deltas) > at or self._outcome is not None)  # noqa: B023
@@ -165,6 +204,10 @@ class Reply:
         if self._outcome is None:
             self.cancel()
             self.put(Failed(Cancelled("nobody waits for this item any more")))
+
+    def _wait_while_held(self) -> None:
+        if self.held:
+            self.held.wait()
 
     def _wait(self) -> None:
         """For news; the lock is held, and free meanwhile."""
@@ -227,11 +270,6 @@ class Session(Protocol):
         ...
 
     @property
-    def has_run_ahead(self) -> bool:
-        """Something of this call runs ahead or did, so that the framework's run may be faster than by itself."""
-        ...
-
-    @property
     def is_unheard(self) -> bool:
         """What runs here is not the framework's own run: no callback, trace or log may tell of it."""
         ...
@@ -257,6 +295,9 @@ class Session(Protocol):
         The part's run is then to be `inside` of that, so that what it observes is told to no other.
         """
         ...
+
+    def hold(self, hold: Hold) -> None:
+        """Hand out no reply that ran ahead before what `hold` says is over, which is asked for each anew."""
 
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)

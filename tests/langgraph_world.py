@@ -136,12 +136,14 @@ class Boom(Exception):
 class Patient(FakeEngine):
     """Takes a moment for each batch, for some longer than for others, so that something can run ahead of it."""
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
+    def __init__(self, answer: Callable[[Any], Any], least_s: float = 0) -> None:
         super().__init__(answer, name="llm", concurrent=True)
         self.running = 0
+        self.least_s = least_s
 
     async def hold(self, batch: Batch) -> None:
-        await asyncio.sleep(max(int(digest(str(item.payload))[0], 16) for item in batch.items) * 0.0003)
+        moment_s = max(int(digest(str(item.payload))[0], 16) for item in batch.items) * 0.0003
+        await asyncio.sleep(max(moment_s, self.least_s))
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         self.running += 1
@@ -163,9 +165,9 @@ class Patient(FakeEngine):
 class World:
     """The engine, the models on it, and what nodes leave behind outside of the state."""
 
-    def __init__(self, fails: Callable[[str], bool] = lambda prompt: False) -> None:
+    def __init__(self, fails: Callable[[str], bool] = lambda prompt: False, least_s: float = 0) -> None:
         self.fails = fails
-        self.engine = Patient(self._answer)
+        self.engine = Patient(self._answer, least_s)
         self.chat = EngineChatModel(engine=self.engine, max_tokens=None, temperature=None)
         self.llm = EngineLLM(engine=self.engine, max_tokens=None, temperature=None)
         self.effects: list[str] = []

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from teola_plugin.engines import Completion, Delta, Done, EngineSpec
-from teola_plugin.seams import Reply, active, current, instrument, muted
+from teola_plugin.seams import Hold, Reply, active, current, instrument, muted
 
 T = TypeVar("T")
 
@@ -40,7 +40,6 @@ class _Rehearsal:
     """A session whose engines are answers, by operation; each is used once."""
 
     is_closed = False
-    has_run_ahead = False
     is_unheard = True
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:
@@ -59,6 +58,9 @@ class _Rehearsal:
 
     def enter(self, component: object, value: Any) -> None:
         """Nor where it is."""
+
+    def hold(self, hold: Hold) -> None:
+        """What is rehearsed waits for nothing."""
 
     def _answer(self, op: str) -> Any:
         for value in self._answers.get(op, ()):

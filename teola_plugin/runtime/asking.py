@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from teola_plugin.effects import Assumed
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.failures import Withheld
-from teola_plugin.seams import Reply
+from teola_plugin.seams import Hold, Reply
 
 
 class Call(Protocol):
@@ -33,7 +33,6 @@ class Call(Protocol):
 class AskedAhead:
     """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
 
-    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, call: Call, urgency: Urgency) -> None:
@@ -60,6 +59,9 @@ class AskedAhead:
 
     def enter(self, component: object, value: Any) -> None:
         """Nor where it is."""
+
+    def hold(self, hold: Hold) -> None:
+        """What runs ahead waits for nothing of the framework's."""
 
     def close(self) -> None:
         """Nothing is its own."""

@@ -11,14 +11,13 @@ from typing import Any
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.loops import blocked
-from teola_plugin.seams import Reply
+from teola_plugin.seams import Hold, Reply
 
 
 class Inline:
     """Implements `seams.Session`. Leaves take it for closed, and compute their values themselves."""
 
     is_closed = True
-    has_run_ahead = False
     is_unheard = False
     holds_engine_loop = True
 
@@ -33,3 +32,6 @@ class Inline:
 
     def enter(self, component: object, value: Any) -> None:
         """Nor here."""
+
+    def hold(self, hold: Hold) -> None:
+        """No reply ran ahead."""

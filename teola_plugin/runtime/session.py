@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed, assuming
@@ -41,7 +42,7 @@ from teola_plugin.runtime.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.report import Listener, Report
 from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.slots import SHARED, Next, Slots
-from teola_plugin.seams import Reply
+from teola_plugin.seams import Held, Hold, Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Asides, Items
 from teola_plugin.value_keys import is_comparable, snapshot
@@ -119,6 +120,7 @@ class Session:
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
         self._asides: list[Future[Any]] = []
+        self._holds: WeakSet[Hold] = WeakSet()
         self._is_closed = False
         self._started_s = time.perf_counter()
         self.listeners: list[Listener] = []  # whoever hears of the call may add itself, to be told how it ended
@@ -129,11 +131,6 @@ class Session:
     def is_closed(self) -> bool:
         """See `seams.Session.is_closed`."""
         return self._is_closed
-
-    @property
-    def has_run_ahead(self) -> bool:
-        """See `seams.Session.has_run_ahead`."""
-        return self._is_ahead
 
     # --- the run-ahead -----------------------------------------------------------------------------------------------
 
@@ -511,6 +508,11 @@ class Session:
         prepared, inputs, observed = begun
         return self.run_ahead(prepared, [inputs], observed, beside=self._is_beside)
 
+    def hold(self, hold: Hold) -> None:
+        """See `seams.Session.hold`."""
+        with kept_off, self._lock:
+            self._holds.add(hold)
+
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
         with kept_off, self._lock:
@@ -568,6 +570,8 @@ class Session:
         slot = self._slots.retire(key, stamp, shares=shares)
         if slot.outdated:
             self._host.soon(slot.outdated.cancel_unless_ended)
+        if slot.lead_s and self._holds:
+            slot.reply.held = Held(tuple(self._holds), time.perf_counter() + slot.lead_s)
         return slot
 
     def _bound(self, payload: Any, reply: Reply) -> Any:
@@ -610,7 +614,6 @@ class _Inner(Session):
     Each item that it, or what runs ahead of it, asks for is one slot of the call around it.
     """
 
-    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, outer: Session, urgency: Urgency) -> None:

@@ -31,13 +31,14 @@ class Next(NamedTuple):
 
     `outcome`: "hit" (somebody has it computed), "miss" (whoever reached it has to), "stale" (likewise, for the store
     has changed; `outdated` is what was on its way) or "left" (it is left to the framework's run). `source`: of a slot
-    that shares, the reply that it takes over.
+    that shares, the reply that it takes over. `lead_s`: by how much a hit had been begun before.
     """
 
     reply: Reply
     outcome: str
     source: Reply | None = None
     outdated: Reply | None = None
+    lead_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -127,8 +128,9 @@ class Slots:
             entry.slots[at] = _Slot(Reply(), stamp)
             return Next(entry.slots[at].reply, "miss")
         if slot.stamp == stamp:
-            self.lead_s += time.perf_counter() - slot.since_s
-            return Next(slot.reply, "hit", source)
+            lead_s = time.perf_counter() - slot.since_s
+            self.lead_s += lead_s
+            return Next(slot.reply, "hit", source, lead_s=lead_s)
         entry.slots[at] = _Slot(Reply(), stamp)
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 

@@ -78,7 +78,6 @@ class Recording:
 
     keys: Counter[Hashable] = field(default_factory=Counter)
     is_closed: bool = False
-    has_run_ahead: bool = False
     is_unheard: bool = False
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:

@@ -1,73 +1,105 @@
-"""LangGraph's background saves are finished before the nodes of the next superstep run.
+"""No reply that ran ahead is handed out before the checkpoints before it are saved.
 
 In durability "async" LangGraph submits each checkpoint, and what each node wrote, to a thread or task that serialises
-live values: the set that a join collects its nodes in, lists of the user's that a node may change in place. That is
-safe only while the next nodes take longer than the save. A node whose model ran ahead takes no time, so without this
-the saved checkpoint could hold what happened after it.
+live values: the set that a join collects its nodes in, lists of the user's that a node changes in place. What a node
+does before it asks a model races with that save, and mostly comes first; what it does once it has the reply comes
+after the save, for models take longer. A reply that ran ahead takes no time, so it waits for the save instead:
 
-    after_tick -> save submitted -> tick -> [save finished] -> nodes run
+    after_tick -> save submitted -> tick -> node: before the model | reply, held until saved | after the model
 
-Errors of a save are raised where LangGraph raises them. Only loops of a call in which something has run ahead wait, and
-what runs ahead goes on meanwhile.
+A reply is held no longer than it had been on its way. What the adapter itself does in a tick must not let the save come
+first, either: a save that no thread has begun waits until the tick is over. Errors of a save are raised where LangGraph
+raises them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop, SyncPregelLoop
+from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
 from teola_plugin.seams import current, instrument
 
 _SAVES = "__teola_saves__"
 """The attribute of a loop that holds its `Saves`."""
 
+_is_saving: ContextVar[bool] = ContextVar("teola_is_saving", default=False)
+
 
 class Saves:
-    """The saves that one loop has submitted and not yet waited for; `due` once the next nodes are about to run."""
+    """Implements `seams.Hold`: the saves that one loop submitted before the nodes that run now."""
 
     def __init__(self, loop: Any) -> None:
         self._submit = loop.submit
         self._savers = frozenset(id(saver) for saver in (loop, loop.checkpointer, loop.cache) if saver is not None)
-        self._pending: list[Any] = []
-        self._due: list[Any] = []
+        self._event_loop = asyncio.get_running_loop() if isinstance(loop, AsyncPregelLoop) else None
+        self._may_begin = threading.Event()
+        self._may_begin.set()
+        self._pending: list[Future[None]] = []
+        self._due: list[Future[None]] = []
 
     def submit(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Submits as the loop's own executor does, and remembers the future if it is that of a save."""
-        future = self._submit(work, *args, **kwargs)
-        if id(getattr(work, "__self__", None)) in self._savers:
-            self._pending.append(future)
+        """Submits as the loop's own executor does, and remembers when it is over if it is a save."""
+        if id(getattr(work, "__self__", None)) not in self._savers:
+            return self._submit(work, *args, **kwargs)
+        future = self._submit(partial(self._asave if self._event_loop else self._save, work), *args, **kwargs)
+        over: Future[None] = Future()
+        future.add_done_callback(lambda _: over.set_result(None))
+        self._pending.append(over)
         return future
 
-    def fall_due(self) -> None:
-        """What was submitted so far is to be finished before the loop goes on."""
-        pending, self._pending = self._pending, []
-        self._due += pending
+    def _save(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._may_begin.wait()
+        _is_saving.set(True)  # in a context of its own, as the one of a coroutine
+        return work(*args, **kwargs)
 
-    def take_due(self) -> list[Any]:
-        """The futures to wait for, each once."""
-        due, self._due = self._due, []
-        return [future for future in due if not future.done()]
+    async def _asave(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        _is_saving.set(True)
+        return await work(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def held_back(self) -> Iterator[None]:
+        """No thread begins a save meanwhile."""
+        self._may_begin.clear()
+        try:
+            yield
+        finally:
+            self._may_begin.set()
+
+    def fall_due(self) -> None:
+        """Nodes are about to run: what was submitted so far was submitted before them."""
+        pending, self._pending = self._pending, []
+        self._due = [over for over in (*self._due, *pending) if not over.done()]
+
+    def due(self, *, blocks_loop: bool) -> Sequence[Future[None]]:
+        """See `seams.Hold`. A checkpointer that asks a model does not wait for itself, nor a loop for its own tasks."""
+        if _is_saving.get() or (blocks_loop and asyncio.get_running_loop() is self._event_loop):
+            return ()
+        return [over for over in self._due if not over.done()]
 
 
 def install() -> None:
     """Instrument LangGraph's loops. Idempotent."""
     instrument(PregelLoop, "_first", _remembering_first)
     instrument(PregelLoop, "tick", _marking_tick)
-    instrument(SyncPregelLoop, "match_cached_writes", _waiting_match)
-    instrument(AsyncPregelLoop, "amatch_cached_writes", _waiting_amatch)
 
 
 def _remembering_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def first(self: Any, *args: Any, **kwargs: Any) -> Any:
         # with a bound on concurrency nothing runs ahead, and a save may have to queue behind what never ends
-        if current() is not None and self.checkpointer and self.config.get("max_concurrency") is None:
+        session = current()
+        if session is not None and self.checkpointer and self.config.get("max_concurrency") is None:
             saves = Saves(self)
             setattr(self, _SAVES, saves)
             self.submit = saves.submit
+            session.hold(saves)
         return original(self, *args, **kwargs)
 
     return first
@@ -75,32 +107,12 @@ def _remembering_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _marking_tick(original: Callable[..., bool]) -> Callable[..., bool]:
     def tick(self: Any) -> bool:
-        goes_on = original(self)
-        if goes_on and (saves := getattr(self, _SAVES, None)):
+        saves: Saves | None = getattr(self, _SAVES, None)
+        if saves is None:
+            return original(self)
+        with saves.held_back():
+            goes_on = original(self)
             saves.fall_due()
         return goes_on
 
     return tick
-
-
-def _waiting_match(original: Callable[..., Any]) -> Callable[..., Any]:
-    def match_cached_writes(self: Any) -> Any:
-        if due := _due(self):
-            concurrent.futures.wait(due)
-        return original(self)
-
-    return match_cached_writes
-
-
-def _waiting_amatch(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def amatch_cached_writes(self: Any) -> Any:
-        if due := _due(self):
-            await asyncio.wait(due)
-        return await original(self)
-
-    return amatch_cached_writes
-
-
-def _due(loop: Any) -> list[Any]:
-    saves, session = getattr(loop, _SAVES, None), current()
-    return saves.take_due() if saves and session and session.has_run_ahead else []

@@ -55,7 +55,7 @@ from teola_plugin.adapters.reader.foreign import is_of_library
 from teola_plugin.adapters.rehearsal import is_rehearsing
 from teola_plugin.engines import EngineSpec
 from teola_plugin.request_identity import request_key
-from teola_plugin.seams import Reply, Session, active, current, instrument
+from teola_plugin.seams import Hold, Reply, Session, active, current, instrument
 from teola_plugin.value_keys import is_comparable
 
 Act = Callable[..., Any]
@@ -205,7 +205,6 @@ class _Noting:
     """Implements `seams.Session` for the run on the thread."""
 
     is_closed = False  # or the run would go on to the models themselves
-    has_run_ahead = True
     is_unheard = True
 
     def __init__(self, notes: _Notes) -> None:
@@ -234,6 +233,9 @@ class _Noting:
         self._notes.entered[id(component)].append(front)
         return front
 
+    def hold(self, hold: Hold) -> None:
+        self._session().hold(hold)
+
     def _key(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
         key = request_key(spec, op, payload, settings)
         if not is_comparable(key):  # the run on the loop could not find its reply, and would ask once more
@@ -259,10 +261,6 @@ class _Replay:
         return self._session.is_closed
 
     @property
-    def has_run_ahead(self) -> bool:
-        return self._session.has_run_ahead
-
-    @property
     def is_unheard(self) -> bool:
         return self._session.is_unheard
 
@@ -284,6 +282,9 @@ class _Replay:
     def enter(self, component: object, value: Any) -> object | None:
         fronts = self._notes.entered[id(component)]
         return fronts.popleft() if fronts else self._session.enter(component, value)
+
+    def hold(self, hold: Hold) -> None:
+        self._session.hold(hold)
 
     def _noted(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool] | None:
         replies = self._notes.replies[request_key(spec, op, payload, settings)]
