@@ -30,7 +30,7 @@ from teola_plugin.adapters.langchain.reading_builders import Builder, can_constr
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
-from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_component
+from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_batch, run_component
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.foreign import MISSING
@@ -259,7 +259,7 @@ def _batch(run: Run, held: Any, value: Any, way: Way) -> Any:
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) not in (list, tuple):
         raise Barrier("it calls batch with something that is no list")
-    return [run_component(run, held, each, replace(way, source=round_of(way.source.component))) for each in value]
+    return run_batch(run, held, list(value), [replace(way, source=round_of(way.source.component)) for _ in value])
 
 
 def _refusing(what: str, hint: str) -> Callee:
