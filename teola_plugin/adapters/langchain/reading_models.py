@@ -21,6 +21,7 @@ from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
+from teola_plugin.adapters.langchain.sending import Sending
 from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
@@ -48,6 +49,7 @@ class Settings:
         self._known: dict[int, AsSetNow] = {}
         self._instrumented: set[type] = set()
         self._readable: dict[int, Model] = {}
+        self.sending = Sending()
 
     def require_readable(self, model: Model) -> None:
         """Raises: Barrier if a call of the model may do more than ask for one reply."""
@@ -101,7 +103,12 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     prompt = outcome(lambda: model._convert_input(given))
     if models.is_ours(model):
         return run.ask(_ours(model, prompt, more, source))
-    return run.ask(_foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model)))
+    request = _foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model))
+    try:
+        return run.ask(request)
+    finally:
+        if not way.settings.sending.is_sent(model, prompt.to_messages() if is_chat else [prompt.to_string()], more):
+            run.raises()
 
 
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:

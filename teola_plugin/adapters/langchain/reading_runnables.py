@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator as python_operator
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -145,7 +145,7 @@ def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way])
     return values
 
 
-def _begun_together(run: Run, works: list[Callable[[], Any]], most: int) -> list[Any]:
+def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> list[Any]:
     """What several works come to, of which `most` are begun whatever becomes of the others."""
     before = after = run.gates
     made: list[Any] = []

@@ -19,7 +19,10 @@ _ASYNC_LOCKS = (asyncio.Lock,)
 
 
 def entered(run: Any, context: Any) -> Any:
-    """What `with context as name` gives to the name. A lock is held until `run.locks` is put back. Raises: Barrier for what does anything when it is left."""
+    """What `with context as name` gives to the name. Raises: Barrier for what does anything when it is left.
+
+    A lock is held until `run.locks` is put back.
+    """
     held = context.held if type(context) is Opaque else None
     if held is None or isinstance_of(held, Opaque):
         raise Barrier("it uses a with statement")

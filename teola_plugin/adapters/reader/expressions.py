@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.scopes import (
 )
 from teola_plugin.adapters.reader.table import whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Pending, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -133,9 +133,7 @@ class Expressions:
 
         return formatted
 
-    def _items(
-        self, nodes: Sequence[ast.expr], check: Check | None = None
-    ) -> Callable[[Frame], list[Any] | Unknown]:
+    def _items(self, nodes: Sequence[ast.expr], check: Check | None = None) -> Callable[[Frame], list[Any] | Unknown]:
         """The compiled items of a display or call, unknown where it is not known how many they are.
 
         `check`: of each item, where some are spread.

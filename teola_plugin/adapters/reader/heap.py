@@ -624,7 +624,7 @@ _HASHED = (
 
 
 def has_own_hash(value: Any) -> bool:
-    """The hash of a value is the same in the framework's run, whose object is another one: it is no object's address."""
+    """The hash of a value is that of its content: the same in the framework's run, whose object is another one."""
     kind = type(value)
     if kind in (tuple, frozenset):
         return all(map(has_own_hash, value))

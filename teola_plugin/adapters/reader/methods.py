@@ -242,7 +242,7 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
             return None
     if name in ("add", "discard") and len(args) == 1 and type(args[0]) in (str, int, bool, float, type(None)):
         return None
-    check = {set: taking.hashed, Counter: taking.hashed}.get(kind, taking.paired if isinstance_of(value, dict) else None)
+    check = taking.hashed if kind in (set, Counter) else taking.paired if isinstance_of(value, dict) else None
     for each in args:
         whole(run, each, check)
     return run.unknown(value, *args)

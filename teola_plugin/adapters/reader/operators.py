@@ -14,7 +14,16 @@ from typing import Any
 
 from teola_plugin.adapters.reader import bounds, foreign, hints, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, require_no_decimals, require_order, unknown_number, walked
+from teola_plugin.adapters.reader.table import (
+    VIEWS,
+    is_unknown,
+    kind_of,
+    known,
+    require_no_decimals,
+    require_order,
+    unknown_number,
+    walked,
+)
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
 
 formatted = texts.formatted
@@ -136,7 +145,7 @@ def _takes(operation: Callable[[Any, Any], Any], one: Any, two: Any) -> bool:
 
 def _samples_of(value: Any) -> tuple[Any, ...]:
     if type(value) is Unknown:
-        return (([],) if kind_of(value) == "texts" else texts.samples(kind_of(value)))
+        return ([],) if kind_of(value) == "texts" else texts.samples(kind_of(value))
     return (value,) if type(value) in ATOMS else ()
 
 

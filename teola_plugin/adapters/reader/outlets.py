@@ -92,4 +92,5 @@ def warns(category: type) -> bool:
     is_kept = type(getattr(shows, "__self__", None)) is list or getattr(shows, "__module__", "") == "warnings"
     if not is_kept or warnings.showwarning.__module__ not in ("warnings", "logging"):
         return False
-    return not any(action == "error" and is_subtype(category, cls) for action, _, cls, *_ in warnings.filters)
+    kinds: Any = [(each[0], each[2]) for each in warnings.filters]
+    return not any(action == "error" and is_subtype(category, cls) for action, cls in kinds)

@@ -252,7 +252,8 @@ def reads(
 ) -> Handler:  # fmt: skip
     """Handles a function that looks into its arguments.
 
-    `collects`: it takes iterators, and this checks each element (see taking.py). `size(run, *args, **kwargs)` raises Barrier if it would compute too much.
+    `collects`: it takes iterators, and this checks each element (see taking.py). `size(run, *args, **kwargs)` raises
+    Barrier if it would compute too much.
     """
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
