@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
@@ -72,6 +73,7 @@ class LangChainAsker:
         self._is_configured = is_configured
         self._builder = Builder()
         self._settings = Settings()
+        self.heard = self._settings.heard
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any
@@ -93,6 +95,8 @@ class LangChainAsker:
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `asking.Asker`."""
         held = owner.held
+        if foreign.is_kind_of(held, BaseCallbackHandler):  # it hears of what is asked, and may note it
+            return run.unknown(is_safe=True)
         if foreign.is_class(held):
             return self._of_class(held, name)
         if foreign.is_kind_of(held, Runnable) and _is_known(held):

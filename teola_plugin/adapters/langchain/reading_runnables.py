@@ -45,6 +45,7 @@ from teola_plugin.adapters.langchain.reading_parts import (
     structured_schema,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
+from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
@@ -430,7 +431,7 @@ def _may_stream(handler: Any) -> bool:
     """By its class alone: see `watched.wants_streams` and `may_refuse`."""
     held = handler.held if type(handler) is Opaque else handler
     cls = type(held)
-    if foreign.in_mro(cls, "raise_error") is not False or "raise_error" in (foreign.own_attributes(held) or ()):
+    if may_refuse([held]) or foreign.in_mro(cls, "raise_error") is not False or "raise_error" in (foreign.own_attributes(held) or ()):
         return True
     taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
     return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))

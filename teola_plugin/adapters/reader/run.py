@@ -86,6 +86,7 @@ class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 
     `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
+    `heard`: the ids of objects that whoever hears of requests may change whenever one is made.
     `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
     """
 
@@ -100,6 +101,7 @@ class Run(Heap):
         self.depth = 0
         self.site: Hashable = None
         self.branches = branches
+        self.heard: set[int] = getattr(asker, "heard", None) or set()
         self.locks = 0
         self.limits = 0
         self._answers = answers if answers is not None else {}
@@ -132,10 +134,12 @@ class Run(Heap):
         if classes.is_atom(value):
             return value
         known = self._copies.get(id(value)) or self._outer.get(id(value))
-        if known is not None:
+        if known is not None and id(value) not in self.heard:
             return known[1]
         if isinstance_of(value, Opaque) or kind is Unknown:
             return value
+        if id(value) in self.heard:
+            return Unknown()
         self.tick()
         copies = self._copies if is_given else self._outer
         return self._copied(value, kind, copies, is_given)
