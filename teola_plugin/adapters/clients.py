@@ -125,7 +125,9 @@ def _is_own(value: Any, seen: set[int]) -> bool:
         return _is_installed(cls)
     own = vars(value)
     inner = [own[name] for name in ("_client", "with_raw_response") if name in own and _is_of_sdk(type(own[name]))]
-    return all(_is_part(held, own.get("_client")) for held in own.values()) and all(_is_own(each, seen) for each in inner)
+    return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
+        _is_own(each, seen) for each in inner
+    )
 
 
 def _is_part(held: Any, client: Any) -> bool:

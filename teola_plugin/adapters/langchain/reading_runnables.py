@@ -431,7 +431,11 @@ def _may_stream(handler: Any) -> bool:
     """By its class alone: see `watched.wants_streams` and `may_refuse`."""
     held = handler.held if type(handler) is Opaque else handler
     cls = type(held)
-    if may_refuse([held]) or foreign.in_mro(cls, "raise_error") is not False or "raise_error" in (foreign.own_attributes(held) or ()):
+    if (
+        may_refuse([held])
+        or foreign.in_mro(cls, "raise_error") is not False
+        or "raise_error" in (foreign.own_attributes(held) or ())
+    ):
         return True
     taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
     return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))
