@@ -122,9 +122,10 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     seen.add(id(value))
     cls = type(value)
     if cls.__module__.split(".")[0] not in _SDKS:
-        return _is_installed(cls)
+        return _is_installed(cls)  # type: ignore[arg-type]
     own = vars(value)
-    inner = [own[name] for name in ("_client", "with_raw_response") if name in own and _is_of_sdk(type(own[name]))]
+    inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
+    inner = [each for each in inner if _is_of_sdk(type(each))]
     return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
         _is_own(each, seen) for each in inner
     )
@@ -141,11 +142,12 @@ def _is_part(held: Any, client: Any) -> bool:
     if cls is types.FunctionType:
         is_own = held.__globals__.get("__name__", "").split(".")[0] in _SDKS
         return is_own and _is_part(vars(held).get("__wrapped__"), client)
-    return _is_installed(cls)
+    return _is_installed(cls)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(cls: type) -> bool:
+    """The class stands under its name in a module of the standard library or of an installed package."""
     module = sys.modules.get(cls.__module__)
     root = cls.__module__.split(".")[0]
     file = getattr(module, "__file__", None) or ""

@@ -26,7 +26,7 @@ def prints(texts: list[str | None]) -> bool:
     stream = sys.stdout
     if stream is None:
         return True
-    if not _is_installed(type(stream)) or (is_kind_of(stream, io.IOBase) and stream.closed):
+    if not _is_installed(type(stream)) or getattr(stream, "closed", False):
         return False
     if not is_kind_of(stream, io.TextIOWrapper) or stream.errors != "strict":
         return True
@@ -92,5 +92,12 @@ def warns(category: type) -> bool:
     is_kept = type(getattr(shows, "__self__", None)) is list or getattr(shows, "__module__", "") == "warnings"
     if not is_kept or warnings.showwarning.__module__ not in ("warnings", "logging"):
         return False
-    kinds: Any = [(each[0], each[2]) for each in warnings.filters]
-    return not any(action == "error" and is_subtype(category, cls) for action, cls in kinds)
+    for action, message, cls, module, line in warnings.filters:
+        kind: Any = cls
+        if not is_subtype(category, kind):
+            continue
+        if action == "error":
+            return False
+        if message is None and module is None and line == 0:
+            return True
+    return True
