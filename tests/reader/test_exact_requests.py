@@ -145,7 +145,7 @@ def test_a_set_is_shown_in_its_own_order_or_not_at_all(show: Callable[[Any], Any
 
 def test_what_does_not_hang_on_the_order_of_a_set_is_asked_ahead() -> None:
     def node(x: Any) -> Any:
-        own = set(["the", "quick", "brown", "fox"])
+        own = {word for word in ("the", "quick", "brown", "fox")}
         own.add("jumps")
         own.discard("the")
         return sorted(x), len(x), 3 in x, ",".join(own)
@@ -246,7 +246,7 @@ def test_what_is_written_out_as_usual_holds_up_nothing(act: Callable[[Any], Any]
 
 # --- iterators -------------------------------------------------------------------------------------------------------
 
-# ruff: noqa: C401, C402, C417, RUF032, UP031
+# ruff: noqa: C401, C402, C416, C417, RUF032, UP031
 
 TAKING: list[tuple[Callable[[Any, Any], Any], int]] = [
     (lambda m, qs: sum(m.invoke(q).content for q in qs), 1),
