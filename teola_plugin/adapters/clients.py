@@ -16,7 +16,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pydantic import SecretStr
@@ -105,6 +105,54 @@ def _is_of_sdk(cls: type) -> bool:
 
 def _is_made_when_read(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)
+
+
+def are_own_clients(clients: Iterable[Any]) -> bool:
+    """Whether clients, and resources of clients, are an SDK's own, with nothing of others in the place of their parts.
+
+    Of SDKs that are not known, their classes stand in installed packages under their own names.
+    """
+    seen: set[int] = set()
+    return all(_is_own(each, seen) for each in clients)
+
+
+def _is_own(value: Any, seen: set[int]) -> bool:
+    if id(value) in seen:
+        return True
+    seen.add(id(value))
+    cls = type(value)
+    if cls.__module__.split(".")[0] not in _SDKS:
+        return _is_installed(cls)  # type: ignore[arg-type]
+    own = vars(value)
+    inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
+    inner = [each for each in inner if _is_of_sdk(type(each))]
+    return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
+        _is_own(each, seen) for each in inner
+    )
+
+
+def _is_part(held: Any, client: Any) -> bool:
+    """What an SDK keeps in a client: data, clients, and functions of its own."""
+    cls = type(held)
+    if cls in _ATOMS:
+        return True
+    if cls is types.MethodType:
+        is_own = held.__self__ is client or _is_of_sdk(type(held.__self__))
+        return is_own and _is_part(held.__func__, client)
+    if cls is types.FunctionType:
+        is_own = held.__globals__.get("__name__", "").split(".")[0] in _SDKS
+        return is_own and _is_part(vars(held).get("__wrapped__"), client)
+    return _is_installed(cls)  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(cls: type) -> bool:
+    """The class stands under its name in a module of the standard library or of an installed package."""
+    module = sys.modules.get(cls.__module__)
+    root = cls.__module__.split(".")[0]
+    file = getattr(module, "__file__", None) or ""
+    is_there = root in sys.stdlib_module_names or any(part in file for part in ("site-packages", "dist-packages"))
+    return is_there and root != "__main__" and vars(module).get(cls.__qualname__) is cls
 
 
 def _is_genuine(value: Any, seen: set[int]) -> bool:

@@ -7,12 +7,15 @@ source tells: it stores to what it was handed, or raises. What cannot be read ma
 from __future__ import annotations
 
 import ast
+import builtins
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from types import FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from teola_plugin.adapters.reader.foreign import is_of_library
+from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library
 from teola_plugin.adapters.reader.reach import CHANGING
 from teola_plugin.adapters.source import node_of
 
@@ -34,7 +37,9 @@ _known: WeakKeyDictionary[type, dict[Any, bool]] = WeakKeyDictionary()
 def _class_interferes(cls: type, begins: tuple[str, ...], may_raise: bool) -> bool:
     known = _known.setdefault(cls, {})
     if (begins, may_raise) not in known:
-        known[begins, may_raise] = any(_interferes(function, may_raise) for function in _functions(cls, begins))
+        heard = list(_functions(cls, begins))
+        called = [*heard, *_called_by(cls, heard)]
+        known[begins, may_raise] = any(map(_interferes, heard)) or any(_raises(each, may_raise) for each in called)
     return known[begins, may_raise]
 
 
@@ -53,7 +58,94 @@ def _is_users(function: FunctionType) -> bool:
     return not (is_installed or is_ours or is_of_library(function))
 
 
-def _interferes(function: FunctionType, may_raise: bool) -> bool:
+def _called_by(cls: type, functions: list[FunctionType]) -> list[FunctionType]:
+    """The user's functions that these come to call, as methods of the class or by their names."""
+    todo, found = list(functions), list[FunctionType]()
+    while todo:
+        function = todo.pop()
+        names = [name for code in _codes(function.__code__) for name in code.co_names]
+        for each in [*(in_mro(cls, name) for name in names), *(function.__globals__.get(name) for name in names)]:
+            inner = getattr(each, "__func__", each)
+            if type(inner) is FunctionType and _is_users(inner) and inner not in (*functions, *found):
+                found.append(inner)
+                todo.append(inner)
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for const in code.co_consts:
+        if type(const) is CodeType:
+            yield from _codes(const)
+
+
+_ENDING = frozenset({"exit", "quit", "_exit", "abort", "kill", "raise_signal", "interrupt_main", "cancel", "alarm"})
+"""Names of functions that end the process, or the task, that calls them."""
+
+
+def _raises(function: FunctionType, may_raise: bool) -> bool:
+    """Whether a function raises: any error, or else one that is no `Exception`, which nobody keeps from the caller."""
+    node = node_of(function)
+    if node is None:
+        return True
+    for each in ast.walk(node):
+        if isinstance(each, ast.Raise | ast.Assert) and (may_raise or not _is_of_exceptions(each, function)):
+            return True
+        if isinstance(each, ast.Call) and _name_of(each.func) in _ENDING:
+            return True
+    return False
+
+
+def _is_of_exceptions(node: ast.Raise | ast.Assert, function: FunctionType) -> bool:
+    raised = node.exc if isinstance(node, ast.Raise) else None
+    if raised is None:  # of `assert`, or of what is being handled
+        return True
+    made = raised.func if isinstance(raised, ast.Call) else raised
+    found: Any = None
+    if isinstance(made, ast.Name):
+        found = function.__globals__.get(made.id, getattr(builtins, made.id, None))
+    elif isinstance(made, ast.Attribute) and isinstance(made.value, ast.Name):
+        found = getattr(function.__globals__.get(made.value.id), made.attr, None)
+    return isinstance(found, type) and issubclass(found, Exception)
+
+
+def _name_of(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def noted_by(handlers: Iterable[Any]) -> Iterator[int]:
+    """The ids of objects that handlers of the user's hold, or name: they may change whenever something is asked."""
+    todo: list[Any] = []
+    for each in handlers:
+        functions = list(_functions(type(each), ("on_",)))
+        todo += vars(each).values() if functions else ()
+        for function in (*functions, *_called_by(type(each), functions)):
+            names = [name for code in _codes(function.__code__) for name in code.co_names]
+            todo += [function.__globals__[name] for name in names if name in function.__globals__]
+            todo += [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+    seen: set[int] = set()
+    while todo and len(seen) < MOST:
+        value = todo.pop()
+        kind = type(value)
+        if id(value) in seen or not (kind in _HOLDING or facts_of(kind).kind in ("object", "record")):
+            continue
+        seen.add(id(value))
+        yield id(value)
+        todo += dict.values(value) if is_kind_of(value, dict) else () if kind in _HOLDING else vars(value).values()
+
+
+MOST = 1_000
+_HOLDING = (dict, list, set, deque, Counter, OrderedDict, defaultdict)
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:
+        return True
+
+
+def _interferes(function: FunctionType) -> bool:
     node = node_of(function)
     if node is None:
         return True
@@ -63,8 +155,6 @@ def _interferes(function: FunctionType, may_raise: bool) -> bool:
         for target in each.targets if isinstance(target, ast.Name)
     }  # fmt: skip
     for each in ast.walk(node):
-        if may_raise and isinstance(each, ast.Raise | ast.Assert):
-            return True
         if isinstance(each, ast.Attribute | ast.Subscript) and isinstance(each.ctx, ast.Store | ast.Del):
             changed: ast.expr = each.value
         elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in CHANGING:

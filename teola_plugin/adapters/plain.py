@@ -2,7 +2,8 @@
 
 What the framework does early, it does with plain data only, for a text put into a prompt may be an object that writes
 itself out: numbers, texts, the standard containers, arrays, dates, documents, messages and records of the user's that
-have fields and no code. An iterator, a queue, a client or a path is none of these.
+have fields and no code. An iterator, a queue, a client or a path is none of these; nor is a set of several elements,
+whose copy may have them in another order.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _ATOMS = frozenset([
     uuid.UUID, datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone,
 ])  # fmt: skip
 _LISTS = frozenset([list, tuple, set, frozenset, deque])
+_SETS = frozenset([set, frozenset])
 _DICTS = frozenset([dict, OrderedDict, Counter])
 """Not defaultdict: to read one may change it."""
 
@@ -77,7 +79,7 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
         if kind in _ATOMS:
             return []
         if kind in _LISTS:
-            return [*value]
+            return None if kind in _SETS and len(value) > 1 else [*value]
         if kind in _DICTS:
             return [*value, *value.values()]
         if kind in _NUMPY:

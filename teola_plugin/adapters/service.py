@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Hashable
 from operator import attrgetter
@@ -79,3 +80,12 @@ def _aheld(original: Callable[..., Any]) -> Callable[..., Any]:
         return await original(self, *args, **kwargs)
 
     return sleep_for_retry
+
+
+def is_json(value: Any) -> bool:
+    """It can be written as a client writes it."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

@@ -35,6 +35,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
 
+from teola_plugin.adapters.clients import are_own_clients
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
@@ -234,15 +235,23 @@ _CALLED = (
 """Methods that a call of a model goes through."""
 
 
+_HTTP_CLIENTS = ("http_client", "http_async_client")
+_CLIENTS = ("client", "async_client", "root_client", "root_async_client", *_HTTP_CLIENTS)
+
+
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
-    """A call runs nothing of the user's: no method was replaced, no key is a function, no client has hooks."""
+    """A call runs nothing of the user's: no method was replaced, no key is a function, no client is another's or
+    has hooks.
+    """
     held = vars(model)
     if any(isinstance(value, types.FunctionType) for value in held.values()):
         return False
-    for name in ("http_client", "http_async_client"):
+    for name in _HTTP_CLIENTS:
         hooks = getattr(held.get(name), "event_hooks", None) or {}
         if any(hooks.values()):
             return False
+    if not are_own_clients(held[name] for name in _CLIENTS if held.get(name) is not None):
+        return False
     cls = plain_class(model)
     return not any(name in held or not is_published_method(cls, name) for name in called)
 

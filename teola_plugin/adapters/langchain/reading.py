@@ -14,6 +14,7 @@ from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
@@ -30,7 +31,7 @@ from teola_plugin.adapters.langchain.reading_builders import Builder, can_constr
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
 from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
-from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_component
+from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_batch, run_component
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.foreign import MISSING
@@ -72,6 +73,7 @@ class LangChainAsker:
         self._is_configured = is_configured
         self._builder = Builder()
         self._settings = Settings()
+        self.heard = self._settings.heard
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any
@@ -93,6 +95,8 @@ class LangChainAsker:
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `asking.Asker`."""
         held = owner.held
+        if foreign.is_kind_of(held, BaseCallbackHandler):  # it hears of what is asked, and may note it
+            return run.unknown(is_safe=True)
         if foreign.is_class(held):
             return self._of_class(held, name)
         if foreign.is_kind_of(held, Runnable) and _is_known(held):
@@ -259,7 +263,7 @@ def _batch(run: Run, held: Any, value: Any, way: Way) -> Any:
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) not in (list, tuple):
         raise Barrier("it calls batch with something that is no list")
-    return [run_component(run, held, each, replace(way, source=round_of(way.source.component))) for each in value]
+    return run_batch(run, held, list(value), [replace(way, source=round_of(way.source.component)) for _ in value])
 
 
 def _refusing(what: str, hint: str) -> Callee:

@@ -16,12 +16,15 @@ from typing import Any
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables.config import var_child_runnable_config
 
 from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import Model
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
-from teola_plugin.adapters.langchain.watched import may_refuse
+from teola_plugin.adapters.langchain.sending import Sending
+from teola_plugin.adapters.langchain.watched import handlers_of, may_refuse
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.reader import chat, foreign
 from teola_plugin.adapters.reader.asking import Request, Round
@@ -48,12 +51,23 @@ class Settings:
         self._known: dict[int, AsSetNow] = {}
         self._instrumented: set[type] = set()
         self._readable: dict[int, Model] = {}
+        self.sending = Sending()
+        self.heard: set[int] = set()
+        self._hearing: dict[int, Any] = {}
 
     def require_readable(self, model: Model) -> None:
         """Raises: Barrier if a call of the model may do more than ask for one reply."""
         if self._readable.get(id(model)) is not model:
             require_readable(model)
             self._readable[id(model)] = model
+
+    def note_heard(self, model: Model, context: Context) -> None:
+        """What handlers of the model, and of the call, hold may change from here on."""
+        if id(model) not in self._hearing:
+            self._hearing[id(model)] = model
+            config = context.get(var_child_runnable_config) or {}
+            handlers = [*handlers_of(vars(model).get("callbacks")), *handlers_of(config.get("callbacks"))]
+            self.heard.update(noted_by(handlers))
 
     def of(self, model: Model) -> AsSetNow:
         """How this model is set."""
@@ -88,6 +102,8 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     way.settings.require_readable(model)
+    way.settings.note_heard(model, way.context)
+    run.heard = way.settings.heard
     _require_readable_arguments(model, kwargs)
     is_chat = isinstance(model, BaseChatModel)
     exchange = Exchange(run)
@@ -101,7 +117,12 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
     prompt = outcome(lambda: model._convert_input(given))
     if models.is_ours(model):
         return run.ask(_ours(model, prompt, more, source))
-    return run.ask(_foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model)))
+    request = _foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model))
+    try:
+        return run.ask(request)
+    finally:
+        if not way.settings.sending.is_sent(model, prompt.to_messages() if is_chat else [prompt.to_string()], more):
+            run.raises()
 
 
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
@@ -33,6 +33,7 @@ from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Undecided, type_name
 from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -143,11 +144,19 @@ def act(
     if not is_comparable(key[-1]):
         raise Barrier(f"what {spec.name} is asked cannot be compared")
 
+    asked = [*given, *named.values()]
+    is_search = bool(providers) and not foreign.is_kind_of(component, BaseTool)
+    if is_search and not (asked and type(asked[0]) in (str, list)):
+        raise Barrier("it looks for what is no text")
+
     def begin() -> Any:
         return apart(way.context, lambda: bound(*given, **named))
 
     request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, False)
-    return run.ask(request)
+    found = run.ask(request)
+    if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
+        run.raises()  # the client refuses the text, or the store how many documents are wanted
+    return found
 
 
 def _own(value: Any) -> Any:

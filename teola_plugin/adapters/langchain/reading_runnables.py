@@ -7,9 +7,11 @@ histories, configurable parts) is a barrier.
 from __future__ import annotations
 
 import operator as python_operator
+import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -43,6 +45,7 @@ from teola_plugin.adapters.langchain.reading_parts import (
     structured_schema,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
+from teola_plugin.adapters.langchain.watched import may_refuse
 from teola_plugin.adapters.reader import foreign, operators
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
@@ -105,6 +108,66 @@ def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
     raise Barrier(f"it runs an object of the class {type_name(cls)}")
 
 
+# --- several inputs --------------------------------------------------------------------------------------------------
+
+_WORKERS = min(32, (os.cpu_count() or 1) + 4)
+"""So many inputs LangChain begins at once: `ThreadPoolExecutor`'s own number."""
+
+
+def run_batch(run: Run, component: Any, values: list[Any], ways: list[Way]) -> list[Any]:
+    """What a component makes of several inputs at once, as `batch` of LangChain's does.
+
+    A sequence takes all of them through one step before any through the next. Raises: as `run_component`.
+    """
+    cls = stock_class(component)
+    if cls is RunnableSequence:
+        return _in_lockstep(run, component.steps, values, ways)
+    if cls in (RunnableRetry, RunnableWithFallbacks):
+        bound = component.bound if cls is RunnableRetry else component.runnable
+        try:
+            return run_batch(run, bound, values, [_bound_way(run, component, way) for way in ways])
+        except Exception as e:
+            raise Barrier(f"it goes on after a {type_name(type(e))}") from e
+    if foreign.is_subtype(cls, RunnableBinding) and foreign.is_library_class(cls):
+        return run_batch(run, component.bound, values, [_bound_way(run, component, way) for way in ways])
+    if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls) and ways:
+        _require_default(component, ways[0])
+        return run_batch(run, component.default, values, ways)
+    works = [partial(run_component, run, component, value, way) for value, way in zip(values, ways, strict=True)]
+    return _begun_together(run, works, 1 if ways and ways[0].is_async else _WORKERS)
+
+
+def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way]) -> list[Any]:
+    for step in steps:
+        before = run.gates
+        values = run_batch(run, step, values, ways)
+        ways = [replace(way, kwargs={}) for way in ways]
+        run.gates = before | {("of all inputs", gate) for gate in run.gates - before}  # not of this one's round alone
+    return values
+
+
+def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> list[Any]:
+    """What several works come to, of which `most` are begun whatever becomes of the others."""
+    before = after = run.gates
+    made: list[Any] = []
+    raised: BaseException | None = None
+    for at, work in enumerate(works):
+        if at < most:
+            run.gates = before
+        elif raised is not None:
+            break
+        try:
+            made.append(work())
+        except (Exception, Barrier, Stalled) as e:
+            if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
+                raised = e
+        after |= run.gates
+    run.gates = after
+    if raised is not None:
+        raise raised
+    return made
+
+
 # --- leaves ----------------------------------------------------------------------------------------------------------
 
 
@@ -162,21 +225,8 @@ def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 def _side_by_side(run: Run, steps: Mapping[str, Any], value: Any, way: Way) -> dict[str, Any]:
     """What each of several components makes of one input: all are begun, whatever becomes of the others."""
-    before, after = run.gates, run.gates
-    made: dict[str, Any] = {}
-    raised: BaseException | None = None
-    for key, step in steps.items():
-        run.gates = before
-        try:
-            made[key] = run_component(run, step, value, way)
-        except (Exception, Barrier, Stalled) as e:
-            if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
-                raised = e
-        after |= run.gates
-    run.gates = after
-    if raised is not None:
-        raise raised
-    return made
+    works = [partial(run_component, run, step, value, way) for step in steps.values()]
+    return dict(zip(steps, _begun_together(run, works, len(works)), strict=True))
 
 
 def _assign(run: Run, component: Any, value: Any, way: Way) -> Any:
@@ -259,7 +309,7 @@ def _each(run: Run, component: Any, value: Any, way: Way) -> Any:
         return unknown_from(run, value, "any", is_safe=False)
     if type(value) is not list:
         raise Barrier("it maps over something that is no list")
-    return [run_component(run, component.bound, item, one_of_many(way, component)) for item in value]
+    return run_batch(run, component.bound, value, [one_of_many(way, component) for _ in value])
 
 
 def _branch(run: Run, component: Any, value: Any, way: Way) -> Any:
@@ -293,13 +343,19 @@ def _router(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 
 def _binding(run: Run, component: Any, value: Any, way: Way) -> Any:
+    return run_component(run, component.bound, value, _bound_way(run, component, way))
+
+
+def _bound_way(run: Run, component: Any, way: Way) -> Way:
+    """How what is bound in a binding is run."""
+    if foreign.is_kind_of(component, RunnableWithFallbacks):
+        return way
     require_plain_config(component.config)
     if component.config_factories:
         raise Barrier("it runs a component with listeners")
     bound = {name: run.load(held) for name, held in component.kwargs.items()}
     configured = way.is_configured or bool((component.config or {}).get("configurable"))
-    way = replace(way, kwargs={**bound, **way.kwargs}, is_configured=configured)
-    return run_component(run, component.bound, value, way)
+    return replace(way, kwargs={**bound, **way.kwargs}, is_configured=configured)
 
 
 def _retry(run: Run, component: Any, value: Any, way: Way) -> Any:
@@ -317,10 +373,14 @@ def _fallbacks(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 
 def _configurable(run: Run, component: Any, value: Any, way: Way) -> Any:
+    _require_default(component, way)
+    return run_component(run, component.default, value, way)
+
+
+def _require_default(component: Any, way: Way) -> None:
     if way.is_configured or (component.config or {}).get("configurable"):
         raise Barrier("it runs a configurable component, which the config of the call may make another one")
     require_plain_config(component.config)
-    return run_component(run, component.default, value, way)
 
 
 _COMPOSITES: dict[type, Callable[[Run, Any, Any, Way], Any]] = {
@@ -371,7 +431,11 @@ def _may_stream(handler: Any) -> bool:
     """By its class alone: see `watched.wants_streams` and `may_refuse`."""
     held = handler.held if type(handler) is Opaque else handler
     cls = type(held)
-    if foreign.in_mro(cls, "raise_error") is not False or "raise_error" in (foreign.own_attributes(held) or ()):
+    if (
+        may_refuse([held])
+        or foreign.in_mro(cls, "raise_error") is not False
+        or "raise_error" in (foreign.own_attributes(held) or ())
+    ):
         return True
     taps = any(foreign.in_mro(cls, name) is not foreign.MISSING for name in _TAPS)
     return taps or any(type_name(each) == "_V2StreamingCallbackHandler" for each in foreign.mro_of(cls))

@@ -27,7 +27,7 @@ def is_watched(config: Mapping[str, Any]) -> bool:
 def wants_streams(callbacks: Any) -> bool:
     """A handler among these callbacks (a list or a manager) does."""
     wanting = (_StreamingCallbackHandler, _V2StreamingCallbackHandler)
-    return any(isinstance(handler, wanting) for handler in _handlers(callbacks))
+    return any(isinstance(handler, wanting) for handler in handlers_of(callbacks))
 
 
 def may_refuse(callbacks: Any) -> bool:
@@ -35,7 +35,7 @@ def may_refuse(callbacks: Any) -> bool:
 
     Nothing is certain that it has not let pass.
     """
-    handlers = _handlers(callbacks)
+    handlers = handlers_of(callbacks)
     refuses = any(getattr(handler, "raise_error", False) for handler in handlers)
     return refuses or may_interfere(handlers, ("on_",), may_raise=False)
 
@@ -45,7 +45,8 @@ def is_refusable(config: Mapping[str, Any]) -> bool:
     return may_refuse(config.get("callbacks")) or may_refuse([variable.get() for variable, *_ in _configure_hooks])
 
 
-def _handlers(callbacks: Any) -> list[Any]:
+def handlers_of(callbacks: Any) -> list[Any]:
+    """The handlers among callbacks: a list, or a manager."""
     if isinstance(callbacks, list):
         return callbacks
     return [*getattr(callbacks, "handlers", ()), *getattr(callbacks, "inheritable_handlers", ())]

@@ -35,6 +35,7 @@ from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replie
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of
+from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import is_harmless, mentioned
@@ -191,7 +192,8 @@ class Following:
 
         graph = GraphReader(self.followed.graph, asker.run_component, self.followed.readings, note, self.since)
         is_stepwise = self.entered.mode in ("stream", "astream", "events") or not _is_of_langgraph(loop.checkpointer)
-        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely)
+        is_saved = loop.checkpointer is not None and loop.durability == "sync"
+        steps = _Supersteps(graph, way, given, self.expected, is_stepwise, self.likely, is_saved)
         if tasks[0].name == START:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
@@ -228,7 +230,7 @@ class _Supersteps:
     """The program of a prediction: a graph from a front on.
 
     `is_stepwise`: code of the user's runs between supersteps (who reads a stream, a checkpointer) and may end the run.
-    `expected`, `likely`: see `Following`.
+    `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins.
     """
 
     reader: GraphReader
@@ -237,6 +239,7 @@ class _Supersteps:
     expected: dict[int, tuple[str, ...]]
     is_stepwise: bool = False
     likely: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    is_saved: bool = False
 
     def state(self, front: Front, counts: Any = None) -> State:
         """To be read from this front."""
@@ -256,6 +259,9 @@ class _Supersteps:
             if self.way.stops_between(front, after):
                 return None
             if self.is_stepwise and self.reader.assumed(run, front) != after.names:
+                run.raises()
+            sent = [task.argument for task in after.tasks if task.is_sent]
+            if self.is_saved and not can_be_saved(run, [dict(after.state), sent]):
                 run.raises()
             front = after
             if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is left open up to here

@@ -28,6 +28,7 @@ class LangGraphAsker:
     def __init__(self, langchain: Any, way: Way) -> None:
         self._langchain = langchain
         self._way = way
+        self.heard = langchain.heard
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any

@@ -21,6 +21,7 @@ from typing import Any
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
+from teola_plugin.adapters.clients import are_own_clients
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock_of
@@ -68,11 +69,17 @@ _CALLED = (
 """Methods by which a model is asked."""
 
 
+_HTTP_CLIENTS = ("_http_client", "_async_http_client", "http_client", "async_http_client")
+_CLIENTS = ("_client", "_aclient", *_HTTP_CLIENTS)
+
+
 def _is_as_published(llm: Any) -> bool:
-    """A call runs nothing of the user's: none of these methods was replaced, no client has hooks."""
-    for name in ("_http_client", "_async_http_client", "http_client", "async_http_client"):
+    """A call runs nothing of the user's: none of these methods was replaced, no client is another's or has hooks."""
+    for name in _HTTP_CLIENTS:
         if any((getattr(getattr(llm, name, None), "event_hooks", None) or {}).values()):
             return False
+    if not are_own_clients(each for name in _CLIENTS if (each := getattr(llm, name, None)) is not None):
+        return False
     return all(_is_of_package(in_mro(type(llm), name)) for name in _CALLED)
 
 

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, TextBlock
 from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters.llamaindex.known import is_plain_template
@@ -23,6 +23,7 @@ from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Undecided, Unknown, isinstance_of, type_name
 from teola_plugin.adapters.rehearsal import outcome, rehearse
+from teola_plugin.adapters.service import is_json
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -66,7 +67,10 @@ class Models:
             found = _request(llm, name, is_async, given, named, _holds(name, args, kwargs))
             if is_kept:
                 self._asked[key] = found
-        return run.ask(found)
+        value = run.ask(found)
+        if not _is_sent(name, given, named):
+            run.raises()
+        return value
 
 
 def require_readable(llm: Any) -> None:
@@ -103,8 +107,22 @@ def _request(
     )  # fmt: skip
 
 
+def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """No client refuses it: it is a text, or messages of texts, and nothing besides."""
+    if name not in ("complete", "chat"):
+        return True
+    asked = [*given, *named.values()]
+    if name == "complete":
+        return len(asked) == 1 and type(asked[0]) is str and is_json(asked)
+    messages = asked[0] if len(asked) == 1 and type(asked[0]) is list else [None]
+    blocks = [block for each in messages for block in (each.blocks if type(each) is ChatMessage else [None])]
+    return all(type(block) is TextBlock and is_json(block.text) for block in blocks)
+
+
 def _own(value: Any) -> Any:
     """A copy for one use: stock code may keep or change what it is given. Templates are not safe to share."""
+    if type(value) in (set, frozenset):  # a copy may be in another order
+        return value
     if isinstance(value, BasePromptTemplate):
         return copy.deepcopy(value)
     if type(value) is list:

@@ -43,7 +43,7 @@ from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.records import new_record
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Pending, Undecided, Unknown, type_name
-from teola_plugin.adapters.service import service_of
+from teola_plugin.adapters.service import is_json, service_of
 from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
@@ -107,6 +107,10 @@ class Parts:
             given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
         except Undecided:
             return unknown_from(run, [args, dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
+        if provider is not None and not all(
+            type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]
+        ):
+            raise Barrier("it looks for what is no text")
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
@@ -138,6 +142,13 @@ class Parts:
             only = is_embedder(component) and is_asked_each_time(component) if is_model else only_asks(component)
             known = self._known[id(component)] = component, only, _provider_of(component) if only else None
         return known[1], known[2]
+
+
+_LOOKED_FOR = (str, list, QueryBundle)
+
+
+def _text_of(value: Any) -> Any:
+    return value.query_str if type(value) is QueryBundle else value
 
 
 def tells(component: Any, method: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from teola_plugin.adapters.reader import caches, calling, classes, natives, operators
+from teola_plugin.adapters.reader import caches, calling, classes, natives, operators, taking
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
@@ -230,12 +230,21 @@ def callback(run: Run, value: Any) -> Callable[..., Any]:
     return called
 
 
-def takes_all(held: Any) -> bool:
-    """Whether a function takes all items of its one argument, whatever they are."""
-    return any(held is each for each in _TAKING_ALL)
+def takes_all(callee: Any) -> tuple[bool, taking.Check | None]:
+    """Whether a function takes all items of its one argument, whatever they are, and what it does with each first."""
+    if callee is str.join:
+        return True, None
+    held = callee.held if type(callee) is Opaque else None
+    for function, check in _TAKING_ALL:
+        if held is function:
+            return True, taking.compared() if check is taking.compared else check
+    return False, None
 
 
-_TAKING_ALL = (list, tuple, set, frozenset, dict, sorted, sum, max, min)
+_TAKING_ALL: tuple[tuple[Any, Any], ...] = (
+    (list, None), (tuple, None), (sorted, None), (set, taking.hashed), (frozenset, taking.hashed),
+    (dict, taking.paired), (sum, taking.number), (max, taking.compared), (min, taking.compared),
+)  # fmt: skip
 
 
 def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any) -> Any:

@@ -1,6 +1,6 @@
 """What `with` enters: only contexts that change nothing which the program can see.
 
-Not semaphores: by them the user decides how much is asked at once.
+Not semaphores: by them the user decides how much is asked at once, as by a lock that is held while something is asked.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ _ASYNC_LOCKS = (asyncio.Lock,)
 
 
 def entered(run: Any, context: Any) -> Any:
-    """What `with context as name` gives to the name. Raises: Barrier for what does anything when it is left."""
+    """What `with context as name` gives to the name. Raises: Barrier for what does anything when it is left.
+
+    A lock is held until `run.locks` is put back.
+    """
     held = context.held if type(context) is Opaque else None
     if held is None or isinstance_of(held, Opaque):
         raise Barrier("it uses a with statement")
     kind = type(held)
     if any(kind is each for each in _LOCKS):
+        run.locks += 1
         return True
     if any(kind is each for each in _ASYNC_LOCKS):
+        run.locks += 1
         return None
     if kind is contextlib.nullcontext:
         return attribute(run, context, "enter_result")

@@ -16,9 +16,11 @@ import itertools
 from typing import Any
 
 from teola_plugin.adapters.reader import records
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
-from teola_plugin.adapters.reader.heap import sources_of
+from teola_plugin.adapters.reader.heap import SETS, sources_of
 from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.table import require_order
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, shown
 
 _numbers = itertools.count()
@@ -36,6 +38,7 @@ class Exchange:
         self._given: dict[int, tuple[Any, Any]] = {}
         self._back: dict[int, tuple[Any, Any]] = {}
         self._marks: dict[str, Unknown] = {}
+        self._names = set[int]()  # which fields of a model were set: their order does not show
 
     # --- out -------------------------------------------------------------------------------------------------------
 
@@ -56,6 +59,11 @@ class Exchange:
         if known is not None:
             return known[1]
         self._run.tick()
+        if kind in SETS and len(value) > 1 and id(value) not in self._names:  # a copy may be in another order
+            require_order(self._run, value)
+            return self._given.setdefault(id(value), (value, value))[0]
+        if (names := records.model_slot(value, MODEL_SLOTS[0])) is not MISSING:
+            self._names.add(id(names))
 
         def keep(copy: Any) -> Any:
             self._out[id(value)] = value, copy

@@ -25,7 +25,9 @@ from teola_plugin.adapters.reader.scopes import (
     Store,
     comprehension_scope,
 )
-from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Lazy, Opaque, Pending, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.table import whole
+from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -131,8 +133,11 @@ class Expressions:
 
         return formatted
 
-    def _items(self, nodes: Sequence[ast.expr]) -> Callable[[Frame], list[Any] | Unknown]:
-        """The compiled items of a display or call, unknown where it is not known how many they are."""
+    def _items(self, nodes: Sequence[ast.expr], check: Check | None = None) -> Callable[[Frame], list[Any] | Unknown]:
+        """The compiled items of a display or call, unknown where it is not known how many they are.
+
+        `check`: of each item, where some are spread.
+        """
         if not any(isinstance(each, ast.Starred) for each in nodes):
             parts = [self.expression(each) for each in nodes]
             return lambda frame: [part(frame) for part in parts]
@@ -149,8 +154,10 @@ class Expressions:
                 value = part(frame)
                 if not is_starred or run.is_unknown(value):
                     found.append(value)
+                    if check is not None and not is_starred:
+                        check(run, value)
                 else:
-                    found.extend(all_of(run, value))
+                    found.extend(all_of(run, value, check))
                 if is_starred and run.is_unknown(value):
                     run.raises(run.sources(value))
                     is_open = True
@@ -158,8 +165,10 @@ class Expressions:
 
         return items
 
-    def _display(self, nodes: Sequence[ast.expr], make: Callable[[Run, list[Any]], Any]) -> Evaluate:
-        items = self._items(nodes)
+    def _display(
+        self, nodes: Sequence[ast.expr], make: Callable[[Run, list[Any]], Any], check: Check | None = None
+    ) -> Evaluate:
+        items = self._items(nodes, check)
 
         def display(frame: Frame) -> Any:
             run: Run = frame[RUN]
@@ -181,7 +190,9 @@ class Expressions:
 
     def _set(self, node: ast.Set) -> Evaluate:
         if len(node.elts) > 2 and all(isinstance(each, ast.Constant) for each in node.elts):
-            return self._display(node.elts, _constants)
+            return self._display(node.elts, _without_order)
+        if any(isinstance(each, ast.Starred) for each in node.elts):
+            return self._display(node.elts, _without_order, hashed)
         return self._display(node.elts, _set_of)
 
     def _dict(self, node: ast.Dict) -> Evaluate:
@@ -462,8 +473,8 @@ class Expressions:
         )  # fmt: skip
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
-            is_whole = callee is str.join or (type(callee) is Opaque and calls.takes_all(callee.held))
-            return ((whole if is_whole else lazy)(frame),), {}
+            takes, check = calls.takes_all(callee)
+            return (whole(frame, check) if takes else lazy(frame),), {}
 
         return arguments
 
@@ -508,12 +519,12 @@ class Expressions:
         make: Callable[[Run, list[Any]], Any],
         *,
         is_generator: bool = False,
-    ) -> Evaluate:
+    ) -> Callable[..., Any]:
         first, rounds, element = self._rounds(generators, item)
         inside = [each for one in generators for each in one.ifs] + [one.iter for one in generators[1:]]
         only_computes = calls.only_computes(*parts, *inside)
 
-        def once(inner: Frame, items: Any) -> Any:
+        def once(inner: Frame, items: Any, check: Check | None) -> Any:
             """Of items that are not known: one of them stands for all."""
             run: Run = inner[RUN]
             made = [items]
@@ -524,6 +535,8 @@ class Expressions:
                 store(inner, run.unknown(items, is_safe=True))
                 made.extend(condition(inner) for condition in conditions)
                 made.append(element(inner))
+                if check is not None:
+                    check(run, made[-1])
 
             try:
                 if len(rounds) > 1:
@@ -533,14 +546,14 @@ class Expressions:
                 return run.unknown()
             return run.unknown(*made, is_safe=True)
 
-        def collected(frame: Frame) -> Any:
+        def collected(frame: Frame, check: Check | None = None) -> Any:
             run: Run = frame[RUN]
             items, inner = first(frame), Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             try:
                 source = operators.iterated(run, items)
             except Undecided as e:
                 if only_computes:
-                    return once(inner, items)
+                    return once(inner, items, check)
                 raise Stalled("it is not known how often a comprehension does something") from e
             found: list[Any] = []
             is_open = False
@@ -561,6 +574,8 @@ class Expressions:
             def step(at: int) -> None:
                 if at + 1 == len(rounds):
                     found.append(element(inner))
+                    if check is not None:
+                        check(run, found[-1])
                 else:
                     take(at + 1, operators.iterated(run, rounds[at + 1][2](inner)))
 
@@ -655,7 +670,8 @@ class Expressions:
                 for store in stores:
                     store(frame, run.unknown(value))
                 return
-            for store, part in zip(stores, _unpacked(all_of(run, value), len(parts), star), strict=True):
+            wanted = None if star is not None else len(parts)
+            for store, part in zip(stores, _unpacked(all_of(run, value, most=wanted), len(parts), star), strict=True):
                 store(frame, part)
 
         return unpack
@@ -673,18 +689,6 @@ def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> boo
     return is_whole
 
 
-def is_hashed(run: Run, value: Any) -> bool:
-    """Whether a key is known; if it is not, it may be that it cannot be hashed. Raises: TypeError."""
-    try:
-        run.require_hashable(value)
-    except Undecided:
-        if type(value) is not Unknown or value.holds not in ("text", "number", "bool"):
-            run.raises(value.sources if type(value) is Unknown else NO_SOURCES)
-        return False
-    hash(value)
-    return True
-
-
 def operate(run: Run, name: str, one: Any, two: Any) -> Any:
     """`one <name> two`."""
     try:
@@ -697,10 +701,15 @@ def operate(run: Run, name: str, one: Any, two: Any) -> Any:
 _OF_NUMBERS = ("+", "-", "*", "/", "//", "%")
 
 
-def all_of(run: Run, value: Any) -> list[Any]:
-    """All items of an iterable. Raises: Stalled if it is not known how many they are."""
+def all_of(run: Run, value: Any, check: Check | None = None, most: int | None = None) -> list[Any]:
+    """All items of an iterable. Raises: Stalled if it is not known how many they are.
+
+    `most`: of an iterator only so many are taken, and one more if there is one.
+    """
     try:
-        return list(operators.iterated(run, value))
+        if type(value) is Lazy and most is not None:
+            return list(itertools.islice(operators.iterated(run, value), most + 1))
+        return list(operators.iterated(run, whole(run, value, check)))
     except Undecided as e:
         raise Stalled from e
 
@@ -730,8 +739,13 @@ def _set_of(run: Run, items: list[Any]) -> Any:
     return run.keep_order(set(items))
 
 
-def _constants(run: Run, items: list[Any]) -> Any:
-    """CPython keeps them as a frozenset with the code, and the file of that may have put them in another order."""
+def _without_order(run: Run, items: list[Any]) -> Any:
+    """A set that CPython makes in another way than of its elements, one by one.
+
+    Constants it keeps as a frozenset with the code, and the file of that may have put them in another order; what is
+    spread it may take over at once.
+    """
+    run.require_known(items)
     return set(items)
 
 

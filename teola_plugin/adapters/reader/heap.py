@@ -13,11 +13,15 @@ is evaluated may not happen.
 
 from __future__ import annotations
 
+import datetime
+import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
+from teola_plugin.adapters.reader import facts
 from teola_plugin.adapters.reader.values import ANYWHERE, GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
 
 Log = dict[int, tuple[Any, Any]]
@@ -100,7 +104,7 @@ class Beginning:
     raised: int
     advanced: int
     moments: list[Moment] | None = field(default_factory=list)
-    errors: set[type[Exception]] = field(default_factory=set)
+    errors: set[type[BaseException]] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +168,7 @@ class Heap:
         return bool(self._logs)
 
     def raises(
-        self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[Exception] = Exception, is_here: bool = True
+        self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[BaseException] = Exception, is_here: bool = True
     ) -> None:
         """Something may raise an `error`; whether it does hangs on what comes from `sources` (none: on anything).
 
@@ -223,7 +227,13 @@ class Heap:
 
     def has_order(self, held: Any) -> bool:
         """Whether a value is walked in the order of the framework's run: the order of a set hangs on all its past."""
-        return type(held) not in SETS or len(held) < 2 or id(held) in self._orders
+        if type(held) not in SETS or len(held) < 2:
+            return True
+        return id(held) in self._orders and all(map(has_own_hash, held))
+
+    def forget_order(self, held: Any) -> None:
+        """The elements of a set may stand in another order in the framework's run."""
+        self._orders.pop(id(held), None)
 
     def put_back(self) -> None:
         """What was given to the evaluation is again as it was."""
@@ -605,6 +615,20 @@ def set_content(held: Any, content: Any) -> None:
         fields = object.__getattribute__(held, "__dict__")
         fields.clear()
         fields.update(content)
+
+
+_HASHED = (
+    str, int, bool, float, type(None), bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
+    uuid.UUID, Fraction,
+)  # fmt: skip
+
+
+def has_own_hash(value: Any) -> bool:
+    """The hash of a value is that of its content: the same in the framework's run, whose object is another one."""
+    kind = type(value)
+    if kind in (tuple, frozenset):
+        return all(map(has_own_hash, value))
+    return (kind in _HASHED and bool(value == value)) or facts.kind_of(kind) == "enum"  # NaN has that of its object
 
 
 def holds_of(value: Any) -> str | type:

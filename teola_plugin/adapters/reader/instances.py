@@ -243,7 +243,7 @@ def is_caught(run: Any, error: BaseException, kinds: Any) -> bool:
     return is_subtype(type(error), kinds.held)
 
 
-def takes_each(kinds: Any, errors: set[type[Exception]]) -> bool:
+def takes_each(kinds: Any, errors: set[type[BaseException]]) -> bool:
     """Whether `except kinds` takes all of these errors, and those of classes derived from them."""
     if type(kinds) is tuple:
         return all(any(takes_each(each, {error}) for each in kinds) for error in errors)

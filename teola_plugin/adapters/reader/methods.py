@@ -13,7 +13,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, ordering, regexes, texts, unknowns
+from teola_plugin.adapters.reader import bounds, ordering, regexes, taking, texts, unknowns
+from teola_plugin.adapters.reader.heap import has_own_hash
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
@@ -65,8 +66,7 @@ READ: dict[type, frozenset[str]] = {
     datetime.time: words("isoformat strftime replace utcoffset tzname dst"),
     datetime.timedelta: words("total_seconds"),
     datetime.timezone: words("utcoffset tzname dst"),
-    decimal.Decimal: words("quantize normalize to_integral_value is_nan is_zero is_finite is_infinite is_signed "
-                            "as_tuple as_integer_ratio copy_abs sqrt"),
+    decimal.Decimal: words("is_nan is_zero is_finite is_infinite is_signed as_tuple as_integer_ratio copy_abs"),
     Fraction: words("limit_denominator as_integer_ratio"),
     **dict.fromkeys(HASHES, words("hexdigest digest copy")),
     **dict.fromkeys((*VIEWS, *ORDERED_VIEWS), words("isdisjoint")),
@@ -154,7 +154,8 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
 
 def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if type(value) in (set, frozenset, bytes, *VIEWS):
-        args = tuple([whole(run, each) for each in args])
+        check = taking.stops if name in ("isdisjoint", "issuperset") else taking.hashed
+        args = tuple([whole(run, each, check if type(value) is not bytes else None) for each in args])
     known(run, *args)
     run.require_known(*args, *kwargs.values())
     if type(value) in (list, tuple, deque) and name in ("count", "index"):
@@ -241,8 +242,9 @@ def _write_unknown(run: Any, value: Any, name: str, args: Arguments, kwargs: dic
             return None
     if name in ("add", "discard") and len(args) == 1 and type(args[0]) in (str, int, bool, float, type(None)):
         return None
+    check = taking.hashed if kind in (set, Counter) else taking.paired if isinstance_of(value, dict) else None
     for each in args:
-        whole(run, each)
+        whole(run, each, check)
     return run.unknown(value, *args)
 
 
@@ -270,7 +272,7 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
         _comparable(run, value)
     if kind is Counter and name in ("update", "subtract"):
         run.require_known(value)
-    given = tuple([whole(run, each) for each in args]) if kind in (set, Counter) else args
+    given = tuple([whole(run, each, taking.hashed) for each in args]) if kind in (set, Counter) else args
     known(run, *given)
     run.require_known(*given, *kwargs.values())
     if kind is set:
@@ -278,6 +280,8 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
             require_order(run, value)
         if name not in ("add", "remove", "discard"):
             run.keep_order(value, value, *given)
+        elif not all(map(has_own_hash, given)):
+            run.forget_order(value)
     else:
         require_order(run, *given)
     return getattr(value, name)(*given, **kwargs)
@@ -298,7 +302,7 @@ def _update(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> No
     known(run, *args)
     require_order(run, *args)
     if len(args) == 1 and not isinstance_of(args[0], dict):
-        pairs = whole(run, args[0])
+        pairs = whole(run, args[0], taking.paired)
         if isinstance_of(pairs, Opaque):
             raise Barrier("it updates a dict with an object that is no plain data")
         if type(pairs) in (list, tuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.table import known, register
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Pending, Undecided, Unknown
+from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Undecided, Unknown
 
 
 def once(pending: Pending) -> Pending:
@@ -47,12 +47,16 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
     def force() -> Any:
         found, errors = list[Any](), list[Exception]()
+        before = after = run.gates
         for part in parts:
+            run.gates -= TIMED - before  # all are begun before any of them has waited
             try:
                 found.append(part.force())
             except Exception as e:  # of the program that is read: the others go on
                 found.append(e)
                 errors.append(e)
+            after |= run.gates
+        run.gates = after
         if errors and not back:
             if len({type(e) for e in errors}) > 1:
                 raise Barrier("it gathers coroutines of which several raise")
@@ -73,10 +77,16 @@ def _wait_for(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     part = _coroutine(args[0] if args else kwargs.get("fut"))
 
     def force() -> Any:
-        found = part.force()
-        if timeout is not None:
-            run.raises()  # it may take too long
-        return found
+        if timeout is None:
+            return part.force()
+        if type(timeout) not in (int, float) or timeout <= 0:
+            raise Barrier("it waits for a time that is not known, or for none")
+        run.limits += 1
+        try:
+            return part.force()
+        finally:
+            run.limits -= 1
+            run.raises(TIMED, error=TimeoutError)
 
     return Pending(force)
 

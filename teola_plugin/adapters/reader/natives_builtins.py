@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, classes, foreign, operators, ordering, texts
+from teola_plugin.adapters.reader import bounds, classes, foreign, operators, ordering, outlets, taking, texts
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.table import (
     Walk,
@@ -24,12 +24,13 @@ from teola_plugin.adapters.reader.table import (
     known,
     lazy,
     makes_iterator,
-    nothing,
     reads,
     register,
+    require_no_decimals,
     require_order,
     unknown_number,
     walked,
+    whole,
 )
 from teola_plugin.adapters.reader.values import (
     Arguments,
@@ -59,8 +60,8 @@ def _container(make: Callable[..., Any], *, hashes: bool) -> Handler:
             return make(collected(run, args[0]), *args[1:], **kwargs)
         known(run, args[0])
         source = args[0]
-        if type(source) not in (set, frozenset, dict):  # of these, CPython copies the order
-            source = collected(run, source)
+        if type(source) not in (set, frozenset, dict) or make is Counter:  # of these, CPython copies the order
+            source = collected(run, whole(run, source, taking.hashed))
         run.require_known(source if type(source) is not dict else list(source))
         made = make(source, *args[1:], **kwargs)
         return run.keep_order(made, source)
@@ -81,7 +82,7 @@ def _mapping(make: Callable[..., Any]) -> Handler:
         if type(args[0]) not in (list, tuple, Lazy, type({}.items()), set, deque):
             run.require_known(args[0])
             return make(*args, **kwargs)
-        pairs = collected(run, args[0])
+        pairs = collected(run, whole(run, args[0], taking.paired))
         known(run, *pairs)
         return make(pairs, *args[1:], **kwargs)
 
@@ -194,6 +195,8 @@ def _number(function: Callable[..., Any]) -> Handler:
             return run.unknown(args[0], holds="number", is_safe=is_safe and is_alone, error=error)
         known(run, *args)
         run.require_known(*args, *kwargs.values())
+        if function in (abs, round):
+            require_no_decimals(*args)
         if args and type(args[0]) is Decimal and args[0].is_finite() and abs(args[0].adjusted()) > 5_000:
             raise Barrier("it computes a very large number")
         return function(*args, **kwargs)
@@ -220,8 +223,8 @@ def _bytes(make: Callable[..., Any]) -> Handler:
         if args and type(args[0]) is int:
             bounds.characters(run, args[0])
         run.require_known(*args, *kwargs.values())
-        if args and type(args[0]) in (list, tuple, range, Lazy):
-            args = (collected(run, args[0]), *args[1:])
+        if args and type(args[0]) not in (str, bytes) and hasattr(type(args[0]), "__iter__"):
+            args = (collected(run, whole(run, args[0], taking.number)), *args[1:])
         return make(*args, **kwargs)
 
     return handle
@@ -256,17 +259,29 @@ def _id(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("file") is not None:
         raise Barrier("it prints to a file")
-    for name in ("sep", "end"):
-        if type(kwargs.get(name)) not in (str, type(None), Unknown):
-            raise TypeError(f"{name} must be None or a string")
+    if kwargs.keys() - {"file", "sep", "end", "flush"}:
+        raise TypeError("print() got an unexpected keyword argument")
+    around = [kwargs[name] for name in ("sep", "end") if name in kwargs]
+    if any(type(each) not in (str, type(None), Unknown) for each in around):
+        raise TypeError("sep and end must be None or a string")
     shows(run, *args)
-    nothing(run, args, kwargs)
+    written = [each if type(each) is str else None for each in (*args, *around) if type(each) not in _IN_ASCII]
+    if not all(map(texts.is_text, filter(None, around))) or not outlets.prints(written):
+        run.raises()
+
+
+_IN_ASCII = (int, float, bool, type(None))
 
 
 def shows(run: Any, *values: Any) -> None:
     """The text of an object of somebody else's may raise."""
-    if any(isinstance_of(each, Opaque) and not isinstance_of(each, Callee) for each in values):
-        run.raises()
+    if all(type(each) in (str, *_IN_ASCII) for each in values):
+        return
+    for each in texts.inside(list(values)):
+        if isinstance_of(each, Opaque) and not isinstance_of(each, Callee):
+            run.raises()
+        elif type(each) is Unknown and not texts.is_shown(each):
+            run.raises(each.sources)
 
 
 # --- classes ---------------------------------------------------------------------------------------------------------
@@ -423,7 +438,7 @@ def _register() -> None:
     register(_mapping(dict), dict)
     register(_mapping(OrderedDict), OrderedDict)
     register(_default_dict, defaultdict)
-    register(reads(dict.fromkeys, collects=True), dict.fromkeys)
+    register(reads(dict.fromkeys, collects=taking.hashed), dict.fromkeys)
     register(_length, len)
     for walker in (enumerate, zip, itertools.chain, itertools.zip_longest, itertools.pairwise):
         register(makes_iterator(walker), walker)
@@ -460,7 +475,6 @@ def _register() -> None:
         register(_number(number), number)
     for plain in (
         complex,
-        divmod,
         chr,
         ord,
         hex,
@@ -474,6 +488,7 @@ def _register() -> None:
         float.fromhex,
     ):
         register(reads(plain), plain)
+    register(reads(divmod, size=_without_decimals), divmod)
     register(_str, str)
     register(_shows(repr), repr)
     register(_shows(ascii), ascii)
@@ -498,6 +513,10 @@ def _counter(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or args[0] is None:
         return Counter(*args, **kwargs)
     return _container(Counter, hashes=True)(run, args, kwargs)
+
+
+def _without_decimals(run: Any, *args: Any, **kwargs: Any) -> None:
+    require_no_decimals(*args)
 
 
 def _repeat(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

@@ -31,8 +31,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, classes, methods, operators, regexes, texts
+from teola_plugin.adapters.reader import bounds, classes, foreign, methods, operators, outlets, regexes, taking, texts
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.natives_builtins import shows
 from teola_plugin.adapters.reader.table import (
     Aware,
@@ -44,6 +45,8 @@ from teola_plugin.adapters.reader.table import (
     nothing,
     reads,
     register,
+    require_no_decimals,
+    require_order,
     unknowns,
 )
 from teola_plugin.adapters.reader.values import (
@@ -75,7 +78,7 @@ _READING: tuple[Callable[..., Any], ...] = (
     os.getenv, os.path.basename, os.path.dirname, os.path.join, os.path.normpath, os.path.split, os.path.splitext,
     os.path.isabs, os.path.commonprefix,
     urllib.parse.quote, urllib.parse.quote_plus, urllib.parse.unquote, urllib.parse.unquote_plus,
-    urllib.parse.urlencode, urllib.parse.urljoin, urllib.parse.parse_qs, urllib.parse.parse_qsl,
+    urllib.parse.urljoin, urllib.parse.parse_qs, urllib.parse.parse_qsl,
     datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, datetime.date.fromisoformat,
     datetime.datetime.fromisoformat, datetime.datetime.strptime, datetime.datetime.combine, datetime.time.fromisoformat,
     datetime.datetime.fromtimestamp, datetime.date.fromtimestamp,
@@ -90,6 +93,20 @@ def _exponent(run: Any, *args: Any, **kwargs: Any) -> None:
             raise Barrier("it computes a very large number")
 
 
+_DIGITS = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
+
+
+def _exact(run: Any, value: Any = "0", *args: Any, **kwargs: Any) -> None:
+    """Allow a Decimal of a number as it is written, which hangs on no context."""
+    _exponent(run, value)
+    if args or kwargs or type(value) not in (str, int) or (type(value) is str and not _DIGITS.fullmatch(value)):
+        raise Barrier("it makes a Decimal, by the context of its thread")
+
+
+def _without_decimals(run: Any, *args: Any, **kwargs: Any) -> None:
+    require_no_decimals(*(each for held in args if type(held) in (list, tuple) for each in held))
+
+
 def _texts_given(run: Any, *args: Any, **kwargs: Any) -> None:
     for each in (*args, *kwargs.values()):
         if type(each) is str:
@@ -99,17 +116,59 @@ def _texts_given(run: Any, *args: Any, **kwargs: Any) -> None:
             raise Barrier("it formats with a great width")
 
 
+def _in_order(run: Any, *args: Any, **kwargs: Any) -> None:
+    require_order(run, *texts.inside([args, kwargs]))
+
+
 # --- effects, and what changes ---------------------------------------------------------------------------------------
 
-_LEVELS = "debug info warning error critical exception log"
+_LEVELS = {
+    "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
+    "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL, "log": None,
+}  # fmt: skip
+_OF_LOGGING = frozenset(["exc_info", "stack_info", "stacklevel", "extra"])
+_OF_RECORDS = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
 
-def _logs(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Errors in formatting are printed by logging, not raised."""
+def _logs(level: int | None, *, is_method: bool) -> Handler:
+    """Handles a function that logs; `level`: None if that is its first argument."""
+
+    def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        logger, args = (args[0], args[1:]) if is_method else (run.load(logging.root), args)
+        held = logger.held if type(logger) is Opaque else None
+        at, args = (level, args) if level is not None else (args[0] if args else None, args[1:])
+        if not args and "msg" not in kwargs:
+            raise TypeError("missing 1 required positional argument: 'msg'")
+        held = held.logger if type(held) is logging.LoggerAdapter else held
+        is_certain, is_caught = outlets.logs(held, at if type(at) is int else None)
+        extra = kwargs.get("extra")
+        is_plain = extra is None or (type(extra) is dict and extra.keys().isdisjoint(_OF_RECORDS))
+        if not (is_certain and is_plain and type(at) is int and kwargs.keys() <= _OF_LOGGING):
+            run.raises()
+        if not is_caught:
+            _formatted(run, *args)
+
+    return handle
+
+
+def _formatted(run: Any, message: Any = "", *args: Any) -> None:
+    """A record is made a text as logging does; whoever handles it may raise if that fails."""
+    shows(run, message, *args)
+    if not args:
+        return
+    try:
+        operators.binary(run, "%", message, args[0] if len(args) == 1 and type(args[0]) is dict and args[0] else args)
+    except (Exception, Barrier, Undecided):
+        run.raises()
 
 
 def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     shows(run, *args)
+    category = args[1] if len(args) > 1 else kwargs.get("category")
+    held: Any = UserWarning if category is None else category.held if type(category) is Opaque else None
+    is_known = foreign.is_class(held) and facts_of(held).kind == "exception" and foreign.is_subtype(held, Warning)
+    if not (args and texts.is_text(args[0]) and is_known and outlets.warns(held)):
+        run.raises()
 
 
 def _get_logger(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -365,9 +424,10 @@ def _cast(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _register_effects() -> None:
-    for name in (*_LEVELS.split(), "warn"):
-        register(_logs, getattr(logging.Logger, name), getattr(logging.LoggerAdapter, name, None))
-        register(_logs, getattr(logging, name))
+    for name, level in _LEVELS.items():
+        method = _logs(level, is_method=True)
+        register(method, getattr(logging.Logger, name), getattr(logging.LoggerAdapter, name, None))
+        register(_logs(level, is_method=False), getattr(logging, name))
     register(_get_logger, logging.getLogger)
     register(_warn, warnings.warn)
     register(_pretty_print, pprint.pprint, pprint.pp)
@@ -389,11 +449,12 @@ def _register_effects() -> None:
 
 def _register_readers() -> None:
     for function in _COLLECTING:
-        register(reads(function, collects=True), function)
+        register(reads(function, collects=taking.number, size=_without_decimals), function)
     for function in _READING:
         register(reads(function, size=_texts_given), function)
-    for make in (decimal.Decimal, fractions.Fraction):
-        register(reads(make, size=_exponent), make)
+    register(reads(urllib.parse.urlencode, size=_in_order), urllib.parse.urlencode)
+    register(reads(decimal.Decimal, size=_exact), decimal.Decimal)
+    register(reads(fractions.Fraction, size=_exponent), fractions.Fraction)
     for function in (html.escape, html.unescape):
         register(_text_to_text(function), function)
     for name in ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"):

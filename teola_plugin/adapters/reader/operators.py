@@ -14,7 +14,16 @@ from typing import Any
 
 from teola_plugin.adapters.reader import bounds, foreign, hints, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
-from teola_plugin.adapters.reader.table import VIEWS, is_unknown, kind_of, known, require_order, unknown_number, walked
+from teola_plugin.adapters.reader.table import (
+    VIEWS,
+    is_unknown,
+    kind_of,
+    known,
+    require_no_decimals,
+    require_order,
+    unknown_number,
+    walked,
+)
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
 
 formatted = texts.formatted
@@ -56,6 +65,7 @@ def binary(run: Any, name: str, a: Any, b: Any) -> Any:
         return _unknown_binary(run, name, a, b)
     if name == "%" and kind in (str, bytes):
         return texts.percent(run, a, b)
+    require_no_decimals(a, b)
     _bound(run, name, a, b)
     if kind is Counter or (name in "-&^" and kind in (set, frozenset)):
         run.require_known(a, b)
@@ -112,7 +122,31 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
         return run.unknown(a, b, holds="number", is_safe=True)
     if name == "+" and holds_texts(run, a) and holds_texts(run, b):
         return run.unknown(a, b, holds="texts", is_safe=True)
+    _note_refused(run, _PLAIN[name], a, b)
     raise Undecided
+
+
+def _note_refused(run: Any, operation: Callable[[Any, Any], Any], a: Any, b: Any) -> None:
+    """Note that the operation raises, whatever the reply says, if it does for all that values of these kinds may be."""
+    pairs = [(one, two) for one in _samples_of(a) for two in _samples_of(b)]
+    if pairs and not any(_takes(operation, one, two) for one, two in pairs):
+        run.raises()
+
+
+def _takes(operation: Callable[[Any, Any], Any], one: Any, two: Any) -> bool:
+    try:
+        operation(one, two)
+    except TypeError:
+        return False
+    except Exception:  # of these samples alone
+        return True
+    return True
+
+
+def _samples_of(value: Any) -> tuple[Any, ...]:
+    if type(value) is Unknown:
+        return ([],) if kind_of(value) == "texts" else texts.samples(kind_of(value))
+    return (value,) if type(value) in ATOMS else ()
 
 
 def holds_texts(run: Any, value: Any) -> bool:
@@ -129,6 +163,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
     if name in ("-", "+") and unknown_number(value):
         return run.unknown(value, holds="number", is_safe=True)
     known(run, value)
+    require_no_decimals(value)
     if type(value) is Counter:
         run.require_known(value)
     return _UNARY[name](value)
@@ -193,6 +228,7 @@ def compare(run: Any, name: str, a: Any, b: Any) -> Any:
         return _equality(run, name == "==", a, b)
     run.require_known(a, b)
     known(run, a, b)
+    require_no_decimals(a, b)
     return _PLAIN[name](a, b)
 
 
@@ -232,6 +268,7 @@ def _unknown_comparison(run: Any, name: str, a: Any, b: Any) -> Any:
         return name == "=="
     if name in ("==", "!="):
         return run.unknown(a, b, holds="bool", is_safe=True)
+    _note_refused(run, _PLAIN[name], a, b)
     is_text = texts.is_text(a) and texts.is_text(b)
     is_number = all(unknown_number(each) or type(each) in (int, float, bool) for each in (a, b))
     return run.unknown(a, b, holds="bool", is_safe=is_text or is_number)
@@ -340,6 +377,10 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
             return run.unknown(held, holds="text", is_safe=True)
         if kind_of(held) == "texts" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="texts", is_safe=True)
+        if kind_of(held) == "message":
+            run.raises()
+        if kind_of(held) in ("text", "texts") and type(at) in ATOMS and type(at) not in (int, bool):
+            run.raises()
         inner = {"text": "text", "texts": "texts" if type(at) is slice else "text"}.get(kind_of(held), "any")
         return run.unknown(held, at, holds=inner)
     if isinstance_of(held, Opaque):

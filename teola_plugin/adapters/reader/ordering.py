@@ -7,8 +7,9 @@ import operator
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.table import collected, known, unknown_number
-from teola_plugin.adapters.reader.values import Arguments, Handler, Undecided, Unknown
+from teola_plugin.adapters.reader.table import collected, known, require_no_decimals, unknown_number, whole
+from teola_plugin.adapters.reader.taking import Check, compared, number
+from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
 
 _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
@@ -23,6 +24,7 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         list[Any]().sort(reverse=kwargs.get("reverse", False))  # raises what it raises
         return elements[:]
     run.require_known(*[each for each in keys if type(each) is not _COMPARED])
+    require_no_decimals(*keys)
     order = sorted(range(len(elements)), key=keys.__getitem__, reverse=kwargs.get("reverse", False))
     return [elements[at] for at in order]
 
@@ -35,10 +37,12 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     return ordered(run, in_any_order(run, args[0]) if by_itself else collected(run, args[0]), kwargs)
 
 
-def in_any_order(run: Any, value: Any) -> list[Any]:
+def in_any_order(run: Any, value: Any, check: Check | None = None) -> list[Any]:
     """All elements of a value, for what comes to the same in any order: of sets of texts, or of whole numbers."""
     is_set = type(value) in (set, frozenset) and not run.is_unknown(value)
-    return list(value) if is_set and set(map(type, value)) in ({str}, {int}) else collected(run, value)
+    if is_set and set(map(type, value)) in ({str}, {int}):
+        return list(value)
+    return collected(run, whole(run, value, check))
 
 
 def extreme(function: Any) -> Handler:
@@ -50,23 +54,33 @@ def extreme(function: Any) -> Handler:
         if not args or not kwargs.keys() <= {"key", "default"} or (len(args) > 1 and "default" in kwargs):
             raise TypeError("wrong arguments")
         by = kwargs.get("key")
-        walk = in_any_order if by is None else collected
-        elements = walk(run, args[0]) if len(args) == 1 else list(args)
-        run.tick(1 + len(elements) // 10)
         known(run, by)
+        keys, compares = list[Any](), compared()
+
+        def take(run: Any, each: Any) -> None:
+            keys.append(each if by is None else call(run, by, (each,), {}))
+            compares(run, keys[-1])
+
+        walk = in_any_order if by is None else collected
+        given = whole(run, args[0], take) if len(args) == 1 else args
+        elements = walk(run, given)
+        run.tick(1 + len(elements) // 10)
+        if type(args[0]) is not Lazy or len(args) > 1:
+            for each in elements:
+                take(run, each)
         if not elements:
             if "default" in kwargs:
                 return kwargs["default"]
             raise ValueError("the argument is empty")
-        return _best(run, elements, by, is_better)
+        return _best(run, elements, keys, by, is_better)
 
     return handle
 
 
-def _best(run: Any, elements: list[Any], by: Any, is_better: Any) -> Any:
+def _best(run: Any, elements: list[Any], keys: list[Any], by: Any, is_better: Any) -> Any:
+    require_no_decimals(*keys)
     found, best, unsure = elements[0], None, list[Any]()
-    for at, each in enumerate(elements):
-        key = each if by is None else call(run, by, (each,), {})
+    for at, (each, key) in enumerate(zip(elements, keys, strict=True)):
         if type(key) is Unknown:
             unsure.append(key)
         elif len(elements) > 1:
@@ -91,9 +105,14 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """The function `sum`."""
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
-    elements = in_any_order(run, args[0])
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
     known(run, args[0], start)
+
+    def add(run: Any, each: Any) -> None:
+        if type(start) not in (list, tuple) or type(each) is not type(start):
+            number(run, each)
+
+    elements = in_any_order(run, args[0], add)
     run.tick(1 + len(elements) // 10)
     numbers = all(type(each) in (int, bool, float) or unknown_number(each) for each in (*elements, start))
     unsure = [each for each in (*elements, start) if unknown_number(each)]
@@ -104,4 +123,5 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         run.tick(sum(map(len, elements)) * max(1, len(elements)) // 100)
         return sum(elements, start)
     run.require_known(elements, start)
+    require_no_decimals(*elements, start)
     return sum(elements, start)

@@ -6,6 +6,7 @@ come so far. It is repeated from the start as answers come, so it costs little a
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from teola_plugin.adapters.reader.heap import Heap
 from teola_plugin.adapters.reader.outer import outside
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
+    TIMED,
     Barrier,
     Opaque,
     Undecided,
@@ -84,6 +86,8 @@ class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 
     `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
+    `heard`: the ids of objects that whoever hears of requests may change whenever one is made.
+    `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
     """
 
     def __init__(
@@ -97,6 +101,9 @@ class Run(Heap):
         self.depth = 0
         self.site: Hashable = None
         self.branches = branches
+        self.heard: set[int] = getattr(asker, "heard", None) or set()
+        self.locks = 0
+        self.limits = 0
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -127,10 +134,12 @@ class Run(Heap):
         if classes.is_atom(value):
             return value
         known = self._copies.get(id(value)) or self._outer.get(id(value))
-        if known is not None:
+        if known is not None and id(value) not in self.heard:
             return known[1]
         if isinstance_of(value, Opaque) or kind is Unknown:
             return value
+        if id(value) in self.heard:
+            return Unknown()
         self.tick()
         copies = self._copies if is_given else self._outer
         return self._copied(value, kind, copies, is_given)
@@ -268,7 +277,16 @@ class Run(Heap):
     # --- asks --------------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Any:
-        """The value of a request, Unknown while there is no answer. Raises: what the answer says."""
+        """The value of a request, Unknown while there is no answer. Raises: what the answer says, Barrier."""
+        if self.locks:
+            raise Barrier("it asks while it holds a lock", hint="ask outside of the with statement")
+        try:
+            return self._ask(request)
+        finally:
+            if self.limits:  # whoever waits for the reply may be cancelled
+                self.raises(TIMED, error=asyncio.CancelledError)
+
+    def _ask(self, request: Request) -> Any:
         number = self.counts[request.key]
         self.counts[request.key] += 1
         key = (request.key, number)

@@ -430,11 +430,16 @@ class Statements(Expressions):
         body = self.block(node.body)
 
         def with_(frame: Frame) -> Ended:
-            for (context, _), store in zip(parts, stores, strict=True):
-                value = classes.entered(frame[RUN], context(frame))
-                if store:
-                    store(frame, value)
-            return body(frame)
+            run: Run = frame[RUN]
+            locks = run.locks
+            try:
+                for (context, _), store in zip(parts, stores, strict=True):
+                    value = classes.entered(run, context(frame))
+                    if store:
+                        store(frame, value)
+                return body(frame)
+            finally:
+                run.locks = locks
 
         return with_
 

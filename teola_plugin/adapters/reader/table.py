@@ -15,6 +15,7 @@ import types
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds
@@ -115,6 +116,15 @@ def known(run: Any, *values: Any) -> None:
             raise Undecided
 
 
+def require_no_decimals(*values: Any) -> None:
+    """Raises: Barrier if one of these is a Decimal: what is computed with it, or raised, hangs on a context.
+
+    That is the thread's, and the program may have changed it.
+    """
+    if any(type(each) is Decimal for each in values):
+        raise Barrier("it computes with decimals, by the context of its thread")
+
+
 def unknowns(run: Any, *values: Any) -> list[Any]:
     """What is unknown inside of these. Raises: Barrier if there is an object of somebody else's."""
     found: list[Any] = []
@@ -196,13 +206,15 @@ def collected(run: Any, value: Any) -> list[Any]:
     return list(walked(run, value))
 
 
-def whole(run: Any, value: Any) -> Any:
-    """A value to be read: what an iterator gives is collected."""
+def whole(run: Any, value: Any, check: Callable[[Any, Any], None] | None = None) -> Any:
+    """A value to be read: what an iterator gives is collected, and each element looked at before the next is made."""
     if type(value) is not Lazy:
         return value
     found = []
     for each in value:
         run.tick()
+        if check is not None:
+            check(run, each)
         found.append(each)
     return found
 
@@ -234,16 +246,20 @@ def carries(function: Callable[..., Any]) -> Handler:
     return handle
 
 
-def reads(function: Callable[..., Any], *, collects: bool = False, size: Callable[..., None] | None = None) -> Handler:
+def reads(
+    function: Callable[..., Any], *, collects: Callable[[Any, Any], None] | None = None,
+    size: Callable[..., None] | None = None,
+) -> Handler:  # fmt: skip
     """Handles a function that looks into its arguments.
 
-    `collects`: it takes iterators. `size(run, *args, **kwargs)` raises Barrier if it would compute too much.
+    `collects`: it takes iterators, and this checks each element (see taking.py). `size(run, *args, **kwargs)` raises
+    Barrier if it would compute too much.
     """
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-        if collects:
+        if collects is not None:
             require_order(run, *args)
-            args = tuple([whole(run, each) for each in args])
+            args = tuple([whole(run, each, collects) for each in args])
         known(run, *args, *kwargs.values())
         run.require_known(*args, *kwargs.values())
         if size is not None:

@@ -9,10 +9,22 @@ import string
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, records
-from teola_plugin.adapters.reader.table import kind_of, known, require_order, unknowns, whole, words
+from teola_plugin.adapters.reader import bounds, foreign, records
+from teola_plugin.adapters.reader.facts import is_user_code
+from teola_plugin.adapters.reader.table import (
+    ORDERED_VIEWS,
+    VIEWS,
+    kind_of,
+    known,
+    require_no_decimals,
+    require_order,
+    unknowns,
+    whole,
+    words,
+)
 from teola_plugin.adapters.reader.values import (
     Arguments,
     Barrier,
@@ -45,9 +57,12 @@ def readable(run: Any, *values: Any) -> list[Any]:
             todo += value
         elif type(value) is dict:
             todo += value.values()
+            todo += (key for key in value if type(key) not in _SHOWN)
         elif type(value) not in _SHOWN and not found:
             _only_shown(run, value)
-            require_order(run, *inside(value))
+            held = inside(value)
+            require_order(run, *held)
+            require_no_decimals(*(each for each in held if type(each) is Decimal and "E" in str(each).upper()))
     return found
 
 
@@ -63,7 +78,7 @@ def inside(value: Any) -> list[Any]:
     return found
 
 
-_HOLDERS = (set, frozenset, deque, OrderedDict, Counter, defaultdict, dict, list, tuple)
+_HOLDERS = (set, frozenset, deque, OrderedDict, Counter, defaultdict, dict, list, tuple, *VIEWS, *ORDERED_VIEWS)
 
 
 def _only_shown(run: Any, value: Any) -> None:
@@ -78,8 +93,16 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
         bounds.characters(run, len(value))
         return convert(value)
     if found := readable(run, value):
-        return run.unknown(*found, holds="text", is_safe=True)
+        return run.unknown(*found, holds="text", is_safe=all(map(is_shown, found)))
     return convert(value)
+
+
+def is_shown(value: Any) -> bool:
+    """Writing the value out runs no code of the program's, which may raise."""
+    if kind_of(value) != "object":
+        return True
+    cls: Any = value.holds
+    return not any(is_user_code(name, foreign.in_mro(cls, name)) for name in ("__str__", "__repr__", "__format__"))
 
 
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
@@ -101,6 +124,7 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
         return _formatted_unknown(run, value, spec)
     if readable(run, value):
         raise Undecided
+    require_no_decimals(value)
     return format(value, spec)
 
 
@@ -190,6 +214,7 @@ def format_text(run: Any, template: str, args: Arguments, kwargs: Any) -> Any:
         run.require_known(*args, *kwargs.values())
         if any(type(each) not in _PLAIN_FIELDS for each in (*args, *kwargs.values())):
             raise Barrier("it formats a text with fields of objects")
+        require_order(run, *inside([args, kwargs]))
         for _, spec, _ in fields:
             bounds.spec(spec)
             if "{" in spec:
@@ -373,6 +398,8 @@ def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kw
     args = tuple([whole(run, each) for each in args])
     operands = [value, *args, *kwargs.values()]
     if name not in GIVES:
+        if not hasattr("", name):
+            run.raises()
         raise Undecided
     if name in _MAY_RAISE:
         is_safe = name == "join" and len(args) == 1 and type(args[0]) is list and all(map(is_text, args[0]))

@@ -114,6 +114,8 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     if holds == "message" and name in _MESSAGE_FIELDS:
         return run.unknown(value, holds=_MESSAGE_FIELDS[name], is_safe=True)
     if isinstance(holds, str):
+        if holds in _TYPES and not hasattr(_TYPES[holds], name):
+            run.raises()
         raise Undecided
     if kind_of(value) in texts.SAMPLES:
         return _sampled_field(run, value, name)

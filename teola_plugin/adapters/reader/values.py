@@ -40,6 +40,9 @@ GENERAL: Hashable = "general"
 ANYWHERE: frozenset[Hashable] = frozenset(["anywhere"])
 """The sources of what may come from anywhere, as part of others."""
 
+TIMED: frozenset[Hashable] = frozenset(["timed"])
+"""The sources of what may take too long."""
+
 NO_SOURCES: frozenset[Hashable] = frozenset()
 
 _SPECIAL = """

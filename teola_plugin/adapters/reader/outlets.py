@@ -1,0 +1,103 @@
+"""Where `print`, logging and warnings write to: whether that may raise, by what is set up now.
+
+Streams and handlers of the standard library and of installed packages take what they are given: the handlers of
+logging catch their own errors. What the user wrote in their place (a stream, a handler, a filter) may raise, and so may
+a stream that is closed or cannot write each text.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import logging.handlers
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from teola_plugin.adapters.reader.foreign import is_kind_of, is_subtype
+from teola_plugin.adapters.reader.values import type_name
+
+_WRITES_ALL = ("utf8", "utf16", "utf32")
+
+
+def prints(texts: list[str | None]) -> bool:
+    """Whether `print` takes these texts for certain, None standing for any text."""
+    stream = sys.stdout
+    if stream is None:
+        return True
+    if not _is_installed(type(stream)) or getattr(stream, "closed", False):
+        return False
+    if not is_kind_of(stream, io.TextIOWrapper) or stream.errors != "strict":
+        return True
+    return all(_is_encoded(text, str(stream.encoding)) for text in texts)
+
+
+def _is_encoded(text: str | None, encoding: str) -> bool:
+    if text is None or text.isascii():
+        return text is not None or encoding.lower().replace("-", "").startswith(_WRITES_ALL)
+    try:
+        text.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+def _is_installed(cls: type) -> bool:
+    """The class is of the standard library, or of a package that was installed."""
+    module = sys.modules.get(_module_of(cls))
+    if _module_of(cls).split(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return vars(module).get(type_name(cls)) is cls
+    file = getattr(module, "__file__", None) or ""
+    return any(part in file for part in ("site-packages", "dist-packages"))
+
+
+def _module_of(cls: type) -> str:
+    """The name of the module that a class, which may be written in C, says it was made in."""
+    module = type.__dict__["__module__"].__get__(cls)
+    return module if type(module) is str else ""
+
+
+def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
+    """Whether a record of this level (None: of any) is logged without an error for certain; and if it formats well.
+
+    The handlers of the standard library print an error of formatting, those of other packages may raise it.
+    """
+    if type(logger) not in (logging.Logger, logging.RootLogger):
+        return False, False
+    if level is not None and not logger.isEnabledFor(level):
+        return True, True
+    if logging.getLogRecordFactory() is not logging.LogRecord:
+        return False, False
+    handlers = list(_handlers_of(logger))
+    filters = [each for held in (logger, *handlers) for each in held.filters]
+    if not all(_is_installed(type(each)) for each in (*handlers, *filters)):
+        return False, False
+    return True, all(_module_of(type(each)).startswith("logging") for each in handlers)
+
+
+def _handlers_of(logger: Any) -> Iterator[Any]:
+    while logger is not None:
+        for handler in logger.handlers:
+            yield handler
+            while is_kind_of(handler, logging.handlers.MemoryHandler) and handler.target is not None:
+                handler = handler.target
+                yield handler
+        logger = logger.parent if logger.propagate else None
+
+
+def warns(category: type) -> bool:
+    """Whether a warning of this class is not made an error, for certain."""
+    shows: Any = getattr(warnings, "_showwarnmsg_impl", None)  # `catch_warnings` and pytest put that of a list there
+    is_kept = type(getattr(shows, "__self__", None)) is list or getattr(shows, "__module__", "") == "warnings"
+    if not is_kept or warnings.showwarning.__module__ not in ("warnings", "logging"):
+        return False
+    for action, message, cls, module, line in warnings.filters:
+        kind: Any = cls
+        if not is_subtype(category, kind):
+            continue
+        if action == "error":
+            return False
+        if message is None and module is None and line == 0:
+            return True
+    return True
