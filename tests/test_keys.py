@@ -13,6 +13,7 @@ from teola_plugin.adapters.keys import ReadKeys, read_keys
 from teola_plugin.adapters.source import origin_of
 
 NAME = "outer"
+TABLE = {"a": 1}
 
 
 def of(*required: str, optional: tuple[str, ...] = (), is_getter: bool = False) -> ReadKeys:
@@ -74,6 +75,7 @@ class Callee:
         (nested["second"], of(optional=("key",))),
         (nested["inner"], of("list", "yes")),
         (lambda x: x["k"], of("k", is_getter=True)),
+        (lambda x: TABLE[x["k"]], of("k")),
         (strips, of("yes", optional=("flag", "other"))),
         (by_outer_name, of("outer")),
         (lambda _: 1, of()),
