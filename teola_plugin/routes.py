@@ -78,7 +78,7 @@ def _likely(history: Sequence[Hashable]) -> Hashable | None:
     if len(history) < LEAST:
         return None
     most = max(history, key=history.count)
-    return most if most is not None and history.count(most) >= SHARE * len(history) else None
+    return most if history.count(most) >= SHARE * len(history) else None
 
 
 class CallRoutes:

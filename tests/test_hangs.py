@@ -22,12 +22,25 @@ from llama_index.llms.openai import OpenAI
 from pydantic import PrivateAttr
 
 from teola_plugin import optimize, optimized, pure, runtime
-from teola_plugin.engines import Batch, Capabilities, Completion, Done, Emit, EngineSpec, Failed, Foreign, Item, Outcome
+from teola_plugin.engines import (
+    Batch,
+    Capabilities,
+    Completion,
+    Done,
+    Emit,
+    EngineSpec,
+    Failed,
+    First,
+    Foreign,
+    Item,
+    Outcome,
+)  # fmt: skip
 from teola_plugin.errors import EngineLoopBlocked
 from teola_plugin.models.langchain import EngineChatModel
+from teola_plugin.runtime import queued_calls
 from teola_plugin.runtime.engines.python import MAX_ITEMS, PythonEngine
 from teola_plugin.runtime.session import Session
-from teola_plugin.seams import Reply, share
+from teola_plugin.seams import Reply, current, share
 from teola_plugin.templates import App, Generation
 from tests.fakes import FakeEngine
 from tests.langchain_world import ask
@@ -207,13 +220,13 @@ def test_a_call_taken_over_that_fails_fails_for_both(full: threading.Event) -> N
     payload, reply = ahead(session, "a", lambda: "engine")
 
     def fail() -> None:
+        full.set()  # a call that fails is made again when those beside it have ended
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
         share(session.claim(SPEC, "decoding", payload, {}), fail)
     with pytest.raises(ConnectionError):
         reply.result()
-    full.set()
     session.close()
 
 
@@ -226,6 +239,47 @@ def test_a_function_that_runs_ahead_takes_a_queued_call_over_for_all(full: threa
     assert share(session.claim(SPEC, "decoding", payload, {}), lambda: "framework") == "function"
     assert reply.result() == "function"
     session.close()
+
+
+def test_a_call_that_is_taken_over_leaves_the_queue() -> None:
+    reply, left = Reply(), []
+    _, asked = queued_calls.queued(Foreign("a", str), reply)
+    asked.cancel = lambda: left.append("queue")
+    assert queued_calls.taken_over(reply) is reply
+    assert left == ["queue"]
+    assert reply.outcome is None
+
+
+def test_who_gives_a_queued_call_up_reaches_its_engine() -> None:
+    reply, told = Reply(), []
+    _, asked = queued_calls.queued(Foreign("a", str), reply)
+    asked.cancel = lambda: told.append("cancelled")
+    asked.withdraw = lambda agrees: told.append(agrees)
+    reply.withdraw(bool)
+    reply.cancel_unless_ended()
+    assert told == [bool, "cancelled"]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_only_a_call_that_is_streamed_is_left_to_an_engine_about_to_begin(
+    monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    class BegunMeanwhile(First):
+        def wait(self, timeout_s: float) -> bool:
+            self.is_me("engine")
+            return super().wait(timeout_s)
+
+    monkeypatch.setattr(queued_calls, "First", BegunMeanwhile)
+    reply = Reply()
+    queued_calls.queued(Foreign("a", str, is_streamed=is_streamed), reply)
+    assert (queued_calls.taken_over(reply) is None) == is_streamed
+
+
+def test_equal_calls_are_made_by_whoever_begins_each() -> None:
+    payload, replies = Foreign("a", str), [Reply(), Reply()]
+    for reply in replies:
+        queued_calls.queued(payload, reply)
+    assert [queued_calls.taken_over(reply) for reply in replies] == replies
 
 
 async def test_a_call_cancelled_before_its_first_step_takes_no_other_with_it() -> None:
@@ -305,6 +359,12 @@ def test_other_pipelines_run_as_the_original_there() -> None:
     assert on_loop(lambda: fast.invoke({"q": "x"})) == str(plain.invoke({"q": "x"}))
     assert on_loop(lambda: fast.batch([{"q": "x"}])) == str(plain.batch([{"q": "x"}]))
     assert len(optimized(fast).reports) == before
+
+
+def test_parts_of_a_pipeline_ask_no_session_there() -> None:
+    sessions: list[Any] = []
+    on_loop(lambda: optimize(parallel(Nesting()) | (lambda _: sessions.append(current()))).invoke({"q": "x"}))
+    assert sessions == [None]
 
 
 def test_a_reply_that_is_there_is_read_on_the_loop() -> None:

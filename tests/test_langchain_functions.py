@@ -75,6 +75,12 @@ def test_nothing_is_asked_behind_a_function_that_raises() -> None:
     assert model._calls == []
 
 
+def test_what_a_table_holds_under_a_key_is_not_taken_for_the_key() -> None:
+    table, model = {"why": "because"}, Waiting()
+    optimize(two(model, lambda x: table[x["q"]])).invoke({"q": "why"})
+    assert sorted(text for _, text in model._calls) == ["first because", "second because why"]
+
+
 def test_the_same_function_in_two_places_is_told_of_neither() -> None:
     both = RunnableLambda(lambda text: opens({"q": text}))
     model = Waiting()

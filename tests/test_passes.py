@@ -32,6 +32,7 @@ from teola_plugin.engines import Capabilities
 from teola_plugin.errors import GraphError, PassError
 from teola_plugin.graph import Graph, parse
 from teola_plugin.passes import DEFAULT, OPTIONAL, Context, Pass, Record, optimize_graph
+from teola_plugin.passes.decompose_stages import decompose_stages
 from teola_plugin.passes.share_subexpressions import share_subexpressions
 from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
 from tests.strategies import ASKING_TWICE, graphs, renamed
@@ -142,6 +143,15 @@ def assert_same_meaning(before: Graph, after: Graph, items: int, choose: Any) ->
     expected = run_in_order(before, inputs)
     assert run_in_order(after, inputs) == expected
     assert run_in_any_order(after, inputs, choose) == expected
+
+
+def test_a_stage_is_as_large_as_the_knee_though_more_items_fit_into_a_batch() -> None:
+    profile = Profile.affine(0.01, 0.02, max_items=64)
+    graph = parse(
+        "inputs(docs=[])\nvecs: [] = embedding(*docs) @ encoder\nhits: [] = searching(*vecs) @ kb\noutputs(hits)"
+    )
+    staged = optimize_graph(graph, (decompose_stages,), Context({"encoder": profile, "kb": profile}), strict=True).graph
+    assert staged["vecs"].setting("stage_items") == profile.knee_items < profile.max_items
 
 
 # --- properties ---------------------------------------------------------------------------------------------

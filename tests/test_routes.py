@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.routes import ACCOUNT_CALLS, LAST, LEARNING_CALLS, LEAST, MAX_BRANCHES, CallRoutes, Routes
 
 
@@ -95,7 +96,7 @@ def test_only_what_was_reached_is_decided_and_each_time_counts() -> None:
 
 
 def test_what_a_reader_has_left_open_is_another_ones() -> None:
-    routes, readers = after(*["x"] * LEAST), (object(), object())
+    routes, readers = after(*["y"] * LEAST), (object(), object())
     for _ in range(LAST):
         call = CallRoutes(routes)
         for reader in readers:
@@ -104,6 +105,31 @@ def test_what_a_reader_has_left_open_is_another_ones() -> None:
         call.took("b", "x", (readers[1], 1))
         call.end(1, 0)
     assert routes.likely("b") == "x"
+
+
+def test_each_round_of_an_if_is_decided_by_itself() -> None:
+    routes = Routes()
+    call = CallRoutes(routes)
+    first, second = Branches(call, "reader"), Branches(call, "reader")
+    for _ in range(LEAST):
+        assert first.undecided("b") is None
+    for _ in range(LEAST):
+        second.decided("b", "x")
+    call.end(1, 0)
+    assert routes.known() == {"b": "x"}
+
+
+def test_how_an_if_comes_out_behind_what_is_assumed_is_not_learned() -> None:
+    routes = after(*["x"] * LEAST)
+    for _ in range(LAST):
+        call = CallRoutes(routes)
+        Branches(call, "reader").undecided("b")
+        assuming = Branches(call, "reader", is_assuming=True)
+        assert assuming.undecided("b") == "x"
+        assert assuming.has_assumed
+        assuming.decided("b", "y")
+        call.end(1, 0)
+    assert routes.known() == {"b": "x"}
 
 
 def test_a_call_at_rest_learns_and_asks_nothing() -> None:

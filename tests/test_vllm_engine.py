@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from teola_plugin.runtime.engines import vllm_core
 from teola_plugin.runtime.engines.open_prefills import OpenPrefill
 from teola_plugin.runtime.engines.pieces import Pieces
 from teola_plugin.runtime.engines.vllm import VllmEngine
+from teola_plugin.runtime.engines.vllm_requests import Core
 from teola_plugin.runtime.local import Query
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
@@ -186,10 +187,14 @@ def test_a_chat_is_rendered_by_the_model_s_template_and_gets_one_bos(vllm_engine
 
 
 def test_a_bad_item_fails_alone(vllm_engine: VllmEngine) -> None:
+    on_host(vllm_engine.start())
+    assert vllm_engine._core is not None
+    room = vllm_engine._core.max_model_len
+    full = "word " * (room - 2)  # the first and the last token are no words
     long, bad, empty, good = ask(
-        vllm_engine, "decoding", "word " * 9000, "lone \ud800 surrogate", "", "fine", max_tokens=4, **GREEDY
+        vllm_engine, "decoding", full, "lone \ud800 surrogate", "", "fine", max_tokens=4, **GREEDY
     )
-    with pytest.raises(ValueError, match="9002 tokens"):
+    with pytest.raises(ValueError, match=f"{room} tokens and leaves no room"):
         long.result()
     with pytest.raises(UnicodeEncodeError):
         bad.result()
@@ -216,6 +221,21 @@ def test_settings_that_vllm_cannot_take_leave_the_engine_alive(
     with pytest.raises(Exception, match=said):
         reply.result()
     assert len(decode(vllm_engine, "Say:", max_tokens=4, **GREEDY)[0].token_ids) == 4
+
+
+def test_an_answer_that_ends_without_a_reason_is_no_answer(
+    vllm_engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = Core.outputs
+
+    async def torn(self: Core, *given: Any) -> AsyncIterator[tuple[list[int], Any]]:
+        async for token_ids, output in outputs(self, *given):
+            output.finish_reason = None
+            yield token_ids, output
+
+    monkeypatch.setattr(Core, "outputs", torn)
+    with pytest.raises(EngineError, match="without a reason"):
+        ask(vllm_engine, "decoding", "Say:", max_tokens=4, **GREEDY)[0].result()
 
 
 def test_an_unknown_operation_fails(vllm_engine: VllmEngine) -> None:
@@ -522,6 +542,7 @@ SLEEPER = """
 import asyncio, sys
 from teola_plugin import runtime
 from teola_plugin.runtime.engines.vllm import VllmEngine
+from teola_plugin.runtime.engines.vllm_requests import Core
 if __name__ == "__main__":
     engine = VllmEngine(sys.argv[1], max_num_seqs=4)
     asyncio.run_coroutine_threadsafe(engine.start(), runtime.host.loop).result()

@@ -81,8 +81,8 @@ def _keys_of(source: Source, parameter: str, callers: tuple[Any, ...]) -> ReadKe
     if any(_escapes(n, parameter, allowed) for n in inner):
         return None
     match node:
-        case ast.Lambda(body=ast.Subscript(value=ast.Name())):
-            is_getter = len(required) == 1 and not optional
+        case ast.Lambda(body=ast.Subscript(value=ast.Name(id=name))):
+            is_getter = name == parameter  # not a table of the user's, of which it is the key
         case _:
             is_getter = False
     return ReadKeys(tuple(required), tuple(k for k in optional if k not in required), is_getter)
