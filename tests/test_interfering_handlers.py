@@ -27,6 +27,50 @@ class Inherits(Redacts):
     pass
 
 
+class Sets(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        setattr(messages[0][0], "content", "")  # noqa: B010
+
+
+class Finds(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        last = next(iter(messages[0]))
+        last.content = ""
+
+
+class Renames(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        batch: Any = []
+        batch = messages[0]
+        batch.append("more")
+
+
+class Replaces(BaseCallbackHandler):
+    def on_llm_start(self, serialized: Any, prompts: Any, **kwargs: Any) -> None:
+        prompts.append("more")
+        prompts = []
+
+
+class ByAMethod(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        self._heard(messages)
+
+    def _heard(self, messages: Any) -> None:
+        messages[0].clear()
+
+
+def clears(messages: Any) -> None:
+    messages[0].clear()
+
+
+class ByAFunction(BaseCallbackHandler):
+    def on_chat_model_start(self, serialized: Any, messages: Any, **kwargs: Any) -> None:
+        clears(messages)
+
+
+Unread: Any = type("Unread", (BaseCallbackHandler,), {"on_llm_start": eval("lambda self, *_, **__: None")})
+
+
 class Counts(BaseCallbackHandler):
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -36,7 +80,15 @@ class Counts(BaseCallbackHandler):
         self.counts["asked"] = self.counts.get("asked", 0) + 1
         entry = {"messages": str(messages)}
         entry["more"] = "x"
+        settings = dict(kwargs)
+        settings["seen"] = self.shown(entry)
         self.told.append(entry)
+
+    @staticmethod
+    def shown(entry: dict[str, str]) -> str:
+        lines = [f"{name}: {text}" for name, text in entry.items()]
+        lines.append("")
+        return "\n".join(lines)
 
 
 class Refuses:
@@ -45,7 +97,11 @@ class Refuses:
             raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("handler", [Redacts(), Adds(), Inherits()])
+@pytest.mark.parametrize(
+    "handler",
+    [Redacts(), Adds(), Inherits(), Sets(), Finds(), Renames(), Replaces(), ByAMethod(), ByAFunction(), Unread()],
+    ids=lambda handler: type(handler).__name__,
+)
 def test_what_changes_what_it_hears_interferes(handler: Any) -> None:
     assert may_interfere([Counts(), handler], ("on_",), may_raise=False)
 

@@ -1,7 +1,8 @@
 """Handlers of the user's that may change what is asked, or refuse it: nothing is asked before these have heard of it.
 
 A handler that only notes what it hears (counts, logs, writes to a file) does not hold up anything. Which it is, its
-source tells: it stores to what it was handed, or raises. What cannot be read may do both.
+source tells, and that of the functions and methods that it names: it stores to what it was handed, or raises. What
+cannot be read may do both.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from weakref import WeakKeyDictionary
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library
 from teola_plugin.adapters.reader.reach import CHANGING
-from teola_plugin.adapters.source import node_of
+from teola_plugin.adapters.source import FunctionNode, node_of
 
-_MAKES = (ast.Dict, ast.List, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
+_MAKES = (ast.Dict, ast.List, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
+_COPIES = frozenset({"dict", "list", "set", "copy", "deepcopy"})
+_SETTERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
 
 
 def may_interfere(handlers: Iterable[Any], hears: Iterable[str], *, may_raise: bool) -> bool:
@@ -39,7 +42,7 @@ def _class_interferes(cls: type, begins: tuple[str, ...], may_raise: bool) -> bo
     if (begins, may_raise) not in known:
         heard = list(_functions(cls, begins))
         called = [*heard, *_called_by(cls, heard)]
-        known[begins, may_raise] = any(map(_interferes, heard)) or any(_raises(each, may_raise) for each in called)
+        known[begins, may_raise] = any(_changes(each) or _raises(each, may_raise) for each in called)
     return known[begins, may_raise]
 
 
@@ -145,26 +148,49 @@ def _is_empty(cell: CellType) -> bool:
         return True
 
 
-def _interferes(function: FunctionType) -> bool:
+def _changes(function: FunctionType) -> bool:
+    """Whether a function changes anything in place but its own variables and what the handler holds."""
     node = node_of(function)
     if node is None:
         return True
-    made = {
-        target.id
-        for each in ast.walk(node) if isinstance(each, ast.Assign) and isinstance(each.value, _MAKES)
-        for target in each.targets if isinstance(target, ast.Name)
-    }  # fmt: skip
+    made = _made_in(node)
     for each in ast.walk(node):
-        if isinstance(each, ast.Attribute | ast.Subscript) and isinstance(each.ctx, ast.Store | ast.Del):
-            changed: ast.expr = each.value
-        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in CHANGING:
-            changed = each.func.value
-        else:
-            continue
+        changed = _changed_by(each)
         is_made_here = isinstance(changed, ast.Name) and changed.id in made
-        if not is_made_here and _root(changed) not in ("self", "cls"):
+        if changed and not is_made_here and _root(changed) not in ("self", "cls"):
             return True
     return False
+
+
+def _made_in(node: FunctionNode) -> set[str]:
+    """The variables that hold nothing but what the function makes itself."""
+    makes = {
+        id(target)
+        for each in ast.walk(node) if isinstance(each, ast.Assign) and _is_made(each.value)
+        for target in each.targets
+    }  # fmt: skip
+    stores = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    given = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    return {each.id for each in stores} - {each.id for each in stores if id(each) not in makes} - given
+
+
+def _is_made(value: ast.expr) -> bool:
+    return isinstance(value, _MAKES) or (isinstance(value, ast.Call) and _name_of(value.func) in _COPIES)
+
+
+def _changed_by(node: ast.AST) -> ast.expr | None:
+    """What is changed in place there."""
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=changed):
+            return changed
+        case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
+            return changed
+        case ast.Call(func=ast.Attribute(attr=attr, value=changed)) if attr in CHANGING:
+            return changed
+        case ast.Call(func=called, args=[changed, *_]) if _name_of(called) in _SETTERS:
+            return changed
+        case _:
+            return None
 
 
 def _root(node: ast.expr) -> str:
