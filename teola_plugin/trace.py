@@ -135,11 +135,14 @@ class Asides(Protocol):
     @property
     def routes(self) -> CallRoutes | None: ...
 
-    def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
+    def aside(
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
+    ) -> None:
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
 
-        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call. A coroutine
-        runs on the caller's event loop.
+        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call, but not
+        after `rewind`, if `is_until_rewound`: the framework's run may have come past it. A coroutine runs on the
+        caller's event loop.
         """
         ...
 

@@ -300,7 +300,8 @@ def acted(asides: Asides, request: Request) -> Reply:
             reply.put(Failed(e))
             raise
 
-    asides.aside(request.shown, awork if request.is_async else work, is_async=request.is_async)
+    is_async = request.is_async
+    asides.aside(request.shown, awork if is_async else work, is_async=is_async, is_until_rewound=True)
     return reply
 
 
