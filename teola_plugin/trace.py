@@ -77,7 +77,8 @@ class Traced:
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
-    read; they change from call to call.
+    read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
+    in it alone.
     """
 
     graph: Graph
@@ -91,6 +92,7 @@ class Traced:
     parts: Mapping[str, Traced] = field(default_factory=dict)
     makes: bool = False
     readings: tuple[Reading, ...] = field(default=(), compare=False)
+    repeats: bool = False
 
     @property
     def may_gain(self) -> bool:
