@@ -142,7 +142,7 @@ class OptimizedPipeline:
             raise
 
     def _opened(self, inputs: Sequence[Any], loop: asyncio.AbstractEventLoop | None, is_lockstep: bool) -> OpenCall:
-        has_slack = self.prepared.plan.has_slack or len(inputs) > 1 or self.traced.follow
+        has_slack = self.prepared.plan.has_slack or self.traced.repeats or len(inputs) > 1 or self.traced.follow
         may_run = bool(self.options.run_ahead and inputs and has_slack)
         is_at_rest = may_run and (processor.is_busy or not self._worth.is_worth())
         routes = CallRoutes(self.routes, is_at_rest=is_at_rest) if self.routes and may_run else None
@@ -177,7 +177,7 @@ class OptimizedPipeline:
         if id(traced) not in self._stretches:
             self._stretches[id(traced)] = (traced, _prepared(traced, self.options)[1])
         prepared = self._stretches[id(traced)][1]
-        return (prepared, inputs, traced.observed) if prepared.plan.has_slack else None
+        return (prepared, inputs, traced.observed) if prepared.plan.has_slack or traced.repeats else None
 
     @property
     def assumed(self) -> tuple[str, ...]:

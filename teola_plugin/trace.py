@@ -77,7 +77,8 @@ class Traced:
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
-    read; they change from call to call.
+    read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
+    in it alone.
     """
 
     graph: Graph
@@ -91,6 +92,7 @@ class Traced:
     parts: Mapping[str, Traced] = field(default_factory=dict)
     makes: bool = False
     readings: tuple[Reading, ...] = field(default=(), compare=False)
+    repeats: bool = False
 
     @property
     def may_gain(self) -> bool:
@@ -135,11 +137,14 @@ class Asides(Protocol):
     @property
     def routes(self) -> CallRoutes | None: ...
 
-    def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
+    def aside(
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
+    ) -> None:
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
 
-        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call. A coroutine
-        runs on the caller's event loop.
+        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call, but not
+        after `rewind`, if `is_until_rewound`: the framework's run may have come past it. A coroutine runs on the
+        caller's event loop.
         """
         ...
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Hashable, Iterator
 from operator import itemgetter
 from typing import Any, TypedDict
 
 import httpx
 import pytest
+from langchain_classic.retrievers.multi_query import MultiQueryRetriever
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnablePassthrough
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStoreRetriever
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import END, START, StateGraph
 
@@ -278,3 +280,111 @@ def test_a_model_that_is_made_in_a_body_asks_no_more(service: Service) -> None:
     with counted(service) as made:
         assert call(optimize(app), is_async=False) == plain
     assert made == original
+
+
+class _Memory:
+    """Holds a store where only its own methods look."""
+
+    def __init__(self, store: InMemoryVectorStore) -> None:
+        self._store = store
+
+    def search(self, query: str) -> list[Document]:
+        return self._store.similarity_search(query, k=1)
+
+
+def test_the_first_search_of_a_store_that_an_object_holds_is_shared(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process in which no pipeline has asked an embedding model yet."""
+    as_published = inspect.unwrap(OpenAIEmbeddings.embed_query)
+    monkeypatch.setattr(OpenAIEmbeddings, "embed_query", as_published)
+    memory = _Memory(stored(embedder(service)))
+    builder = StateGraph(State)
+    builder.add_node("find", lambda state: {"answer": memory.search(state["question"])[0].page_content})
+    builder.add_edge(START, "find").add_edge("find", END)
+    optimize(builder.compile())
+    assert OpenAIEmbeddings.embed_query is not as_published
+
+
+class _Kept(InMemoryVectorStore):
+    """Says where its texts come from and how it is searched, and searches as LangChain does."""
+
+    @classmethod
+    def from_index(cls, name: str, embeddings: OpenAIEmbeddings) -> _Kept:
+        return cls(embeddings)
+
+    def as_retriever(self, **options: Any) -> VectorStoreRetriever:
+        return super().as_retriever(search_kwargs={"k": 1}, **options)
+
+
+class _Counting(InMemoryVectorStore):
+    """Notes how often it is searched."""
+
+    looked = 0
+
+    def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
+        type(self).looked += 1
+        return super().similarity_search(query, k, **options)
+
+
+class _Rebound(InMemoryVectorStore):
+    """Finds its embedding model by code of its own, which is noted."""
+
+    looked = 0
+
+    @property
+    def embeddings(self) -> Any:
+        type(self).looked += 1
+        return self.embedding
+
+
+def _by_several_queries(store: InMemoryVectorStore, service: Service) -> Any:
+    llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+    prompt = PromptTemplate.from_template("Split: {question}")
+    found = MultiQueryRetriever.from_llm(retriever=store.as_retriever(), llm=llm, prompt=prompt)
+    return {"context": found} | RunnableLambda(lambda x: [each.page_content for each in x["context"]])
+
+
+def _by_a_loop(store: InMemoryVectorStore, service: Service) -> Any:
+    def find(question: str) -> list[str]:
+        return [store.similarity_search(part, k=1)[0].page_content for part in ("hive 1", "hive 2", "hive 3")]
+
+    return RunnableLambda(find) | RunnableLambda(lambda found: found)
+
+
+@pytest.mark.parametrize("make", [_by_several_queries, _by_a_loop])
+@pytest.mark.parametrize("store", [InMemoryVectorStore, _Kept])
+def test_searches_of_one_component_run_side_by_side(
+    service: Service, store: type[InMemoryVectorStore], make: Callable[[Any, Service], Any]
+) -> None:
+    kept = store(embedder(service))
+    kept.add_documents([Document(text) for text in TEXTS])
+    chain = make(kept, service)
+    fast = optimize(chain)
+    with counted(service) as original:
+        plain = chain.invoke("Who?")
+    assert fast.invoke("Who?") == plain  # the service has answered from here on
+    service.holds, service.awaits = "embed ['hive 1']", "embed ['hive 3']"
+    with counted(service) as made:
+        assert fast.invoke("Who?") == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+@pytest.mark.parametrize("make", [_by_several_queries, _by_a_loop])
+@pytest.mark.parametrize("store", [_Counting, _Rebound])
+def test_a_store_that_searches_by_code_of_its_own_is_left_to_the_framework(
+    service: Service, store: Any, make: Callable[[Any, Service], Any]
+) -> None:
+    kept = store(embedder(service))
+    kept.add_documents([Document(text) for text in TEXTS])
+    chain = make(kept, service)
+    store.looked = 0
+    fast = optimize(chain)
+    assert store.looked == 0
+    plain = chain.invoke("Who?")
+    once, store.looked = store.looked, 0
+    for _ in range(2):
+        assert fast.invoke("Who?") == plain
+    assert store.looked == 2 * once

@@ -174,6 +174,14 @@ def with_a_default(x: str, model: Any = MODEL) -> Any:
     return model.invoke(x)
 
 
+def asks_twice(x: str) -> Any:
+    return MODEL.invoke(x), MODEL.invoke("and")
+
+
+def asks_each(x: list[str]) -> Any:
+    return [MODEL.invoke(each) for each in x]
+
+
 @pytest.mark.parametrize(
     ("function", "reach"),
     [
@@ -196,6 +204,8 @@ def with_a_default(x: str, model: Any = MODEL) -> Any:
         (asks_inside, Reach(True, True, True)),
         (closing_over(MODEL), Reach(True, True, True)),
         (with_a_default, Reach(True, True, True)),
+        (asks_twice, Reach(True, True, True, repeats=True)),
+        (asks_each, Reach(True, True, True, repeats=True)),
     ],
 )
 def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from teola_plugin import seams
 from teola_plugin.engines import EngineSpec, Foreign, Urgency
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
@@ -180,3 +182,29 @@ def test_the_report_says_what_became_of_each_item(host: LocalHost) -> None:
     assert (report.hits, report.misses, report.shared, report.wasted) == (1, 0, 1, 1)
     assert report.lead_s > 0
     assert 0 < report.asking_s <= report.ended_s - report.started_s
+
+
+@pytest.mark.parametrize("is_until_rewound", [False, True])
+def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(host: LocalHost, is_until_rewound: bool) -> None:
+    engine = FakeEngine()
+    session = Session(host)
+    asks, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        asks.wait()
+        try:
+            current = seams.current()
+            assert current is not None
+            current.ask(engine.spec, "decoding", ["late"], {})[0].result()
+            current.claim(engine.spec, "decoding", "later", {})
+        finally:
+            ended.set()
+
+    session.ask(engine.spec, "decoding", ["late"], {})[0].result()  # the framework's run was there
+    session.aside("", work, is_until_rewound=is_until_rewound)
+    session.rewind()
+    asks.set()
+    ended.wait()
+    settled(host)
+    assert engine.seen == (["late"] if is_until_rewound else ["late", "late"])
+    session.close()

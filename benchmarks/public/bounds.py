@@ -81,6 +81,12 @@ NEEDS: dict[str, Needs] = {
     "multi_index_router": Needs(after={"search": ("chat",), "chat": ()}),
     "research_assistant": DATA,
     "multiple_chains": DATA,
+    "chain_of_verification": DATA,
+    "ensemble": DATA,
+    "self_consistency": DATA,
+    "debate": DATA,
+    "corrective_rag": Needs((("Grade this document", "grade"),), {"embed": (), "grade": ("embed",)}),
+    "storm": DATA,
 }
 """Of the others each request waits for all that had ended: agents, critics and chains of steps."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from public.architecture_cases import ARCHITECTURES
 from public.case import Case
 from public.chain_cases import CHAINS
 from public.graph_cases import GRAPHS
 
-CASES: dict[str, Case] = {case.name: case for case in (*GRAPHS, *CHAINS)}
+CASES: dict[str, Case] = {case.name: case for case in (*GRAPHS, *CHAINS, *ARCHITECTURES)}

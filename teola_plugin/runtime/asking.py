@@ -18,11 +18,12 @@ class Call(Protocol):
     assumed: Assumed
 
     def submit_ahead(
-        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency
-    ) -> list[Reply]: ...
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
+        since: int | None,
+    ) -> list[Reply]: ...  # fmt: skip
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None
     ) -> tuple[Reply, bool]: ...
 
     def give_up(self, reply: Reply) -> None: ...
@@ -31,14 +32,18 @@ class Call(Protocol):
 
 
 class AskedAhead:
-    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots."""
+    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots.
+
+    `since`: how often these had been rewound when it began, if it is to ask for nothing after the next time.
+    """
 
     is_unheard = True
 
-    def __init__(self, call: Call, urgency: Urgency) -> None:
+    def __init__(self, call: Call, urgency: Urgency, since: int | None = None) -> None:
         self.assumed = call.assumed
         self._call = call
         self._urgency = urgency
+        self._since = since
 
     @property
     def is_closed(self) -> bool:
@@ -46,13 +51,13 @@ class AskedAhead:
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         require_asking(self._call, spec)
-        theirs = self._call.submit_ahead(spec, op, payloads, settings, self._urgency)
+        theirs = self._call.submit_ahead(spec, op, payloads, settings, self._urgency, since=self._since)
         mine = [Reply() for _ in theirs]
         pass_on(self._call, theirs, mine)
         return mine
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        return self._call.claim_ahead(spec, op, payload, settings)
+        return self._call.claim_ahead(spec, op, payload, settings, self._since)
 
     def observe(self, component: object, value: Any) -> None:
         """What runs ahead tells nobody."""

@@ -107,6 +107,7 @@ class Session:
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
+        self._rewound = 0
         self._outside = Outside(self._leave)
         self._fronts: list[_Front] = []
         self._is_alone = False
@@ -198,14 +199,17 @@ class Session:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
+        places: Sequence[Place] = (), since: int | None = None,
     ) -> list[Reply]:  # fmt: skip
-        """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked."""
-        return self._ahead(spec, op, payloads, settings, urgency)
+        """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked.
+
+        `since`: see `claim_ahead`.
+        """
+        return self._ahead(spec, op, payloads, settings, urgency, since=since)
 
     def _ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        is_guess: bool = False,
+        is_guess: bool = False, since: int | None = None,
     ) -> list[Reply]:  # fmt: skip
         engine = engine_for(spec)
         provider = self._provider_of(spec)
@@ -219,7 +223,7 @@ class Session:
         shared: list[tuple[Reply, Any, Reply]] = []
         left: list[tuple[Any, Reply]] = []
         with kept_off, self._lock:
-            if self._is_closed:
+            if self._is_closed or self._is_past(since):
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find it
@@ -300,13 +304,15 @@ class Session:
             self._outside.ask(self._provider_of(spec), self._prefills[-1], is_own=False)
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
-    def asking(self, urgency: Urgency) -> AskedAhead | _Inner:
-        """See `run_ahead.Ahead`."""
-        return _Inner(self, urgency) if self._is_beside else AskedAhead(self, urgency)
+    def asking(self, urgency: Urgency, since: int | None = None) -> AskedAhead | _Inner:
+        """See `run_ahead.Ahead`, and of `since` `claim_ahead`."""
+        return _Inner(self, urgency) if self._is_beside else AskedAhead(self, urgency, since)
 
-    def aside(self, name: str, work: Callable[[], Any], *, is_async: bool = False) -> None:
+    def aside(
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
+    ) -> None:
         """See `trace.Asides`."""
-        session = self.asking(NEXT)
+        session = self.asking(NEXT, self._rewound if is_until_rewound else None)
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -355,6 +361,7 @@ class Session:
     def rewind(self) -> None:
         """See `trace.Asides`."""
         with kept_off, self._lock:
+            self._rewound += 1
             self._slots.rewind()
 
     def read(self, work: Callable[[], None]) -> None:
@@ -370,12 +377,20 @@ class Session:
             if self.is_closed:  # meanwhile
                 begun.cancel()
 
-    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        """`seams.Session.claim` for a function that runs ahead. Raises: Withheld."""
+    def _is_past(self, since: int | None) -> bool:
+        """The slots were rewound since then: the next one is no longer that of who began then. The lock is held."""
+        return since is not None and since != self._rewound
+
+    def claim_ahead(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None
+    ) -> tuple[Reply, bool]:
+        """`seams.Session.claim` for a function that runs ahead, which gets nothing new if the slots were rewound after
+        their `since`-th time. Raises: Withheld.
+        """
         provider = self._provider_of(spec)
         key = request_key(spec, op, payload, settings)
         with kept_off, self._lock:
-            if self._is_closed or not is_comparable(key):
+            if self._is_closed or self._is_past(since) or not is_comparable(key):
                 return _ended_reply(), False
             slot = self._slots.ahead(key, asks=self._outside.may_ask(provider))
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
@@ -643,7 +658,9 @@ class _Inner(Session):
         self._will_await([slot.reply])
         return self._shared(slot, spec, op, payload, settings)
 
-    def claim_ahead(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
+    def claim_ahead(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None
+    ) -> tuple[Reply, bool]:
         with kept_off, self._lock:
             slot = self._slots.ahead(request_key(spec, op, payload, settings))
         return self._shared(slot, spec, op, payload, settings)

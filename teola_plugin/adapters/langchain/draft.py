@@ -53,6 +53,7 @@ class Draft:
         self._breaks: list[Break] = []
         self._names: set[str] = set()
         self._barriers: tuple[Barrier, ...] = ()
+        self._repeats = False
         self._barriers_before: dict[str, tuple[Barrier, ...]] = {}
         self._gates: tuple[str, ...] = ()
         self._gates_before: dict[str, tuple[str, ...]] = {}
@@ -87,6 +88,7 @@ class Draft:
         fn = self._function(fn, Function(function, asks=reach.asks, is_stale=_always), identity)
         reads = (OUTSIDE, *self._state) if reach.asks else self._state
         value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
+        self._repeats |= reach.repeats
         if reach.changes:
             self._barriers += (Barrier(value.name, None if reach.acts else (STATE,), is_read=True),)
         if id(component) in self._observed:  # of several runs of one component, nobody can tell whose value was whose
@@ -362,6 +364,7 @@ class Draft:
             self.bindings.bind,
             {key: name for key, name in self._observed.items() if name in self._primitives},
             tuple(self._breaks),
+            repeats=self._repeats,
         )
 
     # --- names -------------------------------------------------------------------------------------------------------

@@ -13,17 +13,18 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.keys import ReadKeys, read_keys
+from teola_plugin.adapters.langchain import hosted_embeddings
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.quiet import aapart
 from teola_plugin.adapters.langchain.reading import LangChainAsker
-from teola_plugin.adapters.langchain.reading_retrievers import own_search_of, providers_of
+from teola_plugin.adapters.langchain.reading_retrievers import is_multi_query, is_read, own_search_of
 from teola_plugin.adapters.langchain.templates import is_transparent
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Value
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
-from teola_plugin.adapters.reader.prediction import acted_here, read_whole
+from teola_plugin.adapters.reader.prediction import acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import unwrapped
@@ -72,10 +73,10 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
 def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> Symbol | None:
     """What a retriever finds that asks a hosted model, or searches by a function of the user's; None for any other."""
     own = own_search_of(retriever)
-    if draft.is_behind_effects or not (own or providers_of(retriever)) or (own and _unreadable(draft, own)):
+    if draft.is_behind_effects or not (own or is_read(retriever)) or (own and _unreadable(draft, own)):
         return None
     call, args = _arguments(draft, retriever, given, None)
-    reach = Reach(asks=True, acts=False, changes=False)
+    reach = Reach(asks=True, acts=False, changes=False, repeats=is_multi_query(retriever))
     if own:  # it asks by what the retriever holds, which its function does not name
         reach = replace(reach_of(own, _is_plain_template), asks=True)
     fn = type(retriever).__name__
@@ -102,6 +103,7 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
         return "it stands behind something with effects"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "it is a generator function"
+    hosted_embeddings.instrument_loaded()
     source = unwrapped(function)
     if native_of(function) is None and (source is None or compiled(source) is None):
         return "its source cannot be read"
@@ -134,7 +136,7 @@ def _ask(request: Request) -> Reply | None:
         return None
     if request.act is None:
         return session.ask(request.spec, request.op, [request.payload], request.settings)[0]
-    return acted_here(request)
+    return acted_at_once(request)
 
 
 def _apart(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ are shared; the embedding of documents is part of storing them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,10 +31,25 @@ def provider_spec(embeddings: Any) -> EngineSpec | None:
     """The service as an engine, with its `provider`; None for a model that is no stock client of one we know."""
     if not _is_stock(embeddings):
         return None
+    _instrument(type(embeddings))
+    return models.spec_of(embeddings)
+
+
+def instrument_loaded() -> None:
+    """Let calls of all hosted models, chat models among them, whose classes are loaded share what ran ahead.
+
+    A function may find one where nobody looks before it is read, and by then the framework's run may be asking it.
+    """
+    models.instrument_loaded()
+    for package, names in HOSTED.items():
+        for name in names if package in sys.modules else ():
+            _instrument(getattr(sys.modules[package], name))
+
+
+def _instrument(cls: type) -> None:
     hold_retries()
     for method, wrapper in (("embed_query", _sharing), ("aembed_query", _asharing)):
-        instrument(type(embeddings), method, wrapper)
-    return models.spec_of(embeddings)
+        instrument(cls, method, wrapper)
 
 
 def _is_stock(embeddings: Any) -> bool:

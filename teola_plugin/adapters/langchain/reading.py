@@ -30,7 +30,7 @@ from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
-from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, providers_of
+from teola_plugin.adapters.langchain.reading_retrievers import SEARCHES, act, makes_retrievers, providers_of
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config, run_batch, run_component
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE
@@ -106,7 +106,7 @@ class LangChainAsker:
                 return NOT_MINE  # only queries are shared
             return self._reading(held, name)
         if foreign.is_kind_of(held, VectorStore):
-            if name == "as_retriever" and providers_of(held) is not None:
+            if name == "as_retriever" and makes_retrievers(held):
                 return self._making(held, name)
             return self._reading(held, name) if name in SEARCHES or name.removeprefix("a") in SEARCHES else NOT_MINE
         if foreign.is_kind_of(held, BaseMessagePromptTemplate) and _is_known(held):

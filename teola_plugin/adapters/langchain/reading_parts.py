@@ -28,8 +28,8 @@ from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
 
-_PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.")
-_MORE_PARSERS = ("langchain_classic.retrievers.multi_query",)
+_PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.", "langchain.output_parsers.")
+_MORE_PARSERS = ("langchain_classic.retrievers.multi_query", "langchain.retrievers.multi_query")
 _ASKING = frozenset({"OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputParser"})
 """Parsers that ask a model again."""
 

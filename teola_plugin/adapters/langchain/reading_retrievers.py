@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from teola_plugin.adapters import chroma
+from teola_plugin.adapters import chroma, leaf
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
@@ -28,6 +28,7 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_schema
 from teola_plugin.adapters.reader.run import Run
@@ -43,7 +44,8 @@ Providers = frozenset[Hashable]
 SEARCHES = frozenset({"similarity_search", "similarity_search_with_score", "max_marginal_relevance_search"})
 """Methods of a vector store that search for a text and warn of nothing."""
 
-_CLASSIC = "langchain_classic.retrievers."
+_CLASSIC = ("langchain_classic.retrievers.", "langchain.retrievers.")
+"""Where LangChain's compound retrievers are; the second before LangChain 1.0, and where somebody keeps the old name."""
 
 
 # --- who only reads --------------------------------------------------------------------------------------------------
@@ -77,18 +79,34 @@ def _of_embeddings(embeddings: Any) -> Providers | None:
     return None if leaf is None else _of_spec(leaf.spec)
 
 
-_OF_STORES = (
-    "similarity_search", "asimilarity_search", "similarity_search_by_vector", "similarity_search_with_score",
-    "similarity_search_with_score_by_vector", "_similarity_search_with_score_by_vector",
-    "max_marginal_relevance_search", "max_marginal_relevance_search_by_vector", "search", "asearch",
+_NOT_SEARCHING = (
+    "as_retriever", "from_texts", "afrom_texts", "from_documents", "afrom_documents", "add_texts", "aadd_texts",
+    "add_documents", "aadd_documents", "delete", "adelete", "load", "dump", "_abc_impl",
 )  # fmt: skip
-"""What a search goes through."""
+"""Names in a store by which it is made, filled and handed on: no search goes through them."""
+
+
+def _is_in_memory(store: Any) -> bool:
+    """A search of it is LangChain's own code on a `dict`, whatever else the user's subclass does."""
+    if not foreign.is_kind_of(store, InMemoryVectorStore):
+        return False
+    cls, searching = type(store), (name for name in dir(InMemoryVectorStore) if name not in _NOT_SEARCHING)
+    if foreign.in_mro(cls, "store") is not MISSING or foreign.in_mro(cls, "embedding") is not MISSING:
+        return False
+    held = foreign.own_attributes(store) or {}
+    is_plain = foreign.has_plain_lookup(cls) and type(held.get("store")) is dict and "embedding" in held
+    return is_plain and leaf.is_stock(store, InMemoryVectorStore, *(each for each in searching if each[:2] != "__"))
+
+
+def makes_retrievers(store: Any) -> bool:
+    """`as_retriever` of a store is LangChain's own, and its searches ask nobody but those who are known."""
+    is_own = foreign.in_mro(type(store), "as_retriever") is foreign.in_mro(VectorStore, "as_retriever")
+    return is_own and _of_store(store) is not None
 
 
 def _of_store(store: Any) -> Providers | None:
-    if type(store) is InMemoryVectorStore:
-        is_plain = type(store.store) is dict and is_published(store, _OF_STORES)
-        return _of_embeddings(store.embedding) if is_plain else None
+    if _is_in_memory(store):
+        return _of_embeddings(store.embedding)
     spec = chroma.spec_of(store._collection) if leaves.is_chroma(store) else None
     if spec is None:
         return None
@@ -102,7 +120,7 @@ def _of_retriever(retriever: Any) -> Providers | None:
         is_plain = retriever.search_type in ("similarity", "mmr") and is_free_of_code(retriever.search_kwargs)
         is_plain = is_plain and is_published(retriever, ("invoke", "ainvoke", "_get_relevant_documents"))
         return _of_store(retriever.vectorstore) if is_plain else None
-    if is_stock(retriever, _CLASSIC):
+    if is_stock(retriever, *_CLASSIC):
         if name in ("EnsembleRetriever", "MergerRetriever"):
             return _all(retriever.retrievers)
         if name == "ContextualCompressionRetriever":
@@ -166,12 +184,24 @@ def _own(value: Any) -> Any:
 RunComponent = Callable[[Run, Any, Any, Way], Any]
 
 
+def is_read(retriever: Any) -> bool:
+    """What it finds is known by asking whom it asks, of whom some are outside this process."""
+    if is_multi_query(retriever):
+        return bool(_of_retriever(retriever.retriever))
+    return bool(_of_retriever(retriever))
+
+
+def is_multi_query(retriever: Any) -> bool:
+    """It asks a model for several queries, and searches for one after the other."""
+    return is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever"
+
+
 def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:
     """The documents that a retriever finds. Raises: Barrier."""
     providers = _of_retriever(retriever)
     if providers is not None:
         return act(run, retriever, "invoke", (value,), {}, way, providers)
-    if is_stock(retriever, _CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever":
+    if is_multi_query(retriever):
         return _multi_query(run, retriever, value, way, run_component)
     return _retrieve_by_users_code(run, retriever, value, way)
 

@@ -110,6 +110,8 @@ def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query:
     """What one search finds, and the vector that it looks for."""
     if not is_free_of_code(settings):
         raise Untraceable("TB105", "its arguments are objects of the user's")
+    if not leaves.is_chroma(store):  # even which embedding model it has is for it to say
+        raise Untraceable("TB105", type(store).__name__)
     embedding = _query_embedding(store.embeddings)
     searching = leaves.search(store, search, **settings) if embedding is not None else None
     if embedding is None or searching is None:

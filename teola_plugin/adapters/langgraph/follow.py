@@ -27,8 +27,8 @@ from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
+from teola_plugin.adapters.langchain import hosted_embeddings
 from teola_plugin.adapters.langchain.binding import Entered
-from teola_plugin.adapters.langchain.models import instrument_loaded
 from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
@@ -308,7 +308,7 @@ class _Line:
 
 def prepared(graph: Graph) -> bool:
     """Compile the functions of a graph and instrument what they use. Returns whether anything in it may be asked."""
-    instrument_loaded()
+    hosted_embeddings.instrument_loaded()
     may_ask = False
     for each in (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))):
         for function in _functions_of(each):

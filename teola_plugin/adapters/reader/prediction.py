@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -300,18 +301,37 @@ def acted(asides: Asides, request: Request) -> Reply:
             reply.put(Failed(e))
             raise
 
-    asides.aside(request.shown, awork if request.is_async else work, is_async=request.is_async)
+    is_async = request.is_async
+    asides.aside(request.shown, awork if is_async else work, is_async=is_async, is_until_rewound=True)
     return reply
 
 
-def acted_here(request: Request) -> Reply | None:
-    """`acted` in this thread, for who waits for it. None for a coroutine function, which has no loop here."""
+def acted_at_once(request: Request) -> Reply | None:
+    """`acted` for who waits: in a thread of its own, so that several do not wait for each other, or here if there are
+    many. None for a coroutine function, which has no loop here.
+    """
     if request.is_async:
         return None
     reply = Reply()
-    with contextlib.suppress(Exception, Withheld):
-        _act(reply, request.act)
+    is_apart = _threads.acquire(blocking=False)
+
+    def work() -> None:
+        try:
+            with contextlib.suppress(Exception, Withheld):
+                _act(reply, request.act)
+        finally:
+            if is_apart:
+                _threads.release()
+
+    if is_apart:
+        threading.Thread(target=copy_context().run, args=(work,), name="teola-act", daemon=True).start()
+    else:
+        work()
     return reply
+
+
+MAX_ACTING = 64
+_threads = threading.BoundedSemaphore(MAX_ACTING)
 
 
 def _act(reply: Reply, act: Any) -> None:

@@ -47,6 +47,9 @@ _READING = _words(
 )
 """Methods of data that change nothing."""
 
+_ASKING = _words("invoke ainvoke run arun predict apredict similarity_search asimilarity_search")
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
 _MAKERS = _words("list dict set sorted str int float defaultdict Counter deque OrderedDict")
 _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
 
@@ -55,12 +58,13 @@ _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, 
 class Reach:
     """`asks`: it may ask models and stores itself. `acts`: it may change something outside of the program.
 
-    `changes`: it may change variables or objects that others see.
+    `changes`: it may change variables or objects that others see. `repeats`: it asks more than once, by its look.
     """
 
     asks: bool
     acts: bool
     changes: bool
+    repeats: bool = False
 
 
 def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
@@ -71,7 +75,18 @@ def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
     asks = None in nodes or not all(map(is_harmless, named)) or not all(map(_is_standard, imported))
     modules = {value.__name__.split(".")[0] for value in named if type(value) is types.ModuleType}
     acts = asks or not _QUIET.issuperset(modules | set(imported)) or any(_is_loud(node) for node in nodes if node)
-    return Reach(asks, acts, acts or any(_changes(node) for node in nodes if node))
+    found = [node for node in nodes if node]
+    return Reach(asks, acts, acts or any(map(_changes, found)), repeats=asks and _repeats(found))
+
+
+def _repeats(nodes: list[FunctionNode]) -> bool:
+    """Some component is called at two places, or at one and there is a loop that calls something."""
+    parts = [each for node in nodes for each in ast.walk(node)]
+    places = sum(
+        isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr in _ASKING for p in parts
+    )
+    looped = (each for p in parts if isinstance(p, _LOOPS) for each in ast.walk(p))
+    return places > 1 or (places == 1 and any(isinstance(each, ast.Call) for each in looped))
 
 
 def _is_standard(module: str) -> bool:
