@@ -143,6 +143,14 @@ class Asides(Protocol):
         """
         ...
 
+    def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
+        """Call `act` now, or once requests may run ahead at the provider of this engine, if that comes."""
+        ...
+
+    def withholds(self, spec: EngineSpec) -> bool:
+        """Whether nothing may run ahead at the provider of this engine now."""
+        ...
+
     def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
         """Ask an engine for one item ahead of the framework's run, which will find it."""
         ...

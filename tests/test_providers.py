@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -433,16 +434,33 @@ def end_ahead(call: Outside, at: providers.Provider, error: BaseException) -> No
 
 def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
     there, elsewhere = providers.Provider(), providers.Provider()
-    call, other = (Outside(lambda reply: True) for _ in range(2))
+    call, other = (Outside(lambda reply: True, lambda act: act()) for _ in range(2))
     end_ahead(call, there, of_status(400))
     assert not call.may_ask(there)
     assert call.may_ask(elsewhere)
     assert other.may_ask(there)
 
 
+@pytest.mark.cold
+def test_what_waits_for_a_provider_is_asked_after_an_answer_to_any_call() -> None:
+    there, asked = providers.Provider(), list[str]()
+    call, other, gone = (Outside(lambda reply: True, lambda act: act()) for _ in range(3))
+    for each, name in ((call, "call"), (gone, "gone")):
+        each.when_answered(there, lambda name=name: asked.append(name))  # type: ignore[misc]
+    assert asked == []
+    del each, gone
+    gc.collect()
+    reply = Reply()
+    other.ask(there, reply, is_own=True)
+    reply.put(Done(1))
+    assert asked == ["call"]
+    there.heard(None, 1.0)
+    assert asked == ["call"]
+
+
 @pytest.mark.parametrize("ours", OURS)
 def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
-    there, call = providers.Provider(), Outside(lambda reply: True)
+    there, call = providers.Provider(), Outside(lambda reply: True, lambda act: act())
     for _ in range(FEW):
         end_ahead(call, there, ours("of ours"))
     assert call.may_ask(there)
@@ -450,7 +468,7 @@ def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> 
 
 
 def test_what_the_framework_s_run_waits_for_is_noted() -> None:
-    call, reply = Outside(lambda reply: True), Reply()
+    call, reply = Outside(lambda reply: True, lambda act: act()), Reply()
     call.ask(providers.Provider(), reply, is_own=False)
     assert reply.provider_call
     assert not reply.provider_call.is_taken

@@ -107,7 +107,7 @@ class Session:
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
-        self._outside = Outside(self._leave)
+        self._outside = Outside(self._leave, host.soon)
         self._fronts: list[_Front] = []
         self._is_alone = False
         self._is_ahead = False
@@ -225,7 +225,8 @@ class Session:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find it
                     replies.append(_ended_reply("the item is like no other"))
                     continue
-                slot = self._slots.ahead(asked, stamp, shares=op, asks=asks)
+                shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
+                slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
@@ -268,8 +269,16 @@ class Session:
             return self._slots.give_up(reply)
 
     def withholds(self, spec: EngineSpec) -> bool:
-        """Whether nothing may run ahead at the provider of this engine."""
+        """See `trace.Asides` and `asking.Call`."""
         return not self._outside.may_ask(self._provider_of(spec))
+
+    def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
+        """See `trace.Asides`."""
+        provider = self._provider_of(spec) if spec.is_outside else None
+        if provider is None or self._outside.may_ask(provider):
+            act()
+        else:
+            self._outside.when_answered(provider, act)
 
     def _provider_of(self, spec: EngineSpec) -> Provider | None:
         return provider_of(spec)

@@ -6,7 +6,7 @@ shares it (single flight), and no slot is handed to the framework twice (single 
 counted as wasted.
 
 The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
-reply.
+reply. What is asked of models that are not ours is asked as often as the framework's run asks.
 
 A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
 the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.

@@ -16,13 +16,14 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.reader.foreign import is_library_class
 
 
 def is_embedder(model: Any) -> bool:
-    """An embedding model on an engine of ours, or a sentence-transformers one."""
-    if is_ours(model):
+    """An embedding model on an engine of ours, a sentence-transformers one, or a client of a hosted service."""
+    if is_ours(model) or is_hosted(model):
         return True
     if not _is_a(model, "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"):
         return False

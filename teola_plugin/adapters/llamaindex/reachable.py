@@ -21,6 +21,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.tools import BaseTool
 from llama_index.core.workflow import Workflow
 
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
 
 try:
@@ -89,7 +90,8 @@ def asks_models_of_others(pipeline: Any) -> bool:
 def asks_outside(pipeline: Any) -> bool:
     """Whether some model that it holds is asked by requests that leave this process."""
     models: list[Any] = [m for m in reachable(pipeline, (BaseEmbedding,)) if isinstance(m, LLM | BaseEmbedding)]
-    return asks_models_of_others(pipeline) or any(model.spec.is_outside for model in models if is_ours(model))
+    is_elsewhere = any(map(is_hosted, models)) or any(model.spec.is_outside for model in models if is_ours(model))
+    return asks_models_of_others(pipeline) or is_elsewhere
 
 
 def is_silent(component: Any) -> bool:

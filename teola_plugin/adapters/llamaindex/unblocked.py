@@ -177,6 +177,8 @@ def _is_repeatable(held: Any) -> bool:
             return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
         case BaseOutputParser():
             return is_stock_of(held, "llama_index")
+        case BaseEmbedding():
+            return is_embedder(held)
         case MethodType(__func__=FunctionType() as function, __self__=owner):
             if is_of_library(function) and is_stock_of(owner, "llama_index.core"):
                 return True

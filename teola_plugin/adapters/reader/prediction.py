@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -300,7 +301,8 @@ def acted(asides: Asides, request: Request) -> Reply:
             reply.put(Failed(e))
             raise
 
-    asides.aside(request.shown, awork if request.is_async else work, is_async=request.is_async)
+    aside = partial(asides.aside, request.shown, awork if request.is_async else work, is_async=request.is_async)
+    asides.when_open(request.spec, aside)
     return reply
 
 
