@@ -77,7 +77,8 @@ class Traced:
     only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
-    read; they change from call to call.
+    read; they change from call to call. `loops` names components that ask one request after the other, all of which are
+    made as the component begins.
     """
 
     graph: Graph
@@ -91,11 +92,13 @@ class Traced:
     parts: Mapping[str, Traced] = field(default_factory=dict)
     makes: bool = False
     readings: tuple[Reading, ...] = field(default=(), compare=False)
+    loops: tuple[str, ...] = ()
 
     @property
     def may_gain(self) -> bool:
         """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
-        return bool(self.follow) or self.makes or any(p.engine in self.engines or self._asks(p) for p in self.graph)
+        is_followed = bool(self.follow or self.makes or self.loops)
+        return is_followed or any(p.engine in self.engines or self._asks(p) for p in self.graph)
 
     @staticmethod
     def _asks(p: Primitive) -> bool:

@@ -92,6 +92,16 @@ class Slots:
         self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
 
+    def coming(self, key: Hashable, after: int, stamp: Hashable = None, *, asks: bool = True) -> Next:
+        """The one that the framework's run takes `after` so many others from now on, whatever was asked ahead."""
+        entry = self._by_key.setdefault(key, _OfKey())
+        at = entry.taken + after
+        if at < len(entry.slots) and not entry.slots[at].is_given_up:
+            return Next(entry.slots[at].reply, "hit")
+        entry.slots[at : at + 1] = [_Slot(Reply(), stamp, is_left=not asks)]
+        entry.ahead = max(entry.ahead, at + 1)
+        return Next(entry.slots[at].reply, "miss" if asks else "left")
+
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
         """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over.
 

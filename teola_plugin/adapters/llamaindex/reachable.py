@@ -11,6 +11,7 @@ from llama_index.core.base.base_selector import BaseSelector
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.extractors import BaseExtractor
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms import LLM
 from llama_index.core.objects import ObjectRetriever
@@ -35,8 +36,8 @@ else:
 
 HOLDERS = (
     BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseQueryTransform, BaseSelector,
-    BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseTool, ObjectRetriever, BaseObjectNodeMapping, Workflow,
-    *MODULES,
+    BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseExtractor, BaseTool, ObjectRetriever,
+    BaseObjectNodeMapping, Workflow, *MODULES,
 )  # fmt: skip
 """Components that may hold others."""
 

@@ -226,6 +226,10 @@ class _Noting:
         self._notes.replies[key].append((reply, False))
         return reply, is_mine
 
+    def will_ask(self, asked: Sequence[Any]) -> None:
+        if (tell := getattr(self._session(), "will_ask", None)) is not None:
+            tell(asked)
+
     def observe(self, component: object, value: Any) -> None:
         self._session().observe(component, value)
         self._notes.observed[id(component)] += 1
