@@ -20,8 +20,9 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.llms.openai_like import OpenAILike
 
 from teola_plugin import optimize
-from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
+from teola_plugin.adapters.llamaindex.hosted_embeddings import _own, is_hosted
 from teola_plugin.adapters.llamaindex.reachable import reachable
+from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from tests.hosted_service import Service, counted, served
 from tests.llamaindex_world import apart
@@ -192,6 +193,28 @@ def test_documents_are_embedded_by_the_framework_alone(service: Service) -> None
     with counted(service) as made:
         fast.insert_nodes([TextNode(text=TEXTS[1])])
     assert made.total() == 1
+
+
+def test_what_tells_vectors_apart(service: Service) -> None:
+    model, other = embedder(service), embedder(service)
+
+    def key(model: Any, method: str = "get_query_embedding", text: str = "a") -> Any:
+        (asked,) = rehearse(lambda: getattr(model, method)(text))
+        return asked.payload.key
+
+    assert is_hosted(model)
+    assert is_hosted(other)
+    first = key(model)
+    assert key(model) == first
+    assert len({first, key(other), key(model, "get_text_embedding"), key(model, text="b")}) == 4
+    model._query_engine = "another"
+    assert key(model) != first
+
+
+def test_two_takers_have_vectors_of_their_own() -> None:
+    vector = [1.0]
+    assert _own(vector) == vector
+    assert _own(vector) is not vector
 
 
 def test_settings_that_change_are_asked_with(service: Service) -> None:

@@ -146,14 +146,14 @@ def test_loops_that_hold_code_of_the_users_are_left_alone(service: Service) -> N
     assert loops_in([titled(llm)]) == ("TitleExtractor.get_title_candidates",)
 
 
-def test_events_are_those_of_the_original() -> None:
-    def build(stage: Stage) -> Any:
-        return listed(stage.engines.model)
-
+@pytest.mark.parametrize(
+    ("make", "act"), [(listed, lambda engine: engine.query(QUESTION)), (titled, lambda e: e.aextract(nodes()))]
+)
+def test_events_are_those_of_the_original(make: Callable[[Any], Any], act: Callable[[Any], Any]) -> None:
     def look(component: Any, stage: Stage) -> Any:
         return sorted(stage.engines.llm.seen)
 
-    same(build, lambda engine: engine.query(QUESTION), exact=False, look=look)
+    same(lambda stage: make(stage.engines.model), act, exact=False, look=look)
 
 
 def test_the_slots_that_come_next() -> None:
