@@ -152,7 +152,7 @@ class OptimizedPipeline:
         )  # fmt: skip
         is_alone = is_at_rest or not may_run
         if is_alone:
-            session.be_alone(rest=is_at_rest)
+            session.be_alone(rest=is_at_rest, is_off=not self.options.run_ahead)
         if self.traced.follow and (routes or not is_alone):
             if len(inputs) == 1:
                 follower = self.traced.follow(inputs[0])

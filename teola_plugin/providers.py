@@ -35,8 +35,9 @@ import contextlib
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ class Provider:
     def __init__(self) -> None:
         self._breaker = Breaker()
         self._under_way: set[ProviderCall] = set()
+        self._waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lock = threading.RLock()
 
     def may_ask(self, now_s: float) -> bool:
@@ -120,11 +122,23 @@ class Provider:
 
     def heard(self, error: BaseException | None, now_s: float) -> None:
         """A request has ended, with this error if any."""
+        waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         with kept_off, self._lock:
             if error is None:
                 self._breaker.succeeded()
             else:
                 self._breaker.failed(now_s, is_outage=is_outage(error))
+            if self._breaker.may_ask(now_s):
+                waiting, self._waiting = self._waiting, waiting
+        for each in waiting:
+            if act := each():
+                act()
+
+    def when_asked(self, act: Callable[[], None]) -> None:
+        """Call the method `act` once, after a reply that lets requests run ahead, if its object is still there."""
+        with kept_off, self._lock:
+            self._waiting = [each for each in self._waiting if each() is not None]
+            self._waiting.append(weakref.WeakMethod(act))
 
     def begin(self, call: ProviderCall) -> None:
         """An attempt of the call begins, the first one or another."""

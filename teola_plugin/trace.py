@@ -78,7 +78,8 @@ class Traced:
     `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
     read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
-    in it alone.
+    in it alone. `loops` names components that ask one request after the other, all of which are made as the component
+    begins.
     """
 
     graph: Graph
@@ -93,11 +94,13 @@ class Traced:
     makes: bool = False
     readings: tuple[Reading, ...] = field(default=(), compare=False)
     repeats: bool = False
+    loops: tuple[str, ...] = ()
 
     @property
     def may_gain(self) -> bool:
         """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
-        return bool(self.follow) or self.makes or any(p.engine in self.engines or self._asks(p) for p in self.graph)
+        is_followed = bool(self.follow or self.makes or self.loops)
+        return is_followed or any(p.engine in self.engines or self._asks(p) for p in self.graph)
 
     @staticmethod
     def _asks(p: Primitive) -> bool:
@@ -146,6 +149,17 @@ class Asides(Protocol):
         after `rewind`, if `is_until_rewound`: the framework's run may have come past it. A coroutine runs on the
         caller's event loop.
         """
+        ...
+
+    def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
+        """Call `act` now, or once requests may run ahead at the provider of this engine.
+
+        Not at all if that does not come, or only after the run-ahead began anew.
+        """
+        ...
+
+    def withholds(self, spec: EngineSpec) -> bool:
+        """Whether nothing may run ahead at the provider of this engine now."""
         ...
 
     def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:

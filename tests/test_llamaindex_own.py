@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from pydantic import BaseModel, Field
 import teola_plugin
 from teola_plugin.api import optimized as behind
 from tests.fakes import says
+from tests.hosted_service import Service, counted, served
 from tests.llamaindex_comparing import Stage, same
 from tests.llamaindex_parts import notes, rag, vector_retriever
 from tests.llamaindex_programs import (
@@ -535,3 +537,75 @@ def test_a_component_that_changed_after_optimize_is_read_as_it_is() -> None:
         return component.postprocess_nodes(found(), query_str=QUESTION)
 
     same(grading_postprocessor, act, change=change, look=_requests)
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+class Noting(CustomQueryEngine):
+    """Asks twice, and notes when it runs."""
+
+    llm: LLM
+    heard: list[str]
+
+    def custom_query(self, query_str: str) -> str:
+        draft = self.llm.complete(f"Draft {query_str}").text
+        answer = self.llm.complete(f"Improve {draft}").text
+        self.heard.append(query_str)
+        return str(answer)
+
+
+async def _together(engine: Any, count: int = 4) -> list[str]:
+    return [str(each) for each in await asyncio.gather(*(engine.aquery(f"q{n}") for n in range(count)))]
+
+
+def _noting(service: Service) -> Noting:
+    llm = OpenAILike(
+        model="m", api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
+    )
+    return Noting(llm=llm, heard=[])
+
+
+@pytest.mark.parametrize("awaited", ["Draft q3", "Improve <Draft q3>"])
+def test_code_that_blocks_the_event_loop_runs_when_its_replies_are_there(awaited: str) -> None:
+    with served() as service:
+        plain, engine = _noting(service), _noting(service)
+        with counted(service) as original:
+            answers = asyncio.run(_together(plain))
+        service.holds, service.awaits = awaited.replace("q3", "q0"), f"chat {awaited}"
+        with counted(service) as made:
+            assert asyncio.run(_together(teola_plugin.optimize(engine))) == answers
+        assert not service.has_waited_in_vain
+        assert made == original
+        assert engine.heard == plain.heard == ["q0", "q1", "q2", "q3"]
+
+
+@pytest.mark.cold
+def test_what_was_left_is_asked_once_another_call_has_an_answer() -> None:
+    with served() as service:
+        engine = _noting(service)
+        service.holds, service.awaits = "Improve <Draft q0>", "chat Improve <Draft q3>"
+        asyncio.run(_together(teola_plugin.optimize(engine)))
+        assert not service.has_waited_in_vain
+        assert engine.heard == ["q0", "q1", "q2", "q3"]
+
+
+def test_a_caller_that_waits_no_more_leaves_the_turn_to_others() -> None:
+    async def act(engine: Any) -> list[Any]:
+        calls = [asyncio.create_task(engine.aquery(f"q{n}")) for n in range(3)]
+        await asyncio.sleep(0.05)
+        calls[1].cancel()
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    with served() as service:
+        engine = _noting(service)
+        service.holds, service.awaits = "Draft q0", "no such thing"
+        fast = teola_plugin.optimize(engine)
+        timer = threading.Timer(0.3, lambda: service._note("no such thing"))
+        timer.start()
+        first, second, third = asyncio.run(act(fast))
+        timer.join()
+        assert (str(first), type(second), str(third)) == (
+            "<Improve <Draft q0>>", asyncio.CancelledError, "<Improve <Draft q2>>",
+        )  # fmt: skip
+        assert engine.heard == ["q0", "q2"]

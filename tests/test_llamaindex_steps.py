@@ -12,6 +12,7 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import field_validator
 
 import teola_plugin
+from teola_plugin.adapters.llamaindex.own_parts import own_steps
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext
 from teola_plugin.adapters.reader.calling import call
@@ -348,3 +349,61 @@ class OddName(str):
     """The name of an attribute that is no plain text."""
 
     __slots__ = ()
+
+
+# --- which steps run beside each other -------------------------------------------------------------------------------
+
+
+class Ingesting(CorrectiveRAG):
+    """Another step begins with the same event, and leaves the context alone."""
+
+    @step
+    async def ingest(self, ctx: Context, ev: StartEvent) -> StopEvent | None:
+        return None
+
+
+class Naming(CorrectiveRAG):
+    """So does this one, which keeps something in the context."""
+
+    @step
+    async def name(self, ctx: Context, ev: StartEvent) -> StopEvent | None:
+        await ctx.store.set("name", "x")
+        return None
+
+
+class NamingLater(Ingesting):
+    """It leads to a step that keeps something in the context."""
+
+    @step
+    async def ingest(self, ctx: Context, ev: StartEvent) -> Draft | None:
+        return None
+
+    @step
+    async def keep(self, ctx: Context, ev: Draft) -> StopEvent | None:
+        return await ctx.store.set("name", "x")
+
+
+ALL = frozenset({"retrieve", "eval_relevance", "query_result"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "undisturbed"),
+    [
+        (CorrectiveRAG, ALL),
+        (Ingesting, ALL),
+        (Naming, frozenset()),
+        (NamingLater, frozenset()),
+        (SubQuestions, frozenset()),
+        (Reflecting, frozenset({"write"})),
+    ],
+)
+def test_steps_beside_which_none_uses_the_context(kind: type[Built], undisturbed: frozenset[str]) -> None:
+    steps = own_steps(build(kind)(Stage()))
+    assert steps is not None
+    assert steps.undisturbed - {"ingest", "name", "keep"} == undisturbed
+
+
+@pytest.mark.parametrize(("kind", "least"), [(Ingesting, 5), (Naming, 1)])
+def test_a_step_may_begin_with_the_same_event(kind: type[Built], least: int) -> None:
+    run = running(**WORKFLOWS[CorrectiveRAG])
+    assert same(build(kind), run, exact=False, look=_requests, least_hits=least)

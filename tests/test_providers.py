@@ -334,18 +334,18 @@ def test_what_was_left_may_be_asked_after_all_until_the_framework_comes_there() 
     assert slots.give_up(third)
     assert [slots.ask_after_all(reply) for reply in (first, second, third)] == [False, True, False]
     assert not slots.ask_after_all(second)
-    assert slots.retire("b") == (second, "hit", None, None)
+    assert slots.retire("b")[:2] == (second, "hit")
 
 
 def test_what_is_there_is_used_even_if_nothing_may_be_asked() -> None:
     slots = Slots()
     mine = slots.retire("k").reply
-    assert slots.ahead("k", asks=False) == (mine, "hit", None, None)
+    assert slots.ahead("k", asks=False)[:2] == (mine, "hit")
     given_up = slots.ahead("k").reply
     assert slots.give_up(given_up)
     again = slots.ahead("k", asks=False)
     assert (again.outcome, again.reply is given_up) == ("left", False)
-    assert slots.retire("k") == (again.reply, "miss", None, None)
+    assert slots.retire("k")[:2] == (again.reply, "miss")
 
 
 # --- one call --------------------------------------------------------------------------------------------------------
@@ -433,16 +433,30 @@ def end_ahead(call: Outside, at: providers.Provider, error: BaseException) -> No
 
 def test_after_one_failure_a_call_asks_nothing_more_ahead_there_and_others_do() -> None:
     there, elsewhere = providers.Provider(), providers.Provider()
-    call, other = (Outside(lambda reply: True) for _ in range(2))
+    call, other = (Outside(lambda reply: True, lambda act: act()) for _ in range(2))
     end_ahead(call, there, of_status(400))
     assert not call.may_ask(there)
     assert call.may_ask(elsewhere)
     assert other.may_ask(there)
 
 
+@pytest.mark.cold
+def test_what_waits_for_a_provider_is_asked_after_an_answer_to_any_call() -> None:
+    there, asked = providers.Provider(), list[str]()
+    call, other = (Outside(lambda reply: True, lambda act: act()) for _ in range(2))
+    call.when_answered(there, lambda: asked.append("call"))
+    assert asked == []
+    reply = Reply()
+    other.ask(there, reply, is_own=True)
+    reply.put(Done(1))
+    assert asked == ["call"]
+    there.heard(None, 1.0)
+    assert asked == ["call"]
+
+
 @pytest.mark.parametrize("ours", OURS)
 def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
-    there, call = providers.Provider(), Outside(lambda reply: True)
+    there, call = providers.Provider(), Outside(lambda reply: True, lambda act: act())
     for _ in range(FEW):
         end_ahead(call, there, ours("of ours"))
     assert call.may_ask(there)
@@ -450,7 +464,7 @@ def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> 
 
 
 def test_what_the_framework_s_run_waits_for_is_noted() -> None:
-    call, reply = Outside(lambda reply: True), Reply()
+    call, reply = Outside(lambda reply: True, lambda act: act()), Reply()
     call.ask(providers.Provider(), reply, is_own=False)
     assert reply.provider_call
     assert not reply.provider_call.is_taken

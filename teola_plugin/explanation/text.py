@@ -50,6 +50,8 @@ def as_text(
         sections += _graph_sections(traced, done)
     if traced.early:
         sections.append(_section("tools: may start while the model still writes", _indented(traced.early)))
+    if traced.loops:
+        sections.append(_section("loops: all of their requests are made as they begin", _indented(traced.loops)))
     if traced.readings:
         sections.append(_section("functions: read, never run early", _reading_lines(traced.readings)))
     if routes is not None:
@@ -79,6 +81,8 @@ def _head(name: str, traced: Traced, done: Optimized) -> str:
         found.append(f"{len(traced.parts)} of its parts as the run gets to them")
     if traced.early:
         found.append(f"{len(traced.early)} of its tools may start early")
+    if traced.loops:
+        found.append(f"the requests of {len(traced.loops)} of its loops are made at once")
     made = "; what is made from it is optimized too" if traced.makes else ""
     return f"{name}: {', and '.join(found)}{made}"
 

@@ -2,7 +2,8 @@
 
 After a failure nothing more of the call runs ahead at that provider (the framework's run asks itself when it gets
 there), and what is queued for it and not begun is withdrawn. The breaker of the provider hears of every end. Where it
-was the breaker that let nothing run ahead, what waits for it is asked ahead after the reply that closes it.
+was the breaker that let nothing run ahead, what waits for it is asked ahead after the reply that closes it, whichever
+call that is of.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def provider_of(spec: EngineSpec) -> Provider | None:
 class Outside:
     """Of one call. Safe to use from any thread."""
 
-    def __init__(self, leave: Callable[[Reply], bool]) -> None:
-        """`leave`: give up the slot of a reply. It returns whether that could be done."""
+    def __init__(self, leave: Callable[[Reply], bool], soon: Callable[[Callable[[], None]], None]) -> None:
+        """`leave`: give up a reply's slot, returns whether that could be done. `soon`: call it on another thread."""
         self._leave = leave
+        self._soon = soon
         self._lock = threading.RLock()
         self._failed: set[Provider] = set()
         self._open: dict[Provider, dict[Reply, None]] = {}  # asked ahead, in order
@@ -49,10 +51,18 @@ class Outside:
         return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
 
     def when_answered(self, provider: Provider, act: Callable[[], None]) -> None:
-        """Call `act` once a request of this call has succeeded there and requests may run ahead, if that comes."""
+        """Call `act` once requests may run ahead there, if that comes: after a reply of this call's or any other's."""
+        provider.when_asked(self._wake_soon)
         with kept_off, self._lock:
             self._waiting.setdefault(provider, []).append(act)
         self._wake(provider)
+
+    def _wake_soon(self) -> None:
+        self._soon(self._wake_all)
+
+    def _wake_all(self) -> None:
+        for provider in list(self._waiting):
+            self._wake(provider)
 
     def _wake(self, provider: Provider) -> None:
         if not self.may_ask(provider):
@@ -93,7 +103,5 @@ class Outside:
             if error:
                 self._failed.add(provider)
         provider.heard(error, time.monotonic())
-        if not error:
-            self._wake(provider)
         for other in queued:
             other.withdraw(lambda other=other: self._leave(other))  # type: ignore[misc]

@@ -14,6 +14,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -108,9 +109,10 @@ class Session:
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
         self._rewound = 0
-        self._outside = Outside(self._leave)
+        self._outside = Outside(self._leave, host.soon)
         self._fronts: list[_Front] = []
         self._is_alone = False
+        self._is_off = False
         self._is_ahead = False
         self._is_beside = False
         self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
@@ -209,8 +211,9 @@ class Session:
 
     def _ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        is_guess: bool = False, since: int | None = None,
+        is_guess: bool = False, since: int | None = None, coming: Counter[Hashable] | None = None,
     ) -> list[Reply]:  # fmt: skip
+        """`coming`: how many of each key come before these, where the framework's run will take them next."""
         engine = engine_for(spec)
         provider = self._provider_of(spec)
         asks = self._outside.may_ask(provider)
@@ -229,7 +232,12 @@ class Session:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find it
                     replies.append(_ended_reply("the item is like no other"))
                     continue
-                slot = self._slots.ahead(asked, stamp, shares=op, asks=asks)
+                shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
+                if coming is None:
+                    slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
+                else:
+                    slot = self._slots.coming(asked, coming[asked], stamp, asks=asks)
+                    coming[asked] += 1
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
@@ -272,8 +280,22 @@ class Session:
             return self._slots.give_up(reply)
 
     def withholds(self, spec: EngineSpec) -> bool:
-        """Whether nothing may run ahead at the provider of this engine."""
+        """See `trace.Asides` and `asking.Call`."""
         return not self._outside.may_ask(self._provider_of(spec))
+
+    def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
+        """See `trace.Asides`."""
+        provider = self._provider_of(spec) if spec.is_outside else None
+        if provider is None or self._outside.may_ask(provider):
+            act()
+            return
+        since = self._rewound
+
+        def act_after_all() -> None:
+            if not self._is_past(since):
+                act()
+
+        self._outside.when_answered(provider, act_after_all)
 
     def _provider_of(self, spec: EngineSpec) -> Provider | None:
         return provider_of(spec)
@@ -347,6 +369,18 @@ class Session:
             self._subscribe()
         return self._ahead(spec, op, [payload], settings, NEXT)[0]
 
+    def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
+        """The framework's run is about to ask for these, one after the other: ask for all of them at once."""
+        if self._is_off or self._is_closed:
+            return
+        self._is_alone = False
+        if not self._is_ahead:
+            self._is_ahead = True
+            self._subscribe()
+        coming: Counter[Hashable] = Counter()
+        for spec, op, payload, settings in asked:
+            self._ahead(spec, op, [payload], settings, NEXT, coming=coming)
+
     def spent(self, seconds: float) -> None:
         """See `trace.Asides`."""
         self._reading_s += seconds
@@ -413,10 +447,14 @@ class Session:
         """See `run_ahead.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
-    def be_alone(self, *, rest: bool = False) -> None:
-        """Nothing will run ahead in this call; with `rest`, although something could."""
+    def be_alone(self, *, rest: bool = False, is_off: bool = False) -> None:
+        """Nothing runs ahead of what is known as the call begins; with `rest`, although something could.
+
+        With either, nothing runs ahead that is known only later.
+        """
         self._is_alone = True
         self.is_at_rest = rest
+        self._is_off = rest or is_off
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -590,10 +628,11 @@ class Session:
         return slot
 
     def _bound(self, payload: Any, reply: Reply) -> Any:
-        """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
+        """A coroutine of a foreign model runs on the loop its client belongs to: its own, or else the caller's."""
         if not isinstance(payload, Foreign):
             return payload
-        return replace(payload, loop=self._loop if payload.is_async else None, provider_call=reply.provider_call)
+        loop = (payload.loop or self._loop) if payload.is_async else None
+        return replace(payload, loop=loop, provider_call=reply.provider_call)
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
         return queued(payload, reply)

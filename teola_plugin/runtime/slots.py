@@ -6,7 +6,7 @@ shares it (single flight), and no slot is handed to the framework twice (single 
 counted as wasted.
 
 The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
-reply.
+reply. What is asked of models that are not ours is asked as often as the framework's run asks.
 
 A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
 the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
@@ -91,6 +91,16 @@ class Slots:
         self.lead_s = 0.0
         self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
+
+    def coming(self, key: Hashable, after: int, stamp: Hashable = None, *, asks: bool = True) -> Next:
+        """The one that the framework's run takes `after` so many others from now on, whatever was asked ahead."""
+        entry = self._by_key.setdefault(key, _OfKey())
+        at = entry.taken + after
+        if at < len(entry.slots) and not entry.slots[at].is_given_up:
+            return Next(entry.slots[at].reply, "hit")
+        entry.slots[at : at + 1] = [_Slot(Reply(), stamp, is_left=not asks)]
+        entry.ahead = max(entry.ahead, at + 1)
+        return Next(entry.slots[at].reply, "miss" if asks else "left")
 
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
         """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over.

@@ -6,6 +6,7 @@
     observers.py      where the framework's own run is, and what it came to; parts.py
     models.py         hosted models; known.py: which components can be foreseen
     unblocked.py      synchronous code in coroutines
+    in_turn.py        stock loops whose rounds do not need each other
     rehearsal.py      the framework's own code, run ahead unheard
 
 `adapter` is what `teola_plugin.adapters` looks for; importing it puts the seams in place.
@@ -17,6 +18,7 @@ from typing import Any
 
 from teola_plugin.adapters import Adapter, Calls
 from teola_plugin.adapters.llamaindex import (
+    in_turn,
     ingestion,
     models,
     observers,
@@ -53,6 +55,7 @@ observers.install()
 query_pipeline.install()
 rehearsal.install()
 unblocked.install()
+in_turn.install()
 ingestion.install()
 streams.install()
 adapter: Adapter = LlamaIndexAdapter()

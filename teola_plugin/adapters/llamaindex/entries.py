@@ -10,6 +10,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.extractors import BaseExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -55,6 +56,8 @@ def methods_of(cls: type) -> dict[str, dict[str, bool]]:
         return {"postprocess_nodes": {"answers": False}}
     if issubclass(cls, BaseTool):
         return {"call": {}}
+    if issubclass(cls, BaseExtractor):
+        return {"extract": {}, "process_nodes": {}}
     if issubclass(cls, BaseChatEngine):
         return {"chat": {}, "stream_chat": {}}
     if issubclass(cls, Workflow | IngestionPipeline):

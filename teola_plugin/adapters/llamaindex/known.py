@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from typing import Any
 
+from llama_index.core.indices.utils import default_parse_choice_select_answer_fn
 from llama_index.core.prompts import BasePromptTemplate, SelectorPromptTemplate
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
@@ -16,13 +18,14 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.leaf import is_stock
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.reader.foreign import is_library_class
 
 
 def is_embedder(model: Any) -> bool:
-    """An embedding model on an engine of ours, or a sentence-transformers one."""
-    if is_ours(model):
+    """An embedding model on an engine of ours, a sentence-transformers one, or a client of a hosted service."""
+    if is_ours(model) or is_hosted(model):
         return True
     if not _is_a(model, "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"):
         return False
@@ -60,6 +63,20 @@ def is_local_store(store: Any) -> bool:
 def is_local_docstore(docstore: Any) -> bool:
     """Reading it costs nothing and has no effect."""
     return is_stock(docstore, SimpleDocumentStore)
+
+
+def reads_any_choice(function: Any) -> bool:
+    """LlamaIndex's own reading of a model's choice among nodes, where it passes over what it cannot read."""
+    return function is default_parse_choice_select_answer_fn and _passes_over_nonsense()
+
+
+@cache
+def _passes_over_nonsense() -> bool:
+    """In older releases it raises."""
+    try:
+        return default_parse_choice_select_answer_fn("Doc: none, Relevance: much", 1) == ([], [])
+    except ValueError:
+        return False
 
 
 def is_plain_template(template: BasePromptTemplate, *, parser: type | None = None) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
@@ -60,7 +60,7 @@ def is_foreign(llm: Any) -> bool:
     """It is met at its raw methods, and does nothing else."""
     methods = [getattr(type(llm), name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
     is_met = all(hasattr(method, "__teola_original__") for method in methods)
-    return is_met and _is_known(llm, "llama_index") and (bool(declared_effects(type(llm))) or _is_as_published(llm))
+    return is_met and _is_known(llm, "llama_index") and (bool(declared_effects(type(llm))) or is_as_published(llm))
 
 
 _CALLED = (
@@ -73,19 +73,21 @@ _HTTP_CLIENTS = ("_http_client", "_async_http_client", "http_client", "async_htt
 _CLIENTS = ("_client", "_aclient", *_HTTP_CLIENTS)
 
 
-def _is_as_published(llm: Any) -> bool:
+def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     """A call runs nothing of the user's: none of these methods was replaced, no client is another's or has hooks."""
     for name in _HTTP_CLIENTS:
-        if any((getattr(getattr(llm, name, None), "event_hooks", None) or {}).values()):
+        if any((getattr(getattr(model, name, None), "event_hooks", None) or {}).values()):
             return False
-    if not are_own_clients(each for name in _CLIENTS if (each := getattr(llm, name, None)) is not None):
+    if not are_own_clients(each for name in _CLIENTS if (each := getattr(model, name, None)) is not None):
         return False
-    return all(_is_of_package(in_mro(type(llm), name)) for name in _CALLED)
+    return all(_is_of_package(in_mro(type(model), name)) for name in called)
 
 
 def _is_of_package(method: Any) -> bool:
-    """A function of LlamaIndex's, as it is or decorated by its instrumentation."""
+    """A function of LlamaIndex's, as it is, decorated by its instrumentation, or with a seam of ours around it."""
     wrappers = sys.modules.get("wrapt")
+    while type(method) is FunctionType and "__teola_original__" in vars(method):
+        method = vars(method)["__teola_original__"]
     if wrappers is not None and type(method) is wrappers.FunctionWrapper:
         return _is_of_package(method._self_wrapper) and _is_of_package(method.__wrapped__)
     if type(method) is not FunctionType:

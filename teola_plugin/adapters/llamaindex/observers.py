@@ -25,6 +25,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
+from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
@@ -83,6 +84,7 @@ def _own_async(original: Callable[..., Any]) -> Callable[..., Any]:
             if part is None or (own := own_run(part, "aquery", args, kwargs)) is None:
                 return tell(await run(*args, **kwargs))
             with entered(part, own):
+                await own.ready()
                 return tell(await run(*args, **kwargs))
 
     return method
@@ -126,6 +128,8 @@ def _async(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]]
                 else:
                     entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
                     with entered(part, entry):
+                        if isinstance(entry, OwnRun):
+                            await entry.ready()
                         value = await run(*args, **kwargs)
                 return value if query.has_changed() else tell(_told(self, value))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import types
+from collections.abc import Mapping
+from itertools import chain, permutations
 from typing import Any
 
-from llama_index.core.workflow import Workflow
+from llama_index.core.workflow import StartEvent, Workflow
 
 from teola_plugin.adapters.llamaindex.parts import OwnPart, OwnSteps
 from teola_plugin.adapters.llamaindex.reachable import reachable
@@ -42,16 +45,58 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
     origins = {name: origin_of(f) for name, f in own.items()}
     readings = {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
     is_whole = len(own) == len(functions) and not cls._step_functions
-    return OwnSteps(pipeline, own, readings, _are_linear(list(own.values())), is_whole)
+    return OwnSteps(pipeline, own, readings, _undisturbed(own), is_whole)
 
 
-def _are_linear(functions: list[types.FunctionType]) -> bool:
-    """Whether one step runs at a time: none sends events, and each event leads to one step."""
-    configs = [getattr(each, "_step_config", None) for each in functions]
-    if any(map(may_send, functions)) or any(getattr(config, "is_fan_out", True) for config in configs):
-        return False
-    accepted = [event for config in configs for event in getattr(config, "accepted_events", ())]
-    return all(accepted.count(each) == 1 for each in accepted)
+def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
+    """The steps beside which no other step runs that uses the context.
+
+    Steps run side by side where an event leads to several of them, and so do the steps after these. Nothing is known
+    where a step sends events or collects them.
+    """
+    configs: Mapping[str, Any] = {name: getattr(each, "_step_config", None) for name, each in functions.items()}
+    if any(map(may_send, functions.values())) or not all(map(_is_simple, configs.values())):
+        return frozenset()
+    produced = {
+        name: [each for each in config.return_types if isinstance(each, type)] for name, config in configs.items()
+    }
+    starts = {each for config in configs.values() for each in config.accepted_events if issubclass(each, StartEvent)}
+    led_to = {event: _acceptors(configs, event) for event in {*chain.from_iterable(produced.values()), *starts}}
+    after = {name: set(chain.from_iterable(led_to[event] for event in events)) for name, events in produced.items()}
+    using = {name for name, each in functions.items() if _uses_context(each, configs[name])}
+    disturbed = set[str]()
+    for together in (*led_to.values(), set(chain.from_iterable(led_to[event] for event in starts))):
+        ways = {name: _reached(name, after) for name in together}
+        for name, others in permutations(ways, 2):
+            if not using.isdisjoint(ways[others]):
+                disturbed |= ways[name]
+    return frozenset(functions.keys() - disturbed)
+
+
+def _is_simple(config: Any) -> bool:
+    """A step that begins with one event and ends with at most one."""
+    is_fan = getattr(config, "is_fan_out", True) or getattr(config, "role", "step") != "step"
+    collects = getattr(config, "collect_params", None) or getattr(config, "collection_param", None)
+    return not (is_fan or collects)
+
+
+def _acceptors(configs: Mapping[str, Any], event: type) -> set[str]:
+    return {name for name, config in configs.items() if any(issubclass(event, each) for each in config.accepted_events)}
+
+
+def _reached(name: str, after: Mapping[str, set[str]]) -> set[str]:
+    found, todo = set[str](), [name]
+    while todo:
+        if (each := todo.pop()) not in found:
+            found.add(each)
+            todo += after[each]
+    return found
+
+
+def _uses_context(function: types.FunctionType, config: Any) -> bool:
+    name = config.context_parameter
+    code = function.__code__
+    return name in code.co_cellvars or any(each.argval == name for each in dis.get_instructions(code))
 
 
 def _steps_in(cls: Any) -> dict[str, types.FunctionType]:

@@ -8,6 +8,7 @@ entered then.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import weakref
@@ -27,6 +28,11 @@ from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Reading
 
+LOOK_S = 0.1
+"""So often somebody who waits for the run-ahead looks whether the call is over."""
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
 Program = Callable[[LlamaIndexAsker, Run, Any], object]
 """Reads a function, given copies of its arguments."""
 
@@ -36,6 +42,7 @@ class OwnRun:
     """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
 
     `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the call.
+    `blocks`: it is synchronous code that runs on an event loop; see `ready`.
     """
 
     program: Program
@@ -46,6 +53,7 @@ class OwnRun:
     is_steady: Callable[[], bool] = lambda: False
     on_end: Callable[[], None] = lambda: None
     session: Any = None
+    blocks: bool = False
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -54,6 +62,9 @@ class OwnRun:
     _told: _Told = field(default_factory=lambda: _Told())
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _asked: int = 0
+    _left_alone: list[Callable[[], bool]] = field(default_factory=list)
+    _waits_for_run: bool = False
+    _on_quiet: Callable[[], object] = lambda: None
 
     # --- the prediction ----------------------------------------------------------------------------------------------
 
@@ -111,6 +122,8 @@ class OwnRun:
             reply = self._told.asked(request.key)
         for enter in missed:
             enter()
+        self._waits_for_run = True
+        self._on_quiet()
         return reply
 
     def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
@@ -131,6 +144,35 @@ class OwnRun:
         self.reading.ahead = max(self.reading.ahead, self._asked)
         if request.act is not None:
             self._beside[id(request.spec.resource)] += 1
+
+    # --- turns on the event loop -------------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Return when its code can run without holding up the event loop for what was asked ahead of it.
+
+        Code that blocks runs in the order in which it was come to, one after the other, as if nobody had waited.
+        """
+        session, loop = self.session, asyncio.get_running_loop()
+        if not self.blocks or session is None or session.is_unheard or self.prediction is None:
+            return
+        async with _turns.setdefault(loop, asyncio.Lock()):
+            quiet = loop.create_future()
+            self._on_quiet = lambda: _wake(loop, quiet)
+            await asyncio.sleep(0)  # so that others that were begun with it are read too
+            while not (self.is_over or self._is_stuck or session.is_closed):
+                await asyncio.wait([quiet], timeout=LOOK_S)
+                quiet = loop.create_future()
+
+    def leaves(self, still: Callable[[], bool]) -> None:
+        """What it asks for is left to the framework's run, as long as this is `still` so."""
+        if still():
+            self._left_alone.append(still)
+            self._on_quiet()
+
+    @property
+    def _is_stuck(self) -> bool:
+        """What it goes on from is left to the framework's run."""
+        return self._waits_for_run or any(still() for still in self._left_alone)
 
     # --- components inside of it -------------------------------------------------------------------------------------
 
@@ -164,10 +206,20 @@ class OwnRun:
         with self._lock:
             if not self.is_over:
                 return
+            self._on_quiet()
             left, self._left = self._left, []
             missed = [enter for component, enter in left if not self._has_reached(component)]
         for enter in missed:
             enter()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, quiet: asyncio.Future[None]) -> None:
+    def wake() -> None:
+        if not quiet.done():
+            quiet.set_result(None)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(wake)
 
 
 @dataclass(frozen=True)
@@ -182,9 +234,14 @@ class _Line:
         if request.op == TOLD:
             return self.own.awaits(request)
         self.own.asks(request)
-        if request.act is None:
-            return self.asides.request(request.spec, request.op, request.payload, request.settings)
-        return acted(self.asides, request)
+        spec, asides = request.spec, self.asides
+        if request.act is not None:
+            reply = acted(asides, request)
+            self.own.leaves(lambda: spec.is_outside and reply.outcome is None and asides.withholds(spec))
+        else:
+            reply = asides.request(spec, request.op, request.payload, request.settings)
+            self.own.leaves(lambda: spec.is_outside and reply.outcome is None and reply.provider_call is None)
+        return reply
 
     def give_up(self, reply: Reply) -> None:
         """See `Line`."""

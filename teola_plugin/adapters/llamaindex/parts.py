@@ -26,6 +26,7 @@ from llama_index.core.workflow import Context
 from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_parts import function_of
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
@@ -165,17 +166,21 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
     def program(asker: LlamaIndexAsker, run: Run, given: Any) -> object:
         return asker.use(run, component, method, tuple(given[0]), given[1])
 
-    return OwnRun(program, [list(args), dict(kwargs)], reading, method.startswith("a"))
+    is_async = method.startswith("a")
+    blocks = is_async and not inspect.iscoroutinefunction(function_of(component, is_async=True))
+    return OwnRun(program, [list(args), dict(kwargs)], reading, is_async, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSteps:
-    """The steps of a workflow, by name. `is_linear`: one of them runs at a time; `is_whole`: there are no others."""
+    """The steps of a workflow, by name. `undisturbed`: those beside which no other uses the state; `is_whole`: there
+    are no other steps.
+    """
 
     workflow: Any
     functions: Mapping[str, types.FunctionType]
     readings: Mapping[str, Reading]
-    is_linear: bool
+    undisturbed: frozenset[str]
     is_whole: bool
 
 
@@ -200,7 +205,7 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
         values, state, buffers = copies
 
         def is_steady(waits: bool) -> bool:
-            return steps.is_whole and own.is_steady() and (steps.is_linear or not waits)
+            return steps.is_whole and own.is_steady() and (name in steps.undisturbed or not waits)
 
         context = Opaque(StepContext(state, is_checked, buffers, is_steady, is_async), is_own=True)
         found = call(run, run.load(function), (run.load(workflow),), {**values, **dict.fromkeys(contexts, context)})

@@ -26,7 +26,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.llamaindex.draft import Draft, star
-from teola_plugin.adapters.llamaindex.known import is_plain_template, is_reranker
+from teola_plugin.adapters.llamaindex.known import is_plain_template, is_reranker, reads_any_choice
 from teola_plugin.adapters.llamaindex.models import from_coroutine, is_model
 from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.reading_parts import is_read
@@ -84,7 +84,7 @@ def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> s
     if not is_model(reranker.llm):
         draft.leave("TB208", reranker, type(reranker.llm).__name__)
         return None
-    if asks_outside(reranker):  # a reply that cannot be parsed ends it, before the next prompt is asked
+    if asks_outside(reranker) and not reads_any_choice(functions[1]):  # it may end before the next prompt is asked
         draft.leave("TB218", reranker)
         return None
 

@@ -11,6 +11,7 @@ from llama_index.core.base.base_selector import BaseSelector
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.evaluation import BaseEvaluator
+from llama_index.core.extractors import BaseExtractor
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms import LLM
 from llama_index.core.objects import ObjectRetriever
@@ -21,6 +22,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.tools import BaseTool
 from llama_index.core.workflow import Workflow
 
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
 
 try:
@@ -34,8 +36,8 @@ else:
 
 HOLDERS = (
     BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseQueryTransform, BaseSelector,
-    BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseTool, ObjectRetriever, BaseObjectNodeMapping, Workflow,
-    *MODULES,
+    BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseExtractor, BaseTool, ObjectRetriever,
+    BaseObjectNodeMapping, Workflow, *MODULES,
 )  # fmt: skip
 """Components that may hold others."""
 
@@ -89,7 +91,8 @@ def asks_models_of_others(pipeline: Any) -> bool:
 def asks_outside(pipeline: Any) -> bool:
     """Whether some model that it holds is asked by requests that leave this process."""
     models: list[Any] = [m for m in reachable(pipeline, (BaseEmbedding,)) if isinstance(m, LLM | BaseEmbedding)]
-    return asks_models_of_others(pipeline) or any(model.spec.is_outside for model in models if is_ours(model))
+    is_elsewhere = any(map(is_hosted, models)) or any(model.spec.is_outside for model in models if is_ours(model))
+    return asks_models_of_others(pipeline) or is_elsewhere
 
 
 def is_silent(component: Any) -> bool:

@@ -27,6 +27,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma
 from teola_plugin.adapters.early import private_of
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.llamaindex.reachable import reachable
@@ -162,7 +163,7 @@ def _provider_of(component: Any) -> Hashable | None:
         if isinstance(each, LLM | BaseEmbedding) and is_ours(each):
             spec: EngineSpec = each.spec  # type: ignore[union-attr]
             provider = spec.provider
-        elif isinstance(each, LLM):
+        elif isinstance(each, LLM) or is_hosted(each):
             provider = service_of(each)
         else:
             provider = getattr(chroma.spec_of(each._collection), "provider", None) if is_store(each) else None

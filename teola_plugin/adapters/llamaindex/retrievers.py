@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
 from llama_index.core.retrievers import QueryFusionRetriever
@@ -35,6 +36,7 @@ from teola_plugin.adapters.llamaindex.reading_parts import is_read
 from teola_plugin.adapters.llamaindex.rehearsal import ANY_VECTOR, QUERY_MARK, pieces, stand_in
 from teola_plugin.adapters.llamaindex.transforms import Query
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
+from teola_plugin.engines import Foreign
 from teola_plugin.graph import Ref
 
 Nodes = list[NodeWithScore]
@@ -69,7 +71,7 @@ class _Search:
     def nodes(self, query: str, found: Any) -> Nodes:
         """The nodes of `found`: the store's own columns, or the vector to look for where the store is in-process."""
         vector, hits = (ANY_VECTOR, [found]) if self.asked else (found, [])
-        bundle = QueryBundle(query, embedding=vector.tolist())
+        bundle = QueryBundle(query, embedding=np.asarray(vector).tolist())
         return outcome(lambda: _retrieved(stand_in(self.retriever), bundle), searching=hits)
 
 
@@ -124,14 +126,14 @@ def _add_vector(draft: Draft, search: _Search, name: str, query: Query) -> str:
     """The vector to search with: the query's own, or the mean of several texts'."""
     if query.strings is None:
         return _add_embedding(draft, search, name, Ref(query.text))
-    if query.keeps_original:
-        _add_embedding(draft, search, name, Ref("query"))  # known before the others are
+    if query.keeps_original and not isinstance(search.embedded.payload, Foreign):
+        _add_embedding(draft, search, name, Ref("query"))  # known before the others are, and shared with them
 
     def mean(strings: list[str], vectors: list[Any]) -> Any:
         bundle = QueryBundle("query", custom_embedding_strs=strings)
         act = lambda: stand_in(search.retriever)._retrieve(bundle)  # noqa: E731
         asked = rehearse(act, embedding=vectors)
-        return asked[-1].payload if search.asked else as_vector(bundle.embedding)
+        return asked[-1].payload if search.asked else bundle.embedding
 
     vectors = _add_embedding(draft, search, name, star(query.strings))
     return draft.call("vector", "mean", mean, query.strings, vectors)
@@ -156,6 +158,9 @@ def _add_embedding(draft: Draft, search: _Search, name: str, text: Ref) -> str:
 def _add_searching(draft: Draft, search: _Search, name: str, vector: Ref) -> str:
     asked = search.asked
     assert asked is not None
+    if isinstance(search.embedded.payload, Foreign):  # a list of numbers, as the service told them
+        vectors = draft.call("vector", "as_vector", as_vector, vector, depth=int(vector.star))
+        vector = Ref(vectors, star=vector.star)
     return draft.ask(
         name, "searching", asked.spec, vector, depth=int(vector.star), settings=asked.settings,
         reads=(resource_of(search.retriever._vector_store),),

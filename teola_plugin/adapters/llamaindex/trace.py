@@ -26,6 +26,7 @@ from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
 from teola_plugin.adapters.llamaindex.entries import bind
+from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.ingestion import INGESTS, add_ingestion
 from teola_plugin.adapters.llamaindex.own_parts import own_parts, own_steps
 from teola_plugin.adapters.llamaindex.parts import Part, Parts
@@ -62,7 +63,9 @@ def _traced_whole(pipeline: Any) -> Traced:
     root = _part(pipeline)
     parts = [root]
     covered = set(root.covered - root.ahead)
-    for component in reachable(pipeline)[1:]:
+    held = reachable(pipeline)
+    loops = loops_in(held)
+    for component in held[1:]:
         if isinstance(component, READABLE) and id(component) not in covered:
             part = _part(component)
             parts.append(part)
@@ -70,14 +73,14 @@ def _traced_whole(pipeline: Any) -> Traced:
     parts = [part for part in parts if part.traced.engines]
     own, steps = own_parts(pipeline), own_steps(pipeline)
     if not (own or steps) and parts in ([], [root]) and root.traced is root.atraced:
-        return root.traced
+        return replace(root.traced, loops=loops) if loops else root.traced
     breaks = dict.fromkeys(why for part in (root, *parts) for why in part.traced.breaks)
     shown: dict[str, Traced] = {}
     for part in parts:
         if part is not root:
             shown[unique(plain_class(part.component).__name__, shown)] = part.traced
     return replace(
-        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown,
+        root.traced, breaks=tuple(breaks), follow=Parts(parts, own, steps).follow, parts=shown, loops=loops,
         readings=(*(steps.readings.values() if steps else ()), *(each.reading for each in own)),
     )  # fmt: skip
 

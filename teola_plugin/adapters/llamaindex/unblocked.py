@@ -177,6 +177,8 @@ def _is_repeatable(held: Any) -> bool:
             return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
         case BaseOutputParser():
             return is_stock_of(held, "llama_index")
+        case BaseEmbedding():
+            return is_embedder(held)
         case MethodType(__func__=FunctionType() as function, __self__=owner):
             if is_of_library(function) and is_stock_of(owner, "llama_index.core"):
                 return True
@@ -223,6 +225,10 @@ class _Noting:
         reply, is_mine = self._session().claim(spec, op, payload, settings)
         self._notes.replies[key].append((reply, False))
         return reply, is_mine
+
+    def will_ask(self, asked: Sequence[Any]) -> None:
+        if (tell := getattr(self._session(), "will_ask", None)) is not None:
+            tell(asked)
 
     def observe(self, component: object, value: Any) -> None:
         self._session().observe(component, value)

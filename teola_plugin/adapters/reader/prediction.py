@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -301,8 +302,9 @@ def acted(asides: Asides, request: Request) -> Reply:
             reply.put(Failed(e))
             raise
 
-    is_async = request.is_async
-    asides.aside(request.shown, awork if is_async else work, is_async=is_async, is_until_rewound=True)
+    begun, is_async = (awork if request.is_async else work), request.is_async
+    aside = partial(asides.aside, request.shown, begun, is_async=is_async, is_until_rewound=True)
+    asides.when_open(request.spec, aside)
     return reply
 
 
