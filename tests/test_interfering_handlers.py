@@ -91,6 +91,28 @@ class Counts(BaseCallbackHandler):
         return "\n".join(lines)
 
 
+class Keeps(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.runs: dict[Any, list[Any]] = {}
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **kwargs: Any) -> None:
+        run = self.runs.setdefault(run_id, [])
+        run.append(len(messages))
+        if (again := self.runs.get(run_id)) is not None:
+            again.append(1)
+        for each in self.runs.values():
+            each.append(0)
+
+
+class KeepsWhatItHears(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.heard: dict[Any, Any] = {}
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **kwargs: Any) -> None:
+        heard = self.heard.setdefault(run_id, messages)
+        heard.clear()
+
+
 class Refuses:
     def on_event_start(self, event_type: Any, payload: Any = None, **kwargs: Any) -> None:
         if payload is None:
@@ -99,14 +121,26 @@ class Refuses:
 
 @pytest.mark.parametrize(
     "handler",
-    [Redacts(), Adds(), Inherits(), Sets(), Finds(), Renames(), Replaces(), ByAMethod(), ByAFunction(), Unread()],
+    [
+        Redacts(),
+        Adds(),
+        Inherits(),
+        Sets(),
+        Finds(),
+        Renames(),
+        Replaces(),
+        ByAMethod(),
+        ByAFunction(),
+        Unread(),
+        KeepsWhatItHears(),
+    ],
     ids=lambda handler: type(handler).__name__,
 )
 def test_what_changes_what_it_hears_interferes(handler: Any) -> None:
     assert may_interfere([Counts(), handler], ("on_",), may_raise=False)
 
 
-@pytest.mark.parametrize("handler", [Counts(), ConsoleCallbackHandler()])
+@pytest.mark.parametrize("handler", [Counts(), Keeps(), ConsoleCallbackHandler()])
 def test_what_only_notes_does_not(handler: Any) -> None:
     assert not may_interfere([handler], ("on_",), may_raise=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from teola_plugin.adapters.source import FunctionNode, node_of
 
 _MAKES = (ast.Dict, ast.List, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)
 _COPIES = frozenset({"dict", "list", "set", "copy", "deepcopy"})
+_LOOKUPS = frozenset({"get", "setdefault", "pop", "values", "items"})
 _SETTERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
 
 
@@ -163,19 +164,24 @@ def _changes(function: FunctionType) -> bool:
 
 
 def _made_in(node: FunctionNode) -> set[str]:
-    """The variables that hold nothing but what the function makes itself."""
-    makes = {
-        id(target)
-        for each in ast.walk(node) if isinstance(each, ast.Assign) and _is_made(each.value)
-        for target in each.targets
-    }  # fmt: skip
-    stores = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    """The variables that hold nothing but what the function makes itself, or what the handler holds."""
+    makes, stores = set[int](), list[ast.Name]()
+    for each in ast.walk(node):
+        match each:
+            case ast.Assign(targets=targets, value=value) if _is_made(value):
+                makes |= set(map(id, targets))
+            case ast.NamedExpr(target=target, value=value) | ast.For(target=target, iter=value) if _is_made(value):
+                makes.add(id(target))
+            case ast.Name(ctx=ast.Store()):
+                stores.append(each)
     given = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
     return {each.id for each in stores} - {each.id for each in stores if id(each) not in makes} - given
 
 
 def _is_made(value: ast.expr) -> bool:
-    return isinstance(value, _MAKES) or (isinstance(value, ast.Call) and _name_of(value.func) in _COPIES)
+    if isinstance(value, ast.Call) and _name_of(value.func) in _COPIES:
+        return True
+    return isinstance(value, _MAKES) or _root(value, through=_LOOKUPS) in ("self", "cls")
 
 
 def _changed_by(node: ast.AST) -> ast.expr | None:
@@ -193,7 +199,13 @@ def _changed_by(node: ast.AST) -> ast.expr | None:
             return None
 
 
-def _root(node: ast.expr) -> str:
+def _root(node: ast.expr, through: Collection[str] | None = None) -> str:
+    """The name that an expression begins with, where it calls nothing but methods of these names."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
+        if not isinstance(node, ast.Call):
+            node = node.value
+        elif through is None or (_name_of(node.func) in through and all(map(_is_made, node.args[1:]))):
+            node = node.func
+        else:
+            return ""
     return node.id if isinstance(node, ast.Name) else ""

@@ -231,6 +231,43 @@ def test_nothing_is_asked_behind_a_handler_of_logging_that_raises(kind: str) -> 
         LOG.removeFilter(filter_)
 
 
+FACTORY = """
+def around(factory):
+    def make(*args, **kwargs):
+        record = factory(*args, **kwargs)
+        record.stamp = 1
+        return record
+    return make
+"""
+
+
+def around(factory: Any, file: str) -> Any:
+    """A factory of log records around another one, as Ray has it, that is written in this file."""
+    names: dict[str, Any] = {}
+    exec(compile(FACTORY, file, "exec"), names)
+    return names["around"](factory)
+
+
+OWN, INSTALLED = "app.py", "lib/site-packages/ray/log.py"
+
+
+@pytest.mark.parametrize(
+    ("factory", "is_certain"),
+    [
+        (around(logging.LogRecord, INSTALLED), True),
+        (around(around(logging.LogRecord, INSTALLED), INSTALLED), True),
+        (around(logging.LogRecord, OWN), False),
+        (around(around(logging.LogRecord, OWN), INSTALLED), False),
+    ],
+)
+def test_a_factory_of_log_records_that_the_user_wrote_may_raise(factory: Any, is_certain: bool) -> None:
+    logging.setLogRecordFactory(factory)
+    try:
+        assert (asked(behind(lambda x: LOG.warning("w")), {"a": 1})[1] >= 3) == is_certain
+    finally:
+        logging.setLogRecordFactory(logging.LogRecord)
+
+
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "act",

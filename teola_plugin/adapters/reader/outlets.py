@@ -13,6 +13,7 @@ import logging.handlers
 import sys
 import warnings
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 from teola_plugin.adapters.reader.foreign import is_kind_of, is_subtype
@@ -48,8 +49,12 @@ def _is_installed(cls: type) -> bool:
     module = sys.modules.get(_module_of(cls))
     if _module_of(cls).split(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return vars(module).get(type_name(cls)) is cls
-    file = getattr(module, "__file__", None) or ""
-    return any(part in file for part in ("site-packages", "dist-packages"))
+    return is_installed_file(getattr(module, "__file__", None) or "")
+
+
+def is_installed_file(name: str) -> bool:
+    """The file is one of a package that was installed."""
+    return any(part in name for part in ("site-packages", "dist-packages"))
 
 
 def _module_of(cls: type) -> str:
@@ -67,13 +72,23 @@ def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
         return False, False
     if level is not None and not logger.isEnabledFor(level):
         return True, True
-    if logging.getLogRecordFactory() is not logging.LogRecord:
+    if not _makes_records(logging.getLogRecordFactory()):
         return False, False
     handlers = list(_handlers_of(logger))
     filters = [each for held in (logger, *handlers) for each in held.filters]
     if not all(_is_installed(type(each)) for each in (*handlers, *filters)):
         return False, False
     return True, all(_module_of(type(each)).startswith("logging") for each in handlers)
+
+
+def _makes_records(factory: Any) -> bool:
+    """The factory is that of the standard library, or one of an installed package around it, such as Ray's."""
+    if factory is logging.LogRecord:
+        return True
+    if type(factory) is not FunctionType or not is_installed_file(factory.__code__.co_filename):
+        return False
+    held = [cell.cell_contents for cell in factory.__closure__ or ()]
+    return all(map(_makes_records, filter(callable, held)))
 
 
 def _handlers_of(logger: Any) -> Iterator[Any]:
