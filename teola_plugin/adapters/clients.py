@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from teola_plugin.adapters.reader.foreign import is_installed_file
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
@@ -151,7 +152,7 @@ def _is_installed(cls: type) -> bool:
     module = sys.modules.get(cls.__module__)
     root = cls.__module__.split(".")[0]
     file = getattr(module, "__file__", None) or ""
-    is_there = root in sys.stdlib_module_names or any(part in file for part in ("site-packages", "dist-packages"))
+    is_there = root in sys.stdlib_module_names or is_installed_file(file)
     return is_there and root != "__main__" and vars(module).get(cls.__qualname__) is cls
 
 

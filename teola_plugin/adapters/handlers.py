@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library
+from teola_plugin.adapters.reader.foreign import in_mro, is_installed_file, is_kind_of, is_of_library
 from teola_plugin.adapters.reader.reach import CHANGING
 from teola_plugin.adapters.source import FunctionNode, node_of
 
@@ -57,7 +57,7 @@ def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
 
 
 def _is_users(function: FunctionType) -> bool:
-    is_installed = any(part in function.__code__.co_filename for part in ("site-packages", "dist-packages"))
+    is_installed = is_installed_file(function.__code__.co_filename)
     is_ours = function.__module__.startswith("teola_plugin.")
     return not (is_installed or is_ours or is_of_library(function))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from teola_plugin.adapters.reader.foreign import is_kind_of, is_subtype
+from teola_plugin.adapters.reader.foreign import is_installed_file, is_kind_of, is_subtype
 from teola_plugin.adapters.reader.values import type_name
 
 _WRITES_ALL = ("utf8", "utf16", "utf32")
@@ -50,11 +50,6 @@ def _is_installed(cls: type) -> bool:
     if _module_of(cls).split(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return vars(module).get(type_name(cls)) is cls
     return is_installed_file(getattr(module, "__file__", None) or "")
-
-
-def is_installed_file(name: str) -> bool:
-    """The file is one of a package that was installed."""
-    return any(part in name for part in ("site-packages", "dist-packages"))
 
 
 def _module_of(cls: type) -> str:
