@@ -412,7 +412,10 @@ class Session:
                 begun.cancel()
 
     def _is_past(self, since: int | None) -> bool:
-        """The slots were rewound since then: the next one is no longer that of who began then. The lock is held."""
+        """Whether the slots were rewound since then: the next one is no longer that of who began then.
+
+        It holds for certain only under the lock; `when_open` asks without it, and who is let through asks once more.
+        """
         return since is not None and since != self._rewound
 
     def claim_ahead(
