@@ -12,6 +12,7 @@ import math
 import sys
 import threading
 import time
+import types
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterator
@@ -238,16 +239,27 @@ def around(factory):
         record.stamp = 1
         return record
     return make
+
+class Around:
+    def __init__(self, factory):
+        self.factory = factory
+
+    def __call__(self, *args, **kwargs):
+        return self.factory(*args, **kwargs)
 """
 
 
-def around(factory: Any, file: str) -> Any:
-    """A factory of log records around another one, as Ray has it, that is written in this file."""
-    names: dict[str, Any] = {}
-    exec(compile(FACTORY, file, "exec"), names)
-    return names["around"](factory)
+def around(factory: Any, file: str, name: str = "around") -> Any:
+    """A factory of log records around another one, as Ray and vLLM have them, that is written in this file."""
+    module = types.ModuleType(f"factory_of_{len(MODULES)}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module
+    MODULES.append(module)
+    exec(compile(FACTORY, file, "exec"), vars(module))
+    return vars(module)[name](factory)
 
 
+MODULES: list[types.ModuleType] = []
 OWN, INSTALLED = "app.py", "lib/site-packages/ray/log.py"
 
 
@@ -258,6 +270,10 @@ OWN, INSTALLED = "app.py", "lib/site-packages/ray/log.py"
         (around(around(logging.LogRecord, INSTALLED), INSTALLED), True),
         (around(logging.LogRecord, OWN), False),
         (around(around(logging.LogRecord, OWN), INSTALLED), False),
+        (around(logging.LogRecord, INSTALLED, "Around"), True),
+        (around(around(logging.LogRecord, INSTALLED), INSTALLED, "Around"), True),
+        (around(logging.LogRecord, OWN, "Around"), False),
+        (around(around(logging.LogRecord, OWN), INSTALLED, "Around"), False),
     ],
 )
 def test_a_factory_of_log_records_that_the_user_wrote_may_raise(factory: Any, is_certain: bool) -> None:

@@ -77,13 +77,16 @@ def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
 
 
 def _makes_records(factory: Any) -> bool:
-    """The factory is that of the standard library, or one of an installed package around it, such as Ray's."""
+    """The factory is that of the standard library, or one of an installed package around it: Ray's, vLLM's."""
     if factory is logging.LogRecord:
         return True
-    if type(factory) is not FunctionType or not is_installed_file(factory.__code__.co_filename):
-        return False
-    held = [cell.cell_contents for cell in factory.__closure__ or ()]
-    return all(map(_makes_records, filter(callable, held)))
+    if type(factory) is FunctionType:
+        held = [cell.cell_contents for cell in factory.__closure__ or ()]
+        is_installed = is_installed_file(factory.__code__.co_filename)
+    else:
+        held = list(getattr(factory, "__dict__", {}).values())
+        is_installed = not isinstance(factory, type) and _is_installed(type(factory))
+    return is_installed and all(map(_makes_records, filter(callable, held)))
 
 
 def _handlers_of(logger: Any) -> Iterator[Any]:
