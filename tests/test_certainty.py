@@ -227,7 +227,7 @@ def test_a_batch_asks_nothing_behind_the_step_at_which_one_input_raises(form: st
 def test_a_batch_asks_nothing_more_when_a_reply_cannot_be_parsed() -> None:
     given = [{"q": "[1]"}, {"q": "no json"}, {"q": "[2]"}]
     original, optimized_ = both(parsed, given, "batch", Says)
-    first = {("call", f"say {each['q']}") for each in given}  # a call that has not begun is given up when another raises
+    first = {("call", f"say {each['q']}") for each in given}  # when one raises, calls not begun are given up
     for requests in (original, optimized_):
         assert set(requests) <= first
         assert len(requests) == len(set(requests)) >= 2
