@@ -1,7 +1,7 @@
 """Whether running ahead pays for one pipeline, judged by its last calls.
 
-What runs ahead takes some CPU from the framework's own run. That is worth it where something was begun before the
-framework asked for it, or a prompt was prefilled early. A pipeline whose calls did neither, several times in a row, is
+What runs ahead takes some CPU from the framework's own run. That is worth it where the framework had its replies sooner
+by more than that, or a prompt was prefilled early. A pipeline whose calls did neither, several times in a row, is
 left to the framework for a while; then one call tries again.
 """
 
@@ -17,11 +17,13 @@ MOST_REST_CALLS = 800
 """A rest is twice as long as the last one, up to so many calls, as long as no call in between gains anything."""
 
 SHORT_S = 0.02
-"""A call that asks its last within this time is not judged: it has nothing to lose either."""
+"""A call that takes less is not judged: it has nothing to lose either."""
 
 GAIN = 0.03
-"""Of the time to the last thing the framework asked for. Whatever a call gains, its leads add up to more."""
+"""Of the time that the call took."""
 
+REQUEST_S = 0.002
+"""A hosted model that is asked ahead is asked from another thread: 1 to 2 ms of CPU more, in the same interpreter."""
 
 READING = 4.0
 """Times the CPU seconds that reading took. It holds up the framework's own code, which runs in the same interpreter."""
@@ -44,9 +46,11 @@ class Worth:
 
     def judge(self, report: Report) -> None:
         """What a call that ran ahead came to."""
-        if report.asking_s < SHORT_S and not report.reading_s:
+        took_s = report.ended_s - report.started_s
+        if took_s < SHORT_S and not report.reading_s:
             return
-        gained = report.prefills > 0 or report.lead_s >= max(GAIN * report.asking_s, READING * report.reading_s)
+        least_s = max(GAIN * took_s, REQUEST_S * report.hosted_hits, READING * report.reading_s)
+        gained = report.prefills > 0 or report.gained_s >= least_s
         if gained:
             self.useless, self.rest_calls = 0, REST_CALLS
             return

@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -142,6 +143,7 @@ class World:
     def __post_init__(self) -> None:
         self.engine = Writing(self.script.reply)
         self.chat = EngineChatModel(engine=self.engine, max_tokens=None, temperature=None)
+        self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Before each conversation."""
@@ -151,14 +153,18 @@ class World:
 
     def did(self, name: str, *args: Any) -> str:
         """The work of a tool: it takes a moment."""
-        shown = f"{name} {args}"
-        self.ran[shown] += 1
+        shown = self._counted(name, args)
         time.sleep(int(digest(shown)[0], 16) * 0.0002)
         return f"{name} found {digest(shown)[:6]}"
 
+    def _counted(self, name: str, args: tuple[Any, ...]) -> str:
+        shown = f"{name} {args}"
+        with self._lock:  # tools run side by side
+            self.ran[shown] += 1
+        return shown
+
     async def adid(self, name: str, *args: Any) -> str:
         """`did` for a coroutine."""
-        shown = f"{name} {args}"
-        self.ran[shown] += 1
+        shown = self._counted(name, args)
         await asyncio.sleep(int(digest(shown)[0], 16) * 0.0002)
         return f"{name} found {digest(shown)[:6]}"

@@ -24,6 +24,8 @@ from teola_plugin.screen import progress_bar
 
 APPS = ("advanced", "naive")
 ROWS = [(framework, app, form) for framework in FORMS for app, form in itertools.product(APPS, FORMS[framework])]
+FEW = (("langchain", "advanced", "stream"), ("langchain", "naive", "ainvoke"), ("llamaindex", "advanced", "aquery"))
+REAL_ROWS = [pytest.param(*row, marks=() if row in FEW else pytest.mark.long) for row in ROWS]
 SIZES = Sizes(passages(48), document_passages=4)
 
 
@@ -59,7 +61,7 @@ def compared(found: dict[str, Kit], framework: str, app: str, form: str) -> Comp
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("framework", "app", "form"), ROWS)
+@pytest.mark.parametrize(("framework", "app", "form"), REAL_ROWS)
 def test_real(framework: str, app: str, form: str, real_kits: dict[str, Kit]) -> None:
     found = compared(real_kits, framework, app, form)
     assert found.equal, str(found)

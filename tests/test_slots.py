@@ -8,7 +8,7 @@ import pytest
 
 from teola_plugin.engines import Done, EngineSpec, Failed
 from teola_plugin.request_identity import request_key
-from teola_plugin.runtime.slots import Slots
+from teola_plugin.runtime.slots import SHORT_LEAD_S, Slots
 from teola_plugin.seams import Reply
 from tests.fakes import FakeEngine
 
@@ -75,16 +75,34 @@ def test_a_slot_under_another_stamp_is_stale() -> None:
     assert slots.ahead("k", 2).outcome == "miss"
 
 
-def test_hits_lead_by_what_they_had_been_begun_before(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("hits", "gained_s"),
+    [
+        ([], 0),
+        ([(0, 5, None)], 5),  # begun at 0, asked for at 5
+        ([(0, 5, 2)], 2),  # it took 2, so no more than that
+        ([(0, 5, 8)], 5),
+        ([(0, 5, 8), (0, 5, 8), (0, 6, 7)], 6),  # side by side
+        ([(0, 5, 8), (0, 8, 6)], 11),  # one after the other
+        ([(0, 1, 9), (0, 2, 4), (0, 5, 5)], 7),  # the third after the second, the first beside both
+        ([(0, SHORT_LEAD_S / 2, 8), (0, SHORT_LEAD_S, 9)], SHORT_LEAD_S),  # begun side by side by the framework itself
+        ([(0, 0, 4), (3.99, 4.005, 9)], pytest.approx(0.015)),  # it waited for what ended at 4
+        ([(0, 0, 4), (4.0, 4.01, 9)], pytest.approx(0.01)),
+        ([(0, 0, 4), (4.001, 4.01, 9)], 0),
+    ],
+)
+def test_hits_gain_what_the_last_of_them_would_have_come_later(
+    hits: list[tuple[float, float, float | None]], gained_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slots = Slots()
-    slots.ahead("a")
-    slots.ahead("b")
-    begun_s = sum(entry.slots[0].since_s for entry in slots._by_key.values())
-    times_s = iter([begun_s + 5.0, begun_s + 7.0])
-    monkeypatch.setattr("teola_plugin.runtime.slots.time.perf_counter", lambda: next(times_s))
-    slots.retire("a")
-    slots.retire("b")
-    assert slots.lead_s == pytest.approx(12.0 + begun_s)
+    assert slots.retire("a miss").outcome == "miss"
+    for number, (since_s, asked_s, ended_s) in enumerate(hits):
+        reply = slots.ahead(number).reply
+        slots._by_key[number].slots[0].since_s = since_s
+        reply.ended_s = ended_s
+        monkeypatch.setattr("teola_plugin.runtime.slots.time.perf_counter", lambda asked_s=asked_s: asked_s)
+        assert slots.retire(number).lead_s == asked_s - since_s
+    assert slots.gained_s() == gained_s
 
 
 def test_what_was_given_up_is_begun_anew_by_whoever_comes() -> None:

@@ -15,10 +15,10 @@ from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.report import Report
 from teola_plugin.worth import MOST_REST_CALLS, PATIENCE_CALLS, REST_CALLS, Worth
 
-USELESS = Report(hits=3, lead_s=0.02, asking_s=1.0)
-USEFUL = Report(hits=3, lead_s=0.04, asking_s=1.0)
-PREFILLED = Report(prefills=1, asking_s=1.0)
-SHORT = Report(hits=3, asking_s=0.01)
+USELESS = Report(hits=3, gained_s=0.02, started_s=7.0, ended_s=8.0)
+USEFUL = Report(hits=3, gained_s=0.04, started_s=7.0, ended_s=8.0)
+PREFILLED = Report(prefills=1, ended_s=1.0)
+SHORT = Report(hits=3, ended_s=0.01)
 
 
 def runs(*reports: Report) -> list[bool]:
@@ -49,9 +49,15 @@ def test_a_rest_has_an_end_and_a_gain_makes_the_next_one_short() -> None:
 
 
 def test_reading_that_costs_more_cpu_than_it_gains_rests() -> None:
-    read = Report(hits=1, lead_s=0.01, asking_s=0.015, reading_s=0.01)
+    read = Report(hits=1, gained_s=0.01, ended_s=0.015, reading_s=0.01)
     assert runs(*[read] * (PATIENCE_CALLS + 1))[-1] is False
     assert all(runs(*[replace(read, reading_s=0.001)] * 10))
+
+
+def test_requests_that_cost_more_than_they_gain_rest() -> None:
+    many = Report(hits=30, hosted_hits=30, gained_s=0.05, ended_s=0.3)
+    assert runs(*[many] * (PATIENCE_CALLS + 1))[-1] is False
+    assert all(runs(*[replace(many, hosted_hits=10)] * 10))
 
 
 def test_one_gain_is_enough_to_go_on() -> None:
@@ -94,6 +100,6 @@ def test_it_rests_under_concurrent_calls_too() -> None:
     plain = chain(ask, in_turn=False)
     fast = optimize(plain)
     with ThreadPoolExecutor(4) as pool:
-        answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(16)))
+        answers = set(pool.map(lambda _: fast.invoke({"q": "why"}), range(40)))
     assert answers == {plain.invoke({"q": "why"})}
     assert any(report.rested for report in optimized(fast).reports)

@@ -21,8 +21,8 @@ class Report:
     result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
     `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early.
     `fallbacks`: why a run-ahead ended early, if one did. `rested`: none began, see `worth.py` and `processor.py`.
-    `lead_s`: by how much all hits together had been begun before the framework asked for them. `asking_s`: from the
-    start to the last thing the framework asked for. `graphs`: the e-graphs that ran ahead, one after the other.
+    `hosted_hits`: those of a provider outside this process. `gained_s`: how much later the framework would have had
+    the last hit at most, had nothing run ahead. `graphs`: the e-graphs that ran ahead, one after the other.
     `reading_s`: CPU seconds that went into reading code of the user's.
     """
 
@@ -36,8 +36,8 @@ class Report:
     ended_s: float = 0.0
     fallbacks: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
-    lead_s: float = 0.0
-    asking_s: float = 0.0
+    gained_s: float = 0.0
+    hosted_hits: int = 0
     rested: bool = False
     graphs: tuple[Graph, ...] = ()
     reading_s: float = 0.0

@@ -573,6 +573,7 @@ class Session:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
         with kept_off, self._lock:
             self._is_closed = True
+            gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
         for reply in left:  # not under our lock: whoever hears of it may come to us
             reply.cancel_unless_ended()
@@ -584,7 +585,6 @@ class Session:
             self._host.release(self._query.owner)
         events = tuple(self._events)
         outcomes = [e.outcome for e in events if isinstance(e, Retired)]
-        last_asked_s = max((e.at_s for e in events if isinstance(e, Retired)), default=self._started_s)
         return Report(
             outcomes.count("hit"),
             shared,
@@ -596,8 +596,8 @@ class Session:
             time.perf_counter(),
             tuple(self._fallbacks),
             events,
-            self._slots.lead_s,
-            last_asked_s - self._started_s,
+            gained_s,
+            hosted_hits,
             self.is_at_rest,
             tuple(self._graphs.values()),
             self._reading_s,

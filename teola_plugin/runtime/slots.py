@@ -14,6 +14,7 @@ the stamp is the one it was submitted under: a search that ran ahead of a write 
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ from teola_plugin.seams import Reply
 
 SHARED = ("embedding", "reranking", "searching")
 """Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
+
+
+SHORT_LEAD_S = 0.02
+"""The framework begins what it runs side by side within this time."""
 
 
 class Next(NamedTuple):
@@ -39,6 +44,15 @@ class Next(NamedTuple):
     source: Reply | None = None
     outdated: Reply | None = None
     lead_s: float = 0.0
+
+
+class _Taken(NamedTuple):
+    """A reply that the framework's run asked for. `lead_s`: of a hit, by how much it had been begun before."""
+
+    asked_s: float
+    lead_s: float
+    reply: Reply
+    is_hit: bool
 
 
 @dataclass(slots=True)
@@ -82,13 +96,10 @@ class _OfKey:
 
 
 class Slots:
-    """Those of one call. Its session sees to it that one thread at a time comes here.
-
-    `lead_s`: by how much all hits together had been begun before the framework asked for them.
-    """
+    """Those of one call. Its session sees to it that one thread at a time comes here."""
 
     def __init__(self) -> None:
-        self.lead_s = 0.0
+        self._taken: list[_Taken] = []
         self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
 
@@ -123,7 +134,11 @@ class Slots:
 
     def retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
         """The next one for the framework's run."""
-        entry = self._by_key.setdefault(key, _OfKey())
+        found = self._retire(self._by_key.setdefault(key, _OfKey()), stamp, shares)
+        self._taken.append(_Taken(time.perf_counter(), found.lead_s, found.reply, found.outcome == "hit"))
+        return found
+
+    def _retire(self, entry: _OfKey, stamp: Hashable, shares: str) -> Next:
         at = entry.taken
         source = entry.share(shares) if at == len(entry.slots) else None
         entry.taken += 1
@@ -138,11 +153,36 @@ class Slots:
             entry.slots[at] = _Slot(Reply(), stamp)
             return Next(entry.slots[at].reply, "miss")
         if slot.stamp == stamp:
-            lead_s = time.perf_counter() - slot.since_s
-            self.lead_s += lead_s
-            return Next(slot.reply, "hit", source, lead_s=lead_s)
+            return Next(slot.reply, "hit", source, lead_s=time.perf_counter() - slot.since_s)
         entry.slots[at] = _Slot(Reply(), stamp)
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
+
+    def gained_s(self) -> float:
+        """By how much later the last reply would have come at most, had each hit begun when the framework asked for it.
+
+        A hit that was asked for while others were waited for adds nothing to what these gained: the framework waits for
+        all of them at once. Others come later by what those before them gained, and gain their own lead besides, or
+        what their work took if that had ended. A short lead counts only where the framework waited for a reply
+        meanwhile: otherwise it is what threads take to get their turn.
+        """
+        later_s = most_s = waited_s = 0.0
+        waiting: list[tuple[float, float]] = []
+        for taken in self._taken:
+            while waiting and waiting[0][0] <= taken.asked_s:
+                waited_s, gained_s = heapq.heappop(waiting)
+                later_s = max(later_s, gained_s)
+            begun_s = taken.asked_s - taken.lead_s
+            ended_s = taken.asked_s if taken.reply.ended_s is None else taken.reply.ended_s
+            own_s = min(taken.lead_s, ended_s - begun_s)
+            if waited_s < begun_s and taken.lead_s < SHORT_LEAD_S:
+                own_s = 0.0
+            most_s = max(most_s, later_s + own_s)
+            heapq.heappush(waiting, (max(taken.asked_s, ended_s), later_s + own_s))
+        return most_s
+
+    def hosted_hits(self) -> int:
+        """How many hits are requests to a provider outside this process."""
+        return sum(taken.is_hit and taken.reply.provider_call is not None for taken in self._taken)
 
     def rewind(self) -> None:
         """The run-ahead begins again where the framework's run is: with the first slots that this has not taken."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from teola_plugin.adapters.reader.foreign import MISSING, namespace_of
@@ -59,29 +61,43 @@ def made_by_dataclass(cls: type, names: set[str], post_init: bool) -> bool:
         given = parameters(cls)
     if fields is None or given is None:
         return False
-    kept = [_again(field) for field in fields.values() if kind_of_field(field) != "class"]
-    namespace = {"__post_init__": lambda self: None} if post_init else {}
-    try:
-        fresh = dataclasses.make_dataclass("Fresh", kept, namespace=namespace, **given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    own, again = namespace_of(cls), vars(fresh)
-    return all(_is_same(own[name], again.get(name)) for name in names)
+    shapes = tuple(_shape(field) for field in fields.values() if kind_of_field(field) != "class")
+    own, again = namespace_of(cls), _methods(shapes, tuple(given.values()), post_init)
+    return again is not None and all(_is_same(own[name], again.get(name)) for name in names)
 
 
-def _again(field: dataclasses.Field[Any]) -> tuple[str, Any, dataclasses.Field[Any]]:
-    has_factory = field.default_factory is not dataclasses.MISSING
-    default: dict[str, Any] = {}
-    if has_factory:
-        default = {"default_factory": list}
+_Shape = tuple[str, str, tuple[str, Any] | None, bool, bool, bool | None, bool, Any]
+
+
+def _shape(field: dataclasses.Field[Any]) -> _Shape:
+    """All of a field that the code of the methods depends on."""
+    default: tuple[str, Any] | None = None
+    if field.default_factory is not dataclasses.MISSING:
+        default = ("default_factory", list)
     elif field.default is not dataclasses.MISSING:
-        default = {"default": None}
-    kind = kind_of_field(field)
-    hint: Any = int if kind == "field" else dataclasses.InitVar[int]
-    made = dataclasses.field(
-        init=field.init, repr=field.repr, hash=field.hash, compare=field.compare, kw_only=field.kw_only, **default
-    )
-    return field.name, hint, made
+        default = ("default", None)
+    return (
+        field.name, kind_of_field(field), default, field.init, field.repr, field.hash, field.compare, field.kw_only
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def _methods(shapes: tuple[_Shape, ...], given: tuple[bool, ...], post_init: bool) -> Mapping[str, Any] | None:
+    """What `dataclass` writes for such fields, called in this way; None where it refuses."""
+    kept: list[tuple[str, Any, Any]] = []
+    for name, kind, default, is_in_init, is_in_repr, is_hashed, is_compared, is_keyword in shapes:
+        hint: Any = int if kind == "field" else dataclasses.InitVar[int]
+        made: Any = dataclasses.field(
+            init=is_in_init, repr=is_in_repr, hash=is_hashed, compare=is_compared, kw_only=is_keyword,
+            **dict([default] if default else []),
+        )  # fmt: skip
+        kept.append((name, hint, made))
+    namespace = {"__post_init__": lambda self: None} if post_init else {}
+    parameters_ = dict(zip(_PARAMETERS, given, strict=True))
+    try:
+        return vars(dataclasses.make_dataclass("Fresh", kept, namespace=namespace, **parameters_))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_same(one: Any, two: Any) -> bool:
