@@ -292,7 +292,8 @@ class _Log(logging.Handler):
 def _noise(seen: Seen) -> Iterator[None]:
     """What is printed, logged and warned of, and what threads die of.
 
-    Not which file a warning names: LlamaIndex counts stack frames to the caller, and the twin's is one more (README).
+    Not which file a warning names: LlamaIndex counts stack frames to the caller, and the twin's is one more
+    (docs/limits.md).
     """
 
     def died(args: Any) -> None:
