@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "simulator", "templates",
      "__init__"),
-    ("cli", "cli_bench", "cli_engines", "__main__", "demo", "server", "bench", "doctor", "screen"),
+    ("cli", "cli_engines", "demo", "doctor", "screen"),
 )  # fmt: skip
 """A module imports from its own layer (without circles) and from those above it here. `__init__` is the package's."""
 
@@ -43,10 +43,8 @@ OWNERS = (
     "adapters/",
     "models/",
     "demo",
-    "bench",
     "comparison/",
     "callbacks",
-    "server",
     "cli",
     "doctor",
 )
