@@ -26,8 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("interpret", "passes", "plan"),
     ("runtime", "adapters"),
     ("models",),
-    ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "simulator", "templates",
-     "__init__"),
+    ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "templates", "__init__"),
     ("cli", "cli_engines", "demo", "doctor", "screen"),
 )  # fmt: skip
 """A module imports from its own layer (without circles) and from those above it here. `__init__` is the package's."""

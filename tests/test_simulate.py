@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
+from simulator.arrivals import Arrival, Ended, drive, poisson
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineClosed, EngineError, TeolaError
@@ -23,7 +24,6 @@ from teola_plugin.runtime.engines.simulated_text import complete, embed, score
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function

@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from simulator import BatchServer, LlmServer, System, Workload, simulate
+from simulator.arrivals import poisson
+
 from papers.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
 from papers.parrot.engines import A100_7B
 from papers.parrot.engines import Context as Sequences
@@ -37,8 +40,6 @@ from teola_plugin.passes.estimates import planned
 from teola_plugin.plan import Plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.runtime.simulate import poisson
-from teola_plugin.simulator import BatchServer, LlmServer, System, Workload, simulate
 
 ANSWER_TOKENS = 128
 CLAIM_TOKENS = 25

@@ -17,7 +17,7 @@ from papers.making import Made
 
 TITLE = "The papers' figures"
 ABOUT = (
-    "Latencies come out of the simulator (teola_plugin/simulator): the schedulers, policies, passes and plans of real "
+    "Latencies come out of the simulator (benchmarks/simulator): the schedulers, policies, passes and plans of real "
     "queries in virtual time, on engines that take as long as their latency profiles say. Figures that take real time "
     "say so. Where a paper has a number, it stands beside ours."
 )

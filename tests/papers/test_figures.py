@@ -28,12 +28,12 @@ from papers.teola.curves import MANY
 from papers.teola.measure import Load, Place, measure, path_of
 from papers.teola.modes import BEST, MORE, PAPERS, WAYS, Way
 from papers.teola.texts import Costs, least_s
+from simulator import Span
 from typer.testing import CliRunner
 
 from teola_plugin.errors import TeolaError
 from teola_plugin.graph import parse
 from teola_plugin.profile import PAPER_LLM
-from teola_plugin.simulator import Span
 
 QUICK = Setting(quick=True)
 

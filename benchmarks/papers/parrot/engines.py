@@ -23,10 +23,11 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator import LlmServer
+
 from teola_plugin.passes import DEFAULT, Pass
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.simulator import LlmServer
 
 
 @dataclass(frozen=True, slots=True)

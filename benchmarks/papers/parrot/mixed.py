@@ -17,6 +17,8 @@ import random
 import statistics
 from dataclasses import dataclass, replace
 
+from simulator.arrivals import Arrival
+
 from papers.figures import Cell, Figure, Result, Row, Setting, Table
 from papers.parrot.engines import (
     A6000_7B,
@@ -30,7 +32,6 @@ from papers.parrot.engines import (
 from papers.parrot.graphs import App, background, map_reduce
 from papers.parrot.runs import latency_s, run
 from teola_plugin.passes import DEFAULT, OPTIONAL
-from teola_plugin.runtime.simulate import Arrival
 
 GPUS = 4
 CHAT_TOKENS = 300

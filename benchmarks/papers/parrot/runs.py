@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from simulator import LlmServer, Simulation, System, Workload, simulate
+from simulator.arrivals import Arrival, Ended
+
 from papers.parrot.engines import MAX_SEQUENCES, ROUND_TRIP_S, Context, Model, Way, round_trip_s
 from papers.parrot.graphs import App
 from teola_plugin.passes import Context as Known
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import planned
-from teola_plugin.runtime.simulate import Arrival, Ended
-from teola_plugin.simulator import LlmServer, Simulation, System, Workload, simulate
 
 
 def run(

@@ -16,12 +16,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from simulator.arrivals import poisson
+
 from papers.figures import Cell, Figure, Plot, Result, Row, Series, Setting, Table
 from papers.parrot.engines import A100_7B, A100_13B, A6000_7B, Context, Way, ours, vllm_then, vllm_today
 from papers.parrot.graphs import Turn, assistant, team
 from papers.parrot.rows import per_way, rate_at, ratios, times
 from papers.parrot.runs import at_once, latency_s, mean_latency_s, run
-from teola_plugin.runtime.simulate import poisson
 
 # --- figure 14 -------------------------------------------------------------------------------------------------------
 

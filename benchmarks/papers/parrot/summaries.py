@@ -18,6 +18,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from simulator.arrivals import Arrival, poisson
+
 from papers.figures import Figure, Result, Setting, Table
 from papers.parrot.engines import (
     A100_13B,
@@ -31,7 +33,6 @@ from papers.parrot.engines import (
 from papers.parrot.graphs import App, background, chain, map_reduce
 from papers.parrot.rows import per_way, ratios, times
 from papers.parrot.runs import at_once, latency_s, mean_latency_s, run
-from teola_plugin.runtime.simulate import Arrival, poisson
 
 ARTICLE_CHUNKS = (76, 47, 52, 46, 63, 59, 104, 100, 49, 63)
 """Calls of a chain over each of the ten articles of figures 11, 12a and 13."""

@@ -15,6 +15,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from simulator import Arrival, LlmServer, System, Workload, simulate
+
 from papers.apps import ANSWER_TOKENS, CHUNK_TOKENS, text_of
 from papers.figures import Cell, Result, Row, Setting, Table
 from teola_plugin.engines import Capabilities, Item
@@ -24,7 +26,6 @@ from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.engine_scheduler import EngineScheduler
 from teola_plugin.runtime.policies import POLICIES
 from teola_plugin.runtime.request import Request
-from teola_plugin.simulator import Arrival, LlmServer, System, Workload, simulate
 
 PROMPT_TOKENS = 512
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 
+from simulator import Span
+
 from papers.teola.critical_path import around
 from papers.teola.measure import Load, Measured, plan_of, simulated
 from papers.teola.testbed import INSTANCES, context_of
@@ -25,7 +27,6 @@ from teola_plugin.graph import Primitive
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import takers
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.simulator import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from simulator import Span
+
 from teola_plugin.graph import Graph
 from teola_plugin.plan import is_request
-from teola_plugin.simulator import Span
 
 WAITING = "waiting"
 

@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from simulator import EngineUse, Simulation, System, Workload, simulate
+from simulator.arrivals import Arrival, poisson
+
 from papers.apps import APPS
 from papers.teola.critical_path import spent_s
 from papers.teola.modes import Way
@@ -21,8 +24,6 @@ from papers.teola.testbed import HOP_S, INSTANCES, LLM_SIZES, context_of, server
 from teola_plugin.passes import optimize_graph
 from teola_plugin.passes.estimates import durations, planned
 from teola_plugin.plan import Plan, make_plan
-from teola_plugin.runtime.simulate import Arrival, poisson
-from teola_plugin.simulator import EngineUse, Simulation, System, Workload, simulate
 
 ALONE_S = 1000.0
 """Between queries that are to be alone."""

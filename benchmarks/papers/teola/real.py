@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
+from simulator.arrivals import drive, poisson
+
 from papers.apps import advanced_rag
 from papers.figures import Cell, Result, Row, Setting, Table
 from papers.teola.modes import BEST, OURS, PAPERS, Way
 from teola_plugin import runtime
 from teola_plugin.engines import Engine
-from teola_plugin.runtime.simulate import drive, poisson
 
 PACKAGES = ("vllm", "sentence_transformers", "chromadb")
 WAYS = (*PAPERS, *(way for way in OURS if way.prefix_cache == "full"))

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
+from simulator import BatchServer, LlmServer
+
 from papers.apps import APPS, passages
 from papers.teola.modes import Way
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import TESTBED
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
-from teola_plugin.simulator import BatchServer, LlmServer
 
 SIZES = {"7b": 7, "13b": 13, "30b": 30}
 """Core LLMs: billions of parameters."""

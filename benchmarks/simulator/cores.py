@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from teola_plugin.simulator.clock import Clock
+from simulator.clock import Clock
 
 ROUNDING_S = 1e-12
 

@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.clock import Clock
+from simulator.lane import Lane
+from simulator.requests import Lost, Request, Step
+from simulator.systems import Workload
+from simulator.values import Prompt
 from teola_plugin.engines import is_repeatable
 from teola_plugin.errors import TeolaError
 from teola_plugin.graph import INLINE_KINDS, Literal, Primitive
@@ -22,11 +27,6 @@ from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
 from teola_plugin.runtime.graph_scheduler import Lost as LostInstance
 from teola_plugin.runtime.guesses import Guesses
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.lane import Lane
-from teola_plugin.simulator.requests import Lost, Request, Step
-from teola_plugin.simulator.systems import Workload
-from teola_plugin.simulator.values import Prompt
 from teola_plugin.value_keys import value_key
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from simulator.prefix_cache import BLOCK_TOKENS
+from simulator.values import Count
 from teola_plugin.engines import Capabilities
 from teola_plugin.errors import EngineError, TeolaError
 from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Primitive
@@ -21,8 +23,6 @@ from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import PreparedRounds
-from teola_plugin.simulator.prefix_cache import BLOCK_TOKENS
-from teola_plugin.simulator.values import Count
 
 Answers = Callable[[str, Any, Mapping[str, Any]], Any]
 """What an engine says: of operation, payload and settings, as for `interpret`."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.requests import Lost, Work
-from teola_plugin.simulator.systems import BatchServer
-from teola_plugin.simulator.usage import EngineUse
-from teola_plugin.simulator.values import Count, answer, scores
+from simulator.clock import Clock
+from simulator.requests import Lost, Work
+from simulator.systems import BatchServer
+from simulator.usage import EngineUse
+from simulator.values import Count, answer, scores
 
 Tell = Callable[[Sequence[Work], Sequence[Any]], None]
 """Hears what came of works: a value or `Lost` for each."""

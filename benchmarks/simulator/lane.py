@@ -15,20 +15,20 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from simulator.batch_server import BatchInstance
+from simulator.clock import Clock
+from simulator.cores import Cores
+from simulator.llm_server import LlmInstance
+from simulator.requests import Lost, Request, Work
+from simulator.systems import LlmServer, Server, System
+from simulator.usage import EngineUse
+from simulator.values import Count, Prompt
+from simulator.writing import output_tokens
 from teola_plugin.engines import Batch, Item
 from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.guesses import crowded_out
 from teola_plugin.runtime.policies import POLICIES, PRIORITIES
 from teola_plugin.runtime.request import Request as Queued
-from teola_plugin.simulator.batch_server import BatchInstance
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.cores import Cores
-from teola_plugin.simulator.llm_server import LlmInstance
-from teola_plugin.simulator.requests import Lost, Request, Work
-from teola_plugin.simulator.systems import LlmServer, Server, System
-from teola_plugin.simulator.usage import EngineUse
-from teola_plugin.simulator.values import Count, Prompt
-from teola_plugin.simulator.writing import output_tokens
 from teola_plugin.value_keys import value_key
 
 

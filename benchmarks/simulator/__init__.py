@@ -9,19 +9,19 @@
                        ^------------------------------- values ------------------------------'
 
 One heap of events (clock.py). Only the engines are modelled: batch engines by their latency profiles, LLMs step by step
-(llm_server.py) with prefix cache and KV capacity. `runtime/simulate.py` runs the real host in virtual time instead: ten
+(llm_server.py) with prefix cache and KV capacity. arrivals.py can drive the real host in virtual time instead: ten
 times slower, and with everything that guards against faults. `benchmarks/simulator_check.py` has both side by side, and
 says how fast this is.
 """
 
 from __future__ import annotations
 
-from teola_plugin.runtime.simulate import Arrival, Ended, poisson
-from teola_plugin.simulator.many import simulate_many
-from teola_plugin.simulator.simulate import simulate
-from teola_plugin.simulator.systems import BatchServer, LlmServer, System, Workload
-from teola_plugin.simulator.usage import EngineUse, Simulation, Span
-from teola_plugin.simulator.values import tokens_of
+from simulator.arrivals import Arrival, Ended, poisson
+from simulator.many import simulate_many
+from simulator.simulate import simulate
+from simulator.systems import BatchServer, LlmServer, System, Workload
+from simulator.usage import EngineUse, Simulation, Span
+from simulator.values import tokens_of
 
 __all__ = [
     "Arrival", "BatchServer", "Ended", "EngineUse", "LlmServer", "Simulation", "Span", "System", "Workload", "poisson",

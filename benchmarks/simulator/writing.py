@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.requests import Step
+from simulator.systems import LlmServer
+from simulator.values import Prompt, say
 from teola_plugin.engines import Completion
 from teola_plugin.items import parse_items, parser_for
-from teola_plugin.simulator.requests import Step
-from teola_plugin.simulator.systems import LlmServer
-from teola_plugin.simulator.values import Prompt, say
 
 HandOut = tuple[int, Sequence[Any], bool]
 """After so many tokens these items are complete; whether they are the last ones."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.cores import Cores
+from simulator.clock import Clock
+from simulator.cores import Cores
 
 Jobs = list[tuple[float, float, float]]
 """When each begins, what it takes on processors enough, and how many it uses."""

@@ -15,6 +15,20 @@ from functools import partial
 from typing import Any
 
 import pytest
+from simulator import (
+    Arrival,
+    BatchServer,
+    Ended,
+    LlmServer,
+    Simulation,
+    System,
+    Workload,
+    poisson,
+    simulate,
+    simulate_many,
+)  # fmt: skip
+from simulator.arrivals import drive
+from simulator.clock import Clock
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineError, GraphError, TeolaError
@@ -28,21 +42,7 @@ from teola_plugin.runtime.engines.simulated_text import answer, tokenize
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import drive
 from teola_plugin.runtime.virtual_time import VirtualLoop
-from teola_plugin.simulator import (
-    Arrival,
-    BatchServer,
-    Ended,
-    LlmServer,
-    Simulation,
-    System,
-    Workload,
-    poisson,
-    simulate,
-    simulate_many,
-)  # fmt: skip
-from teola_plugin.simulator.clock import Clock
 from teola_plugin.templates import App, Apply, Generation, Loop
 from teola_plugin.trace import Function
 
@@ -338,7 +338,7 @@ def test_it_is_the_same_each_time() -> None:
 def test_many_steps_at_once_are_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals = poisson(9.0, {"rag": 1, "chat": 2}, count=40, seed=7)
     jumping = simulate(arrivals, APPS, system(hop_s=0.004))
-    monkeypatch.setattr("teola_plugin.simulator.llm_server.MOST_STEPS", 1)
+    monkeypatch.setattr("simulator.llm_server.MOST_STEPS", 1)
     stepping = simulate(arrivals, APPS, system(hop_s=0.004))
     assert latencies(jumping) == pytest.approx(latencies(stepping), abs=1e-9)
     assert jumping.engines["llm"].steps == stepping.engines["llm"].steps > 100

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.batch_server import At, Begun, Tell
+from simulator.clock import Clock
+from simulator.prefix_cache import BLOCK_TOKENS, Key, PiecesCache
+from simulator.requests import Lost, Work
+from simulator.systems import LlmServer
+from simulator.usage import EngineUse
+from simulator.values import Count, Prompt, piece_tokens
+from simulator.writing import Text, write
 from teola_plugin.errors import EngineError
-from teola_plugin.simulator.batch_server import At, Begun, Tell
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.prefix_cache import BLOCK_TOKENS, Key, PiecesCache
-from teola_plugin.simulator.requests import Lost, Work
-from teola_plugin.simulator.systems import LlmServer
-from teola_plugin.simulator.usage import EngineUse
-from teola_plugin.simulator.values import Count, Prompt, piece_tokens
-from teola_plugin.simulator.writing import Text, write
 
 CACHED_TOKENS = 16_384 * BLOCK_TOKENS
 """What a prefix cache holds if nobody says how large the KV cache is; as of the profile engine."""

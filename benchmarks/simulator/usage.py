@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from teola_plugin.runtime.simulate import Ended
+from simulator.arrivals import Ended
 
 
 @dataclass(slots=True)

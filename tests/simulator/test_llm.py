@@ -9,6 +9,9 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator import Arrival, BatchServer, LlmServer, Simulation, System, Workload, simulate, tokens_of
+from simulator.prefix_cache import PiecesCache
+from simulator.values import Prompt, piece_tokens, say
 
 from teola_plugin.errors import EngineError
 from teola_plugin.graph import parse
@@ -17,9 +20,6 @@ from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
 from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.simulator import Arrival, BatchServer, LlmServer, Simulation, System, Workload, simulate, tokens_of
-from teola_plugin.simulator.prefix_cache import PiecesCache
-from teola_plugin.simulator.values import Prompt, piece_tokens, say
 
 # a prefill 1 s and 10 ms a token, a step 100 ms and 10 ms more for each further sequence
 LLM = LlmServer(LlmProfile(Profile.affine(1.0, token_s=0.01), Profile(((1, 0.1), (2, 0.11)))), max_items=8)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from simulator.arrivals import Arrival, Ended
+from simulator.clock import Clock
+from simulator.cores import Cores
+from simulator.lane import Lane
+from simulator.query import Query, World, prepare
+from simulator.requests import Request
+from simulator.systems import System, Workload, check
+from simulator.usage import Simulation, Span
+from simulator.values import Count, tokens_of
 from teola_plugin.errors import TeolaError
-from teola_plugin.runtime.simulate import Arrival, Ended
-from teola_plugin.simulator.clock import Clock
-from teola_plugin.simulator.cores import Cores
-from teola_plugin.simulator.lane import Lane
-from teola_plugin.simulator.query import Query, World, prepare
-from teola_plugin.simulator.requests import Request
-from teola_plugin.simulator.systems import System, Workload, check
-from teola_plugin.simulator.usage import Simulation, Span
-from teola_plugin.simulator.values import Count, tokens_of
 
 
 def simulate(
