@@ -3,7 +3,7 @@
     with search_server() as server:
         SearchEngine(server.endpoint)            # http://127.0.0.1:PORT/search, as SearXNG answers
 
-    python -m teola_plugin.demo.search_server    # until Ctrl-C
+    python -m tests.search_server                # until Ctrl-C
 
     GET /search?q=...&count=10    {"query": ..., "results": [{"title", "url", "content", "score"}]}, best first
     GET /pages/3                  the third text as a page
