@@ -29,8 +29,8 @@ from papers.parrot.sharing import Batch, Project, agents, copilot_s
 from papers.parrot.summaries import Beside, Lone, Together, beside_s, chain_s, map_reduce_s, together_s
 
 from teola_plugin.graph import parse
-from teola_plugin.interpret import interpret
 from teola_plugin.passes import DEFAULT, OPTIONAL, optimize_graph
+from tests.interpret import interpret
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ def test_runs_take_about_what_was_measured(seconds: Callable[[], float], publish
 
 
 def test_names_of_figures_tell_whose_they_are() -> None:
-    made_in = {figure.name: figure.make.__module__.split(".")[2] for figure in FIGURES if "teola" not in figure.name}
+    made_in = {figure.name: figure.make.__module__.split(".")[1] for figure in FIGURES if "teola" not in figure.name}
     assert len(made_in) == 10
     assert all(name.startswith(f"{system}-") for name, system in made_in.items())
 
