@@ -97,10 +97,7 @@ def demo(
     repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One pair for each row, fewer passages.")] = False,
     html: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for a page about each row.")] = None,
-    runtime: Annotated[Runtime, typer.Option(help="Engines in this process, or on Ray, with a second process.")] = (
-        Runtime.local
-    ),
-    alone: Annotated[bool, typer.Option("--alone", hidden=True, help="On Ray: no second process.")] = False,
+    runtime: Annotated[Runtime, typer.Option(help="Engines in this process, or on Ray.")] = Runtime.local,
 ) -> None:
     """Answer questions with the plain and the optimized pipeline, side by side. Exit status 1 if anything differs."""
     from teola_plugin.demo.run import Choice, run_demo
@@ -109,7 +106,7 @@ def demo(
         raise typer.BadParameter("profile engines have no model", param_hint="--model")
     choice = Choice(
         [f.value for f in framework or Framework], [a.value for a in app_name or App], engines.value, model,
-        1 if quick else repeats, 96 if quick else 240, html, runtime.value, alone,
+        1 if quick else repeats, 96 if quick else 240, html, runtime.value,
     )  # fmt: skip
     _run(lambda console: run_demo(choice, console))
 
