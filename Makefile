@@ -69,6 +69,7 @@ bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=s
 
 bench-papers: $(READY)  ## simulate the papers' figures, into docs/papers.md and build/papers.html (one: ARGS=teola-c)
 	mkdir -p build
+	$(if $(ARGS),,$(BIN)/python -m pytest -m papers tests/papers)
 	$(BIN)/python benchmarks/paper_figures.py $(or $(ARGS),--markdown docs/papers.md --html build/papers.html)
 
 chaos: $(READY)  ## run engines and servers under fire, for minutes (TEOLA_CHAOS=small: for seconds)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -73,12 +74,17 @@ def planted(fault: Fault, root: Path) -> str:
         raise ValueError(f"{fault.name!r}: `old` occurs {times} times in {fault.file}")
     changed = text.replace(fault.old, fault.new)
     try:
-        same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text))
+        same = _tree(changed) == _tree(text)
     except SyntaxError as e:
         raise ValueError(f"{fault.name!r}: {fault.file} is no Python any more: {e}") from e
     if same:
         raise ValueError(f"{fault.name!r} changes nothing")
     return changed
+
+
+@lru_cache(maxsize=4)  # the faults of a file stand together
+def _tree(text: str) -> str:
+    return ast.dump(ast.parse(text))
 
 
 def stale_in(layer: Layer, root: Path) -> list[str]:

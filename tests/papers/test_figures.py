@@ -84,6 +84,7 @@ def test_what_serves_both_apps_is_beside_the_framework_alone() -> None:
 SIMULATED = [figure for figure in FIGURES if not figure.is_real]
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("figure", SIMULATED, ids=lambda figure: figure.name)
 def test_every_figure_is_made_and_shown(figure: Figure) -> None:
     made = [make(figure, QUICK)]
@@ -101,11 +102,13 @@ def test_names_are_unique_and_say_whose_figure_it_is() -> None:
     assert all("-" in name for name in names)
 
 
+@pytest.mark.papers
 def test_the_same_seed_gives_the_same_figures() -> None:
     (figure,) = chosen(["teola-batching"])
     assert figure.make(QUICK) == figure.make(QUICK) != figure.make(Setting(quick=True, seed=1))
 
 
+@pytest.mark.papers
 def test_processes_give_what_one_gives() -> None:
     (figure,) = chosen(["teola-graph"])
     seen: list[tuple[int, int]] = []
@@ -172,6 +175,7 @@ def test_what_stands_around_the_work_of_an_engine() -> None:
     assert [found.of(name) for name in ("embedder", "store", "ranker")] == pytest.approx([0.1, 2.3, 1.8])
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("app", "ABCDE")
 def test_no_query_is_shorter_than_its_bounds(app: str) -> None:
     load = Load(Place((app,)), BEST, 0.0, 3)
