@@ -61,7 +61,7 @@ test: $(READY)  ## run the tests (one folder or file: ARGS=tests/passes)
 check: $(READY)  ## lint, formatting, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict teola_plugin
+	$(BIN)/mypy --strict
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=single_query ARGS='--engines real')
@@ -69,7 +69,8 @@ bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=s
 
 bench-papers: $(READY)  ## simulate the papers' figures, into docs/papers.md and build/papers.html (one: ARGS=teola-c)
 	mkdir -p build
-	$(BIN)/teola bench $(or $(ARGS),--markdown docs/papers.md --html build/papers.html)
+	$(if $(ARGS),,$(BIN)/python -m pytest -m papers tests/papers)
+	$(BIN)/python benchmarks/paper_figures.py $(or $(ARGS),--markdown docs/papers.md --html build/papers.html)
 
 chaos: $(READY)  ## run engines and servers under fire, for minutes (TEOLA_CHAOS=small: for seconds)
 	$(if $(filter full,$(TEOLA_CHAOS)),TEOLA_TEST_SIMULATIONS=2000 $(BIN)/python -m pytest tests/test_simulated_runtime.py)

@@ -1,6 +1,6 @@
 """App C on a GPU, with models of the size of the paper's: a 7B Llama on vLLM, bge-large and bge-reranker-large.
 
-    python benchmarks/gpu.py                the tables of `teola bench teola-real`, in the seconds of this GPU
+    python benchmarks/gpu.py                the tables of the figure teola-real, in the seconds of this GPU
     python benchmarks/gpu.py --divide 32    widths and depths divided by that, which a CPU can do, too
 
 Weights are random, so nothing is downloaded: shapes and kernels are true, and what is written is noise. Every text is
@@ -18,13 +18,13 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from papers.figures import Figure, Result, Setting
+from papers.making import make
+from papers.report import lines
+from papers.teola.real import Models, Scale, compared
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, LlamaConfig
 
-from teola_plugin.bench.figures import Figure, Result, Setting
-from teola_plugin.bench.making import make
-from teola_plugin.bench.report import lines
-from teola_plugin.bench.teola.real import Models, Scale, compared
 from teola_plugin.demo.parts import QUERIES
 from teola_plugin.demo.tiny_model import tiny_cross_encoder, tiny_model
 from teola_plugin.engines import Engine

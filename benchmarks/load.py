@@ -30,10 +30,10 @@ from typing import Annotated
 import typer
 from load_apps import InRealTime, Simulated, make_engines
 from load_runs import HEADS, PROFILE_S, ROW, Measured, Run, Way, World, lines, picture
+from simulator.arrivals import poisson
 
 from teola_plugin import runtime
 from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.simulate import poisson
 from teola_plugin.screen import own_screen, progress_bar
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from load_runs import Measured, Meter, Way, measured
+from simulator.arrivals import Arrival, Ended, drive
 
 from teola_plugin import runtime
 from teola_plugin.engines import Batch, Emit, Engine, EngineSpec
@@ -28,7 +29,6 @@ from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, Ended, drive
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.trace import Function
 

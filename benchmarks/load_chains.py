@@ -13,6 +13,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
 from load_runs import PROFILE_S, Measured, Meter, Way, measured
+from simulator.arrivals import Arrival, drive
 
 from teola_plugin import optimize, runtime
 from teola_plugin.api import optimized
@@ -23,7 +24,6 @@ from teola_plugin.demo.parts import Sizes, llm_parts
 from teola_plugin.passes import DEFAULT
 from teola_plugin.profiling import measure
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.simulate import Arrival, drive
 
 MIX = {"naive RAG": 3, "advanced RAG": 1, "two views": 2, "chat": 4}
 CHAT = ChatPromptTemplate.from_template("You are a friendly assistant.\n\n{question}")

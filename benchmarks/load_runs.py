@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
+from simulator.arrivals import Arrival, Ended
 
 from teola_plugin.comparison.result import SEED
 from teola_plugin.engines import Batch, Emit, Engine
-from teola_plugin.runtime.simulate import Arrival, Ended
 
 ROW = "{:>6}  {:32}{:>8}{:>8}{:>8}{:>8}{:>8}  {:19}{:19} {}"
 HEADS = ("rate", "", "mean", "P50", "P95", "P99", "per s", "mean ratio [95 %]", "P99 ratio [95 %]", "items per batch")

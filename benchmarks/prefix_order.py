@@ -25,6 +25,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from simulator.arrivals import Arrival, drive, poisson
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import parse
@@ -39,7 +40,6 @@ from teola_plugin.runtime.lane import Rules
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, drive, poisson
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.screen import own_screen, progress_bar
 

@@ -45,6 +45,8 @@ from load_apps import (
     warm_up,
 )  # fmt: skip
 from load_real import REAL_GRAPHS, real_engines
+from simulator import BatchServer, LlmServer, System, Workload, simulate
+from simulator.arrivals import Arrival, Ended, drive, poisson
 
 from teola_plugin import runtime
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
@@ -52,10 +54,8 @@ from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated_text import answer, tokenize
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.screen import own_screen, progress_bar
-from teola_plugin.simulator import BatchServer, LlmServer, System, Workload, simulate
 
 ROW = "{:>5}{:>8}  {:>8}{:>11}{:>8}  {:>8}{:>11}{:>8}  {:>11}{:>8}"
 HEADS = ("load", "per s", "mean", "simulated", "diff", "P95", "simulated", "diff")

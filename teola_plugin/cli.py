@@ -5,7 +5,6 @@
     teola explain app:chain                  what optimize makes of it, and why not more
     teola profile engines.toml               how long the engines of a file take, for `optimize` to decide by
     teola engines list                       engines on a Ray cluster; also: start, scale, stop
-    teola bench                              the papers' figures, ours beside the published ones
     teola doctor                             what is installed, and whether it fits
 
 Exit status: 0 all well, 1 something differs or is missing, 2 wrong usage, 130 Ctrl-C.
@@ -98,10 +97,7 @@ def demo(
     repeats: Annotated[int, typer.Option(min=1, help="Timed pairs for each row.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One pair for each row, fewer passages.")] = False,
     html: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for a page about each row.")] = None,
-    runtime: Annotated[Runtime, typer.Option(help="Engines in this process, or on Ray, with a second process.")] = (
-        Runtime.local
-    ),
-    alone: Annotated[bool, typer.Option("--alone", hidden=True, help="On Ray: no second process.")] = False,
+    runtime: Annotated[Runtime, typer.Option(help="Engines in this process, or on Ray.")] = Runtime.local,
 ) -> None:
     """Answer questions with the plain and the optimized pipeline, side by side. Exit status 1 if anything differs."""
     from teola_plugin.demo.run import Choice, run_demo
@@ -110,7 +106,7 @@ def demo(
         raise typer.BadParameter("profile engines have no model", param_hint="--model")
     choice = Choice(
         [f.value for f in framework or Framework], [a.value for a in app_name or App], engines.value, model,
-        1 if quick else repeats, 96 if quick else 240, html, runtime.value, alone,
+        1 if quick else repeats, 96 if quick else 240, html, runtime.value,
     )  # fmt: skip
     _run(lambda console: run_demo(choice, console))
 
@@ -221,33 +217,6 @@ def profile(
         if missing := [one for one in names if one not in there]:
             raise TeolaError(f"{engines} has no engine {missing[0]!r}; there are {', '.join(there)}")
         return [there[one] for one in names or there]
-
-    _run(work)
-
-
-@app.command()
-def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Only these; see --list.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
-    simulated: Annotated[bool, typer.Option("--simulated", help="None that takes real time.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes: whether it runs. Implies --simulated.")] = False,
-    html: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write a page.")] = None,
-    markdown: Annotated[Path | None, typer.Option(dir_okay=False, help="Also write the tables.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of arrivals and delays.")] = 0,
-) -> None:
-    """Make the papers' figures in simulation, ours beside the published ones."""
-    from teola_plugin.cli_bench import list_figures, run_figures
-
-    for path, hint in ((html, "--html"), (markdown, "--markdown")):
-        if path and not path.absolute().parent.is_dir():  # better now than after minutes
-            raise typer.BadParameter(f"there is no folder {path.parent}", param_hint=hint)
-
-    def work(console: Console) -> bool:
-        if list_:
-            list_figures(console)
-        else:
-            run_figures(names or [], console, simulated=simulated, quick=quick, seed=seed, html=html, markdown=markdown)
-        return True
 
     _run(work)
 

@@ -35,7 +35,7 @@ it otherwise. A graph input is a gate too: a call without it fails where it is r
 compilers. On engines of this process early work is merely wasted, so requests to those carry no gates.
 
 Primitives stand in an order in which every name is defined before it is used, so a cycle cannot be written
-down. What a graph means is defined by `interpret.py`. The text form holds all of a graph but the origins.
+down. What a graph means is defined by `tests/interpret.py`. The text form holds all of a graph but the origins.
 Source: the p-graph of Teola/Ayo (arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
 """
 

@@ -10,7 +10,6 @@ from zlib import crc32
 
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit
 from teola_plugin.graph import Graph
-from teola_plugin.interpret import EngineFunction
 from teola_plugin.templates import (
     Apply,
     Branches,
@@ -32,6 +31,7 @@ from teola_plugin.templates import (
 from teola_plugin.templates.decompose import Decomposed
 from teola_plugin.templates.flow import Chain, Component, as_step, chain, components
 from teola_plugin.templates.values import shared
+from tests.interpret import EngineFunction
 
 ENGINES = ("llm", "embedder", "store", "reranker", "search", "tools")
 INPUTS = {

@@ -21,9 +21,10 @@ from teola_plugin.errors import PassError, TeolaError
 from teola_plugin.graph import Graph
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import Context, Record
-from teola_plugin.profile import PAPER_LLM, TINY_CPU_LLM
+from teola_plugin.profile import PAPER_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.seams import active
+from tests.tiny_profiles import TINY_CPU_LLM
 
 
 def chain() -> Runnable[Any, Any]:

@@ -15,10 +15,10 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 
 from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineChatModel
-from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from tests.langchain_world import Engines, Recorder, ask
 from tests.test_langchain_foreign import Hosted
+from tests.tiny_profiles import TINY_CPU_LLM
 
 llm = EngineChatModel(engine=ProfileLLM("llm", TINY_CPU_LLM["tiny"]), max_tokens=8)
 store = Engines().store("asked")

@@ -30,10 +30,10 @@ from teola_plugin.callbacks import runs as runs_module
 from teola_plugin.callbacks.prediction import Seen, predict
 from teola_plugin.explanation.text import WIDTH
 from teola_plugin.models.langchain import EngineChatModel
-from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from tests.fakes import FakeEngine, says
 from tests.langchain_world import PIPELINES, Engines, Recorder, ask, input_of, plain_text
+from tests.tiny_profiles import TINY_CPU_LLM
 
 MODES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 

@@ -26,8 +26,8 @@ from teola_plugin.comparison.result import interval
 from teola_plugin.comparison.values import without_new_ids
 from teola_plugin.errors import TeolaError
 from teola_plugin.models.langchain import EngineChatModel
-from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
+from tests.tiny_profiles import TINY_CPU_LLM
 
 # --- values ---------------------------------------------------------------------------------------------------
 

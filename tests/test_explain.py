@@ -23,10 +23,10 @@ from teola_plugin.explanation.text import WIDTH, as_text
 from teola_plugin.graph import Graph, parse
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
-from teola_plugin.profile import TINY_CPU_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.report import Report
 from teola_plugin.trace import Break, Traced
+from tests.tiny_profiles import TINY_CPU_LLM
 
 GRAPH = parse("""
 inputs(question)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import teola_plugin.interpret
+import tests.interpret
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph, parse
-from teola_plugin.interpret import interpret
 from teola_plugin.rounds import Rounds
 from teola_plugin.trace import Function
+from tests.interpret import interpret
 from tests.strategies import graphs
 from tests.world import run_in_any_order, run_in_order, some_inputs
 
@@ -35,7 +35,7 @@ def run(text: str, **inputs: Any) -> dict[str, Any]:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(teola_plugin.interpret).failed == 0
+    assert doctest.testmod(tests.interpret).failed == 0
 
 
 @pytest.mark.parametrize(

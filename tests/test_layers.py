@@ -23,12 +23,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graph", "providers"),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
      "tenancy", "rounds", "value_keys", "request_identity", "routes"),
-    ("interpret", "passes", "plan"),
+    ("passes", "plan"),
     ("runtime", "adapters"),
     ("models",),
-    ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "simulator", "templates",
-     "__init__"),
-    ("cli", "cli_bench", "cli_engines", "__main__", "demo", "server", "bench", "doctor", "screen"),
+    ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "templates", "__init__"),
+    ("cli", "cli_engines", "demo", "doctor", "screen"),
 )  # fmt: skip
 """A module imports from its own layer (without circles) and from those above it here. `__init__` is the package's."""
 
@@ -43,10 +42,8 @@ OWNERS = (
     "adapters/",
     "models/",
     "demo",
-    "bench",
     "comparison/",
     "callbacks",
-    "server",
     "cli",
     "doctor",
 )

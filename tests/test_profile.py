@@ -15,8 +15,6 @@ from teola_plugin.errors import ProfileError
 from teola_plugin.profile import (
     PAPER,
     PAPER_LLM,
-    TINY_CPU,
-    TINY_CPU_LLM,
     LlmProfile,
     Profile,
     Sample,
@@ -24,6 +22,7 @@ from teola_plugin.profile import (
     load,
     save,
 )
+from tests.tiny_profiles import TINY_CPU, TINY_CPU_LLM
 
 SECONDS = st.floats(1e-4, 1.0)
 SIZES = (1, 2, 5, 16, 40)

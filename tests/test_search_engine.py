@@ -18,7 +18,6 @@ import httpx
 import pytest
 
 from teola_plugin import runtime
-from teola_plugin.demo.search_server import Index, search_server
 from teola_plugin.engines import Batch, Done, EngineSpec, Failed, Item, Outcome
 from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineError, EngineUnavailable
 from teola_plugin.graph import parse
@@ -34,6 +33,7 @@ from teola_plugin.runtime.engines.search_pages import Page, PageRules, fetch, re
 from teola_plugin.runtime.run_ahead import Prepared
 from teola_plugin.trace import Function
 from tests.openai_service import free_port
+from tests.search_server import Index, search_server
 from tests.test_forks import in_child
 
 HIT = {"title": "Bees", "url": "http://site.test/bees", "content": "They dance."}

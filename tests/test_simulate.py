@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
+from simulator.arrivals import Arrival, Ended, drive, poisson
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineClosed, EngineError, TeolaError
 from teola_plugin.graph import parse
-from teola_plugin.interpret import interpret
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER, PAPER_LLM
@@ -23,10 +23,10 @@ from teola_plugin.runtime.engines.simulated_text import complete, embed, score
 from teola_plugin.runtime.local import LocalHost
 from teola_plugin.runtime.policies import PolicyName
 from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.simulate import Arrival, Ended, drive, poisson
 from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
+from tests.interpret import interpret
 
 T = TypeVar("T")
 TEXTS = [f"passage {n} of the store" for n in range(9)]

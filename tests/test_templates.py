@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from papers.apps import APPS
 
 import teola_plugin.templates.functions
 import teola_plugin.templates.options
 import teola_plugin.templates.values
 from teola_plugin import reads, writes
-from teola_plugin.bench.apps import APPS
 from teola_plugin.errors import GraphError
 from teola_plugin.passes import Context, optimize_graph
 from teola_plugin.passes.prune_dependencies import prune_dependencies

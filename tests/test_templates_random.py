@@ -15,7 +15,6 @@ from unittest.mock import patch
 import pytest
 
 from teola_plugin.graph import parse
-from teola_plugin.interpret import interpret
 from teola_plugin.passes import BRANCHES, Context, optimize_graph
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.local import LocalHost
@@ -23,6 +22,7 @@ from teola_plugin.runtime.virtual_time import VirtualLoop
 from teola_plugin.templates import App
 from teola_plugin.templates.decompose import decompose
 from teola_plugin.templates.flow import components
+from tests.interpret import interpret
 from tests.templates_world import ENGINES, INPUTS, Maker, World, WorldEngine, functions_of, meaning
 from tests.world import run_in_any_order, run_in_order
 

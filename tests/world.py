@@ -15,9 +15,9 @@ from typing import Any
 from zlib import crc32
 
 from teola_plugin.graph import Graph, Input
-from teola_plugin.interpret import EngineFunction, interpret, run_instance
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler
+from tests.interpret import EngineFunction, interpret, run_instance
 
 READS = ("searching",)
 WRITES = ("ingestion", "tool")

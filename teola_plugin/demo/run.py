@@ -11,12 +11,10 @@ from typing import Any, Literal, Protocol
 from rich.console import Console
 
 from teola_plugin.api import optimize
-from teola_plugin.calling import Caller
 from teola_plugin.comparison import Comparison, compare
 from teola_plugin.demo.corpus import QUESTIONS, document, passages
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts
 from teola_plugin.demo.table import results_table
-from teola_plugin.demo.two_drivers import run_beside
 from teola_plugin.errors import EngineUnavailable
 from teola_plugin.runtime.ray_cluster import connect
 from teola_plugin.screen import progress_bar
@@ -40,8 +38,6 @@ class Choice:
     passages: int
     html: Path | None = None
     runtime: Literal["local", "ray"] = "local"
-    is_alone: bool = False
-    """On Ray: no second process is started, for this is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +86,6 @@ def run_demo(choice: Choice, console: Console) -> bool:
     if choice.html:
         _write_pages(choice.html, rows)
         console.print(f"pages: {choice.html}", highlight=False)
-    if choice.runtime == "ray" and not choice.is_alone and choice.model is None:
-        _beside(console, choice, cases[0])
     return all(c.equal for _, c in rows)
 
 
@@ -100,12 +94,6 @@ def _compared(case: Case, choice: Choice, progress: Any) -> Comparison:
     return compare(
         case.pipeline, case.inputs, optimized=faster, repeats=choice.repeats, mode=case.form, progress=progress
     )
-
-
-def _beside(console: Console, choice: Choice, case: Case) -> None:
-    faster = optimize(case.pipeline, runtime="ray")
-    with Caller() as caller:
-        run_beside(console, choice.engines, lambda: caller.call(faster, case.form, case.inputs[0]))
 
 
 def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Iterator[Case]:

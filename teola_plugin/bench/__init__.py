@@ -1,1 +1,0 @@
-"""The figures of the papers, ours beside the published ones: `teola bench`, docs/papers.md."""
