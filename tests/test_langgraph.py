@@ -16,7 +16,9 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig
+from langchain_openai import ChatOpenAI
 from langgraph._internal._config import ensure_config
 from langgraph._internal._constants import CONFIG_KEY_RESUMING
 from langgraph.channels.ephemeral_value import EphemeralValue
@@ -675,6 +677,23 @@ def test_a_graph_that_asks_nothing_comes_back_as_it_is(caplog: pytest.LogCapture
         assert optimize(graph) is graph
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "this CompiledStateGraph has nothing to gain" in caplog.text
+
+
+def makes_its_model(state: State) -> dict[str, Any]:
+    chain = ChatPromptTemplate.from_template("{q}") | ChatOpenAI(model="m", api_key="none")  # type: ignore[arg-type]
+    return {"a": chain.invoke({"q": state["q"]})}
+
+
+def imports_its_model(state: State) -> dict[str, Any]:
+    from langchain_openai import ChatOpenAI
+
+    return {"a": ChatOpenAI(model="m", api_key="none").invoke(state["q"])}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("node", [makes_its_model, imports_its_model])
+def test_a_graph_whose_nodes_make_their_models_is_followed(node: Any) -> None:
+    graph = built({"A": node}, (START, "A"))
+    assert optimize(graph) is not graph
 
 
 # --- following a run -------------------------------------------------------------------------------------------------

@@ -87,6 +87,14 @@ NEEDS: dict[str, Needs] = {
     "debate": DATA,
     "corrective_rag": Needs((("Grade this document", "grade"),), {"embed": (), "grade": ("embed",)}),
     "storm": DATA,
+    "csv_crag": RAG,
+    "onboarding_chatbot": Needs(
+        (("relevant to the retrieved document", "grade"),), {"embed": (), "grade": ("embed",), "chat": ("grade",)}
+    ),
+    "multi_query_chatbot": READ,
+    "next_question": READ,  # but its prompts hold the time of day, which nobody knows ahead
+    "mixture_of_models": DATA,
+    "research_team": DATA,
 }
 """Of the others each request waits for all that had ended: agents, critics and chains of steps."""
 

@@ -20,7 +20,19 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from public.replies import MARK, Script, digest, embedded_text, found, identity, mark, message, prompt_of, vector
+from public.replies import (
+    MARK,
+    Script,
+    digest,
+    embedded_text,
+    found,
+    identity,
+    mark,
+    message,
+    prompt_of,
+    text,
+    vector,
+)  # fmt: skip
 
 
 @dataclass
@@ -48,6 +60,7 @@ class Service:
     def app(self) -> FastAPI:
         app = FastAPI()
         app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"])
+        app.add_api_route("/v1/completions", self.complete, methods=["POST"])
         app.add_api_route("/v1/embeddings", self.embeddings, methods=["POST"])
         app.add_api_route("/search", self.search, methods=["POST"])
         app.add_api_route("/page/{name}", self.page, methods=["GET"])
@@ -82,6 +95,22 @@ class Service:
         return JSONResponse(
             {**_head("chat.completion"), "choices": [_choice(message=said, reason=reason)], "usage": USAGE}
         )
+
+    async def complete(self, request: Request) -> Response:
+        """Models that continue a text: as many as were sent in one request."""
+        body = await request.json()
+        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        script, seeds = self.script_of(body), [digest(prompt) for prompt in prompts]
+
+        def reply() -> tuple[str, Any]:
+            texts = [text(script, prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+            return "\n".join(texts), texts
+
+        texts = await self.answered("chat", prompts, "\n".join(prompts), reply)
+        choices = [
+            {"index": n, "text": each, "finish_reason": "stop", "logprobs": None} for n, each in enumerate(texts)
+        ]
+        return JSONResponse({**_head("text_completion"), "choices": choices, "usage": USAGE})
 
     async def embeddings(self, request: Request) -> Response:
         body = await request.json()

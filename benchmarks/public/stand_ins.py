@@ -65,7 +65,7 @@ async def _apost(query: str) -> dict[str, Any]:
 
 
 def corpus() -> list[Document]:
-    return [Document(each.text, metadata={"source": each.source}) for each in passages(48)]
+    return [Document(each.text, metadata={"source": each.source, "name": each.source}) for each in passages(48)]
 
 
 class Pages:
@@ -82,6 +82,16 @@ class Pages:
             )
             for n, path in enumerate(self.paths)
         ]
+
+
+class Records:
+    """Loads the passages that stand for the rows of a table or the entries of a database."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def load(self) -> list[Document]:
+        return [Document(d.page_content, metadata={"title": d.metadata["source"], "tags": []}) for d in corpus()]
 
 
 class Finder:
@@ -295,7 +305,13 @@ MODULES: dict[str, dict[str, Any]] = {
 """Modules that are not installed."""
 
 REPLACED: dict[str, dict[str, Any]] = {
-    "langchain_community.document_loaders": {"WebBaseLoader": Pages, "WikipediaLoader": WikipediaPages},
+    "getpass": {"getpass": lambda *args, **options: "none"},
+    "langchain_community.document_loaders": {
+        "WebBaseLoader": Pages,
+        "WikipediaLoader": WikipediaPages,
+        "NotionDBLoader": Records,
+        "CSVLoader": Records,
+    },
     "langchain_community.document_loaders.recursive_url_loader": {"RecursiveUrlLoader": Pages},
     "langchain_community.vectorstores": {
         "FAISS": InMemoryVectorStore,

@@ -31,9 +31,11 @@ from langchain_core.tools import tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from openai._legacy_response import to_raw_response_wrapper
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, v1
 
 from teola_plugin.adapters.langchain.models import as_set_now
+from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
+from teola_plugin.adapters.reader.values import Barrier
 from tests.langchain_world import Engines, ask
 from tests.reader.langchain_reading import check, hosted, read, stopped
 
@@ -396,3 +398,24 @@ def test_a_client_that_was_changed_is_another(change: Any) -> None:
     assert as_set_now(model).configured == same
     change(model)
     assert as_set_now(model).configured != same
+
+
+def test_what_is_told_of_a_schema_says_what_to_write_instead() -> None:
+    class Old(v1.BaseModel):
+        score: str
+
+    class Checked(BaseModel):
+        score: str
+
+        @field_validator("score")
+        @classmethod
+        def known(cls, value: str) -> str:
+            return value
+
+    hints = []
+    for schema in (Old, Checked):
+        with pytest.raises(Barrier) as told:
+            require_clean_schema(schema)
+        hints.append(told.value.hint)
+    assert "BaseModel of pydantic 2" in hints[0]
+    assert "without validators" in hints[1]

@@ -27,6 +27,7 @@ from langchain_core.vectorstores import VectorStore
 
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
+from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
@@ -111,6 +112,8 @@ class LangChainAsker:
             return self._reading(held, name) if name in SEARCHES or name.removeprefix("a") in SEARCHES else NOT_MINE
         if foreign.is_kind_of(held, BaseMessagePromptTemplate) and _is_known(held):
             return _field(run, held, name)
+        if name in splitters.METHODS and splitters.is_splitter(held):
+            return Callee(lambda run, args, kwargs: splitters.split(run, held, name, args, kwargs), name)
         return NOT_MINE
 
     def _of_class(self, cls: type, name: str) -> Any:
@@ -197,7 +200,11 @@ class LangChainAsker:
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
-        if not foreign.is_class(cls) or not can_construct(cls):
+        if not foreign.is_class(cls):
+            return NOT_MINE
+        if splitters.is_splitter_class(cls):
+            return splitters.made(run, cls, args, kwargs)
+        if not can_construct(cls):
             return NOT_MINE
         return self._builder.construct(run, cls, args, kwargs)
 

@@ -196,7 +196,13 @@ def require_clean_schema(schema: Any) -> None:
     """Raises: Barrier if making an object of the class may run code of the user's."""
     if not (foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_model(schema)):
         name = type_name(schema) if foreign.is_class(schema) else "its schema"
-        raise Barrier(f"validating {name} runs code", "use a schema without validators")
+        raise Barrier(f"validating {name} runs code", _hint(schema))
+
+
+def _hint(schema: Any) -> str:
+    if foreign.is_class(schema) and "__validators__" in foreign.namespace_of(schema):
+        return "derive it from BaseModel of pydantic 2: models of pydantic.v1 are not read"
+    return "use a schema without validators, computed fields and functions that make defaults"
 
 
 def _schemas(parser: Any) -> list[Any]:

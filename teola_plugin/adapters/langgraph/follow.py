@@ -38,8 +38,9 @@ from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route
 from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
-from teola_plugin.adapters.reader.mentions import is_harmless, mentioned
+from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.reach import reach_of
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
@@ -321,7 +322,7 @@ def prepared(graph: Graph) -> bool:
             for value in mentioned(function):
                 if isinstance_of(value, Runnable):
                     trace_runnable(value)
-                may_ask |= not is_harmless(value)
+            may_ask |= reach_of(function, lambda value: False).asks
     return may_ask
 
 

@@ -74,6 +74,12 @@ def _mentioned(function: types.FunctionType) -> Iterator[Any]:
     yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 
+_ASKED = frozenset({
+    "invoke", "embed_query", "similarity_search", "complete", "get_query_embedding", "_query", "_retrieve",
+    "_postprocess_nodes",
+})  # fmt: skip
+"""Methods of components: a class with one of them is none of data, though its objects may be pydantic's models."""
+
 _OF_DATA = ("__pydantic_fields__", "__dataclass_fields__", "__required_keys__", "_member_map_")
 _BASES = ((BaseException,), (dict,), (tuple,))
 
@@ -91,6 +97,8 @@ def _is_harmless(value: Any) -> bool:
         names = {
             name for each in type.__dict__["__mro__"].__get__(value) for name in type.__dict__["__dict__"].__get__(each)
         }
+        if not names.isdisjoint(_ASKED):
+            return False
         is_data = not names.isdisjoint(_OF_DATA) or type.__dict__["__mro__"].__get__(value)[-2:-1] in _BASES
         return is_data or str(type.__dict__["__module__"].__get__(value)).split(".")[0] in sys.stdlib_module_names
     return str(getattr(kind, "__module__", "")).split(".")[0] in sys.stdlib_module_names

@@ -1,0 +1,77 @@
+"""Splitters of texts that a program makes or uses: LangChain's own compute on texts alone, so they are really used.
+
+Those that measure by `len` and cut at plain separators are known; others run functions of the user's, or patterns that
+may take long.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+
+from teola_plugin.adapters.reader import bounds, foreign
+from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.partly import unknown_from
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, isinstance_of
+from teola_plugin.adapters.rehearsal import outcome
+
+METHODS = frozenset({"split_text", "split_documents", "create_documents"})
+
+_CALLED = (*METHODS, "__init__", "_split_text", "_merge_splits", "_join_docs")
+_MODULE = "langchain_text_splitters.character"
+
+
+def is_splitter_class(cls: Any) -> bool:
+    """It is `RecursiveCharacterTextSplitter`, as its package wrote it."""
+    found = vars(sys.modules.get(_MODULE, types)).get("RecursiveCharacterTextSplitter")
+    return found is not None and cls is found and all(map(_is_its_own, _CALLED))
+
+
+def _is_its_own(name: str) -> bool:
+    method = foreign.in_mro(vars(sys.modules[_MODULE])["RecursiveCharacterTextSplitter"], name)
+    return type(method) is types.FunctionType and foreign.is_of_library(method)
+
+
+def is_splitter(held: Any) -> bool:
+    """It splits without code of the user's."""
+    own = foreign.own_attributes(held) if is_splitter_class(type(held)) else None
+    if own is None or own.keys() & set(_CALLED) or own.get("_is_separator_regex") is not False:
+        return False
+    return own.get("_length_function") is len
+
+
+def made(run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Opaque:
+    """A splitter. Raises: Barrier, Undecided, what the constructor raises."""
+    given = dict(kwargs)
+    measure = given.pop("length_function", None)
+    if measure is not None and not (isinstance_of(measure, Opaque) and measure.held is len):
+        raise Barrier(
+            "it makes a splitter that measures by a function", "leave `length_function` out, or give it `len`"
+        )
+    out = Exchange(run).out
+    arguments, named = [out(each) for each in args], {name: out(each) for name, each in given.items()}
+    splitter = outcome(lambda: cls(*arguments, **named))
+    if not is_splitter(splitter):
+        raise Barrier("it makes a splitter whose separators are patterns")
+    return Opaque(splitter, is_own=True)
+
+
+def split(run: Run, held: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a method of a splitter makes of texts or documents. Raises: Barrier, what the method raises."""
+    exchange = Exchange(run)
+    try:
+        given = [exchange.out(each) for each in args]
+        named = {key: exchange.out(each) for key, each in kwargs.items()}
+    except Undecided:
+        return unknown_from(run, [*args, *kwargs.values()], "any", is_safe=False)
+    for each in (*given, *named.values()):
+        for text in each if type(each) is list else [each]:
+            content = text.page_content if type(text) is Document else text
+            if type(content) is str:
+                bounds.characters(run, 20 * len(content))  # it goes over a text for each separator, and joins it again
+    return exchange.back(outcome(lambda: getattr(held, name)(*given, **named)))
