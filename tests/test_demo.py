@@ -28,7 +28,7 @@ REAL_ROWS = [
     ("langchain", "advanced", "ainvoke"), ("langchain", "naive", "stream"),
     ("llamaindex", "advanced", "stream"), ("llamaindex", "naive", "aquery"),
 ]  # fmt: skip
-"""Each pipeline once and each way of answering somewhere: on real engines a row takes ten times as long."""
+"""Each pipeline once and each way of answering somewhere: on cores shared with others, real engines take their time."""
 SIZES = Sizes(passages(48), document_passages=4)
 
 
