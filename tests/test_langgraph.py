@@ -867,10 +867,10 @@ def test_d_begins_while_c_runs(is_async: bool) -> None:
 
 
 class Long(Patient):
-    """Takes long for prompts with `c:`."""
+    """Takes long for prompts with `c:` or `d:`."""
 
     async def hold(self, batch: Batch) -> None:
-        if any("c: " in str(item.payload) for item in batch.items):
+        if any(name in str(item.payload) for item in batch.items for name in ("c: ", "d: ")):
             await asyncio.sleep(0.4)
 
 
