@@ -67,6 +67,18 @@ def test_encode_in_a_session_returns_the_same(session: InlineSession, inputs: An
     assert len(session.asked) == (1 if isinstance(inputs, str) else len(inputs))
 
 
+def test_vectors_are_normalised_where_that_is_asked(session: InlineSession) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(modules=list(minilm())[:2], device="cpu")  # without the step that normalises them all
+    plain = model.encode(TEXTS, normalize_embeddings=True), model.encode(TEXTS)
+    with active(session):
+        asked = model.encode(TEXTS, normalize_embeddings=True), model.encode(TEXTS)
+    assert all(map(same, asked, plain))
+    assert not same(*plain)
+    assert len(session.asked) == 2 * len(TEXTS)
+
+
 @pytest.mark.parametrize(
     ("inputs", "arguments"),
     [
@@ -146,6 +158,7 @@ def test_settings_are_what_decides_the_values() -> None:
     assert (
         embedding_settings(model, prompt_name="query") == embedding_settings(model, prompt="q: ") == {"prompt": "q: "}
     )
+    assert embedding_settings(model, prompt="p: ", prompt_name="query") == {"prompt": "p: "}
     assert embedding_settings(model, prompt_name="nowhere") is None
     assert embedding_settings(model, pool={}) is None
     assert embedding_settings(model, device="cuda:7") is None
@@ -197,22 +210,25 @@ def test_an_error_of_the_engine_is_the_same_object(session: InlineSession) -> No
     assert raised.value is error
 
 
-def test_a_plain_call_waits_for_the_engine() -> None:
+def test_a_plain_call_waits_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence_transformers.instrument_sentence_transformers()
-    model, done = minilm(), threading.Event()
+    model = minilm()
     engine_for(sentence_transformers.spec_of(model))  # type: ignore[arg-type]
+    lock: Any = lock_for(model)
+    thread = threading.Thread(target=lambda: model.encode("a"))
+    forward, is_its_own = model.forward, []
 
-    def call() -> None:
-        model.encode("a")
-        done.set()
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is thread:
+            is_its_own.append(lock._is_owned())
+        return forward(*args, **kwargs)
 
-    with lock_for(model):
-        thread = threading.Thread(target=call)
+    monkeypatch.setattr(model, "forward", noting)
+    with lock:
         thread.start()
         model.encode("b")  # the lock is ours: no waiting
-        assert not done.is_set()
     thread.join(60)
-    assert done.is_set()
+    assert is_its_own == [True]
 
 
 def test_many_threads_share_a_model_with_the_engine(host: LocalHost) -> None:

@@ -106,7 +106,7 @@ def recorded(root: Path, results: Sequence[str] = ()) -> list[str | None]:
     """What is known of the faults of that project, after these results were added."""
     layer = layers_in(root / LISTS)["tiny"]
     for fault, by in zip(layer.faults, results, strict=False):
-        Record(layer, root, LISTS).add(fault, by)
+        Record(layer, root, LISTS).add(fault, by, root)
     return [*map(Record(layer, root, LISTS).found, layer.faults)]
 
 

@@ -1,6 +1,6 @@
 """What was found for each fault of a layer, kept so that only what may have changed is run again.
 
-tests/mutants/LAYER.json has a line for each fault: a key, and the test or other sign that noticed it, or null if none did.
+tests/mutants/LAYER.json has a line for each fault: a key, and the test or other sign that noticed it, null if none did.
 The key is a digest of what the result depends on as far as that is cheap to tell: the change, the text of its file, and
 the source of the test that noticed it, or else of all test files that were run. Not in it: the rest of the package, and
 what tests share (fakes, worlds). A result that depends on these is found again with `--again`.
@@ -36,20 +36,21 @@ class Record:
     def found(self, fault: Fault) -> str | None:
         """What noticed it, empty if nothing did; None if that is not known of the texts as they are."""
         key, by = self._rows.get(fault.name, (None, None))
-        return by or "" if key == self._key(fault, by or "") else None
+        return by or "" if key == self._key(fault, by or "", self._root) else None
 
-    def add(self, fault: Fault, by: str) -> None:
+    def add(self, fault: Fault, by: str, root: Path) -> None:
+        """`root`: the copy of the tree in which it was found, as it is without a fault."""
         with self._lock:
-            self._rows[fault.name] = [self._key(fault, by), by or None]
+            self._rows[fault.name] = [self._key(fault, by, root), by or None]
             names = sorted({fault.name for fault in self._layer.faults} & {*self._rows})
             rows = [f"{json.dumps(name)}: {json.dumps(self._rows[name])}" for name in names]
             beside = self._path.with_suffix(f".{os.getpid()}")
             beside.write_text("{\n" + ",\n".join(rows) + "\n}\n")
             beside.replace(self._path)
 
-    def _key(self, fault: Fault, by: str) -> str:
+    def _key(self, fault: Fault, by: str, root: Path) -> str:
         tests = [by] if by.startswith("tests/") else fault.tests or self._layer.tests
-        texts = [fault.file, fault.old, fault.new, (self._root / fault.file).read_text(), *_sources(tests, self._root)]
+        texts = [fault.file, fault.old, fault.new, (root / fault.file).read_text(), *_sources(tests, root)]
         if not by.startswith("tests/"):
             texts += tests
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

@@ -23,7 +23,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,10 +107,11 @@ class Trial:
         def look(fault: Fault) -> str | None:
             if (by := found.get(fault.name)) is not None or time.monotonic() > self.asked.until_s:
                 return by
-            text = planted(fault, self.root)
-            by = self._noticed_by(fault.name, fault.file, text, fault.tests, record.killer(fault))
-            if by is not None:
-                record.add(fault, by)
+            with self._tree() as tree:
+                text = planted(fault, tree.path)
+                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, record.killer(fault))
+                if by is not None:
+                    record.add(fault, by, tree.path)
             return by
 
         looked = list(zip(tried, self.pool.map(look, tried), strict=True))
@@ -136,7 +137,8 @@ class Trial:
         changes = sampled(self.layer.files, self.root, self.asked.sample, f"{self.asked.seed} {self.layer.name}")
 
         def look(change: Change) -> str | None:
-            return self._noticed_by(change.diff.splitlines()[0], change.file, change.text)
+            with self._tree() as tree:
+                return self._noticed_by(tree, change.diff.splitlines()[0], change.file, change.text)
 
         looked = list(zip(changes, self.pool.map(look, changes), strict=True))
         print(f"{self.layer.name}, random changes: {sum(bool(by) for _, by in looked)} of {len(changes)} killed")
@@ -144,22 +146,20 @@ class Trial:
             if by == "":
                 print(f"  survived: {change.file}\n{change.diff}")
 
-    def _noticed_by(self, name: str, file: str, text: str, own: Sequence[str] = (), first: str = "") -> str | None:
+    def _noticed_by(
+        self, tree: Tree, name: str, file: str, text: str, own: Sequence[str] = (), first: str = ""
+    ) -> str | None:
         """What notices this text, a test or another sign; empty if nothing does, None if that fails without it too."""
-        began_s, by, without = time.monotonic(), "", ""
-        tree = self.free.get()
-        try:
-            with tree.changed(file, text):
-                if first:
-                    with contextlib.suppress(CannotRun):  # it is not there any more
-                        by = self._failed(tree, [first])
-                by = by or self._failed(tree, own)
-            tests = (by,) if by.startswith("tests/") else tuple(own)
-            if by and tests not in self.failing:
-                self.failing[tests] = self._failed(tree, tests)
-            without = by and self.failing[tests]
-        finally:
-            self.free.put(tree)
+        began_s, by = time.monotonic(), ""
+        with tree.changed(file, text):
+            if first:
+                with contextlib.suppress(CannotRun):  # it is not there any more
+                    by = self._failed(tree, [first])
+            by = by or self._failed(tree, own)
+        tests = (by,) if by.startswith("tests/") else tuple(own)
+        if by and tests not in self.failing:
+            self.failing[tests] = self._failed(tree, tests)
+        without = by and self.failing[tests]
         print(f"{time.monotonic() - began_s:4.0f} s  {name}: {by or 'SURVIVED'}", flush=True)
         if without:
             print(f"the tests fail without a fault: {without}", flush=True)
@@ -169,6 +169,14 @@ class Trial:
         """What of these tests, or else of the layer's, fails in that tree as it is."""
         is_real = bool(tests) or self.layer.is_real
         return tree.run(tests or self.layer.tests, HANGS * self.asked.hang_s, is_real=is_real).by
+
+    @contextlib.contextmanager
+    def _tree(self) -> Iterator[Tree]:
+        tree = self.free.get()
+        try:
+            yield tree
+        finally:
+            self.free.put(tree)
 
 
 if __name__ == "__main__":
