@@ -84,6 +84,7 @@ def test_vectors_are_normalised_where_that_is_asked(session: InlineSession) -> N
     [
         ([], {}),
         (np.array(TEXTS), {}),
+        ([["what sat?", text] for text in TEXTS], {}),
         (TEXTS, {"output_value": "token_embeddings"}),
         (TEXTS, {"output_value": None}),
         (TEXTS, {"precision": "int8"}),

@@ -174,6 +174,16 @@ def test_what_may_have_changed_is_run_again(
     assert [by is not None for by in recorded(tmp_path)] == known
 
 
+def test_what_noticed_others_of_a_file_is_tried_first(tmp_path: Path) -> None:
+    written(tmp_path, KILLED, HANGS, SURVIVES)
+    recorded(tmp_path, ["tests/test_thing.py::test_larger"])
+    layer = layers_in(tmp_path / LISTS)["tiny"]
+    tests = ["tests/test_thing.py::test_larger"]
+    assert [*map(Record(layer, tmp_path, LISTS).likely, layer.faults)] == [tests, tests, []]
+    recorded(tmp_path, [tests[0], "no end"])
+    assert [*map(Record(layer, tmp_path, LISTS).likely, layer.faults)] == [tests, [], []]
+
+
 def test_samples_are_repeatable_and_differ_from_the_source() -> None:
     files = ["teola_plugin/graph.py", "teola_plugin/seams.py"]
     changes = sampled(files, ROOT, 100, "a seed")

@@ -13,10 +13,14 @@ import hashlib
 import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants.faults import Fault, Layer
+
+LIKELY = 8
+"""So many tests that noticed other faults of a file are run before all others."""
 
 
 class Record:
@@ -28,10 +32,11 @@ class Record:
         self._rows: dict[str, list[str | None]] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self._lock = threading.Lock()
 
-    def killer(self, fault: Fault) -> str:
-        """The test that noticed it the last time, whether or not it still would; empty if none did."""
-        _, by = self._rows.get(fault.name, (None, None))
-        return by if by and "::" in by else ""
+    def likely(self, fault: Fault) -> list[str]:
+        """The test that noticed it the last time, or else those that noticed most faults of its file."""
+        of_file = [fault] if self._rows.get(fault.name, (None, None))[1] else self._layer.faults
+        found = [self._rows[each.name][1] for each in of_file if each.file == fault.file and each.name in self._rows]
+        return [by for by, _ in Counter(found).most_common(LIKELY) if by and "::" in by]
 
     def found(self, fault: Fault) -> str | None:
         """What noticed it, empty if nothing did; None if that is not known of the texts as they are."""

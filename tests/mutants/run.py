@@ -7,10 +7,10 @@
     python -m tests.mutants.run lane --again                  # also what is known from runs before (record.py)
     python -m tests.mutants.run lane --sample 20 --seed 7     # random changes to the files of the layer besides
 
-The test that noticed a fault the last time is run before the others. Whichever notices it has to pass without the
-fault, or nothing is known of it. The exit status is 1 if fewer than `TARGET` of a layer's faults are known to be
-killed, if a test fails without a fault, or if a fault of a list cannot be planted any more. What survives of a sample
-is shown and not counted: some of it changes nothing that matters.
+The test that noticed a fault the last time, or tests that noticed others of its file, are run first. Whichever notices
+it has to pass without the fault, or nothing is known of it. The exit status is 1 if fewer than `TARGET` of a layer's
+faults are known to be killed, if a test fails without a fault, or if a fault of a list cannot be planted any more. What
+survives of a sample is shown and not counted: some of it changes nothing that matters.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Trial:
                 return by
             with self._tree() as tree:
                 text = planted(fault, tree.path)
-                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, record.killer(fault))
+                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, record.likely(fault))
                 if by is not None:
                     record.add(fault, by, tree.path)
             return by
@@ -147,14 +147,14 @@ class Trial:
                 print(f"  survived: {change.file}\n{change.diff}")
 
     def _noticed_by(
-        self, tree: Tree, name: str, file: str, text: str, own: Sequence[str] = (), first: str = ""
+        self, tree: Tree, name: str, file: str, text: str, own: Sequence[str] = (), first: Sequence[str] = ()
     ) -> str | None:
         """What notices this text, a test or another sign; empty if nothing does, None if that fails without it too."""
         began_s, by = time.monotonic(), ""
         with tree.changed(file, text):
             if first:
-                with contextlib.suppress(CannotRun):  # it is not there any more
-                    by = self._failed(tree, [first])
+                with contextlib.suppress(CannotRun):  # one is not there any more
+                    by = self._failed(tree, first)
             by = by or self._failed(tree, own)
         tests = (by,) if by.startswith("tests/") else tuple(own)
         if by and tests not in self.failing:
