@@ -8,6 +8,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -301,6 +302,10 @@ def test_a_query_in_a_session_returns_the_same(vectors: Any, arguments: dict[str
     assert session.asked
 
 
+class Parity(IntEnum):
+    EVEN, ODD = 0, 1
+
+
 def _comparable(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (value.dtype, value.tolist())
@@ -314,6 +319,7 @@ def _comparable(value: Any) -> Any:
     [
         {"query_embeddings": [[0.0, 1.0]], "ids": ["1", "2"]},
         {"query_embeddings": [[0.0, 1.0]], "include": ["documents", "data", "uris"]},
+        {"query_embeddings": [[0.0, 1.0]], "where": {"parity": Parity.ODD}},
     ],
 )
 def test_queries_that_items_cannot_express_are_plain(arguments: dict[str, Any]) -> None:
