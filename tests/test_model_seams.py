@@ -198,6 +198,19 @@ def test_subclasses_with_an_encode_of_their_own_are_plain(session: InlineSession
     assert not session.asked
 
 
+def test_a_model_that_the_user_has_changed_is_not_stock() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    class Watched(SentenceTransformer):
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    replaced = copy.copy(minilm())
+    replaced.encode = lambda inputs, **arguments: minilm().encode(inputs.upper(), **arguments)
+    assert sentence_transformers.spec_of(replaced) is None
+    assert sentence_transformers.spec_of(Watched(modules=list(minilm()), device="cpu")) is None
+
+
 def test_a_fault_of_ours_is_not_seen(session: InlineSession) -> None:
     session.broken = lambda: EngineClosed("shut down")
     with active(session):
@@ -370,6 +383,25 @@ def test_every_caller_gets_copies() -> None:
         assert found["metadatas"][0][0] == {"tags": ["a"]}
         found["metadatas"][0][0]["tags"].append("b")
         found["ids"][0].clear()
+
+
+def test_a_query_without_its_engine_is_the_librarys() -> None:
+    kb, session = collection(), InlineSession()
+    assert chroma.spec_of(kb)
+    plain = kb.query(query_embeddings=[[0.0, 1.0]])
+    session.broken = lambda: EngineClosed("shut down")
+    with active(session):
+        assert kb.query(query_embeddings=[[0.0, 1.0]]) == plain
+
+
+def test_a_store_on_a_server_is_outside_this_process() -> None:
+    from chromadb.api.fastapi import FastAPI
+
+    here = collection()
+    there = copy.copy(here)
+    there._client = object.__new__(FastAPI)
+    assert not chroma.spec_of(here).is_outside  # type: ignore[union-attr]
+    assert chroma.spec_of(there).provider == here.id  # type: ignore[union-attr]
 
 
 def _reply(value: Any) -> Any:
