@@ -3,7 +3,7 @@
 tests/mutants/LAYER.json has a line for each fault: a key, and the test or other sign that noticed it, null if none did.
 The key is a digest of what the result depends on as far as that is cheap to tell: the change, the text of its file, and
 the source of the test that noticed it, or else of all test files that were run. Not in it: the rest of the package, and
-what tests share (fakes, worlds). A result that depends on these is found again with `--again`.
+what tests share (fakes, worlds, files of cases). A result that depends on these is found again with `--again`.
 """
 
 from __future__ import annotations
