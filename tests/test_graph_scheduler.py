@@ -45,6 +45,26 @@ def test_items_flow_on_before_their_list_is_closed() -> None:
     assert names(s.apply([Fragment("rewrites", (0,), "r0")])) == [("q", ((0,),))]
 
 
+def test_the_longest_path_to_the_output_says_how_urgent_a_primitive_is() -> None:
+    graph = parse(
+        "inputs(x)\nv = embedding(x) @ embedder\nhits = searching(v, top_k=9) @ kb\nnear = searching(v, top_k=1) @ kb\n"
+        "top = reranking(x, hits) @ reranker\noutputs(near, top)"
+    )
+    remaining = make_plan(graph, {"v": 1.0, "hits": 2.0, "near": 4.0, "top": 3.0}).remaining
+    found = {name: (urgency.depth, urgency.remaining_s) for name, urgency in remaining.items()}
+    assert found == {"v": (3, 6.0), "hits": (2, 5.0), "near": (1, 4.0), "top": (1, 3.0)}
+
+
+@pytest.mark.parametrize(
+    ("barrier", "has_slack"),
+    [("mine = call(x, fn='f') @ pipeline", True), ("mine = call(v, fn='f') @ pipeline", False), ("", False)],
+    ids=["beside a barrier", "before a barrier", "alone"],
+)
+def test_a_request_has_slack_where_the_framework_does_something_else_meanwhile(barrier: str, has_slack: bool) -> None:
+    text = f"inputs(x)\nv = embedding(x) @ embedder\n{barrier}\noutputs(v{', mine' if barrier else ''})"
+    assert make_plan(parse(text)).has_slack == has_slack
+
+
 AHEAD = """
 inputs(question)
 kv = prefilling(question) @ llm

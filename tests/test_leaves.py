@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teola_plugin.adapters.leaf import Leaf
+from teola_plugin.adapters.leaf import Leaf, is_stock_of
 from teola_plugin.adapters.rehearsal import outcome, rehearse
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import active
@@ -216,3 +216,17 @@ def test_a_rehearsal_ends_at_a_call_that_items_cannot_express() -> None:
     ):
         with pytest.raises(LookupError):
             outcome(act, embedding=[None], searching=[None])
+
+
+def test_what_a_user_overrides_of_a_library_is_not_stock() -> None:
+    from llama_index.core.postprocessor import SimilarityPostprocessor
+
+    class Renamed(SimilarityPostprocessor):
+        pass
+
+    class Louder(SimilarityPostprocessor):
+        def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+            return nodes
+
+    stock = [is_stock_of(made(), "llama_index.core") for made in (SimilarityPostprocessor, Renamed, Louder)]
+    assert stock == [True, True, False]

@@ -8,6 +8,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,24 @@ def test_encode_in_a_session_returns_the_same(session: InlineSession, inputs: An
     assert len(session.asked) == (1 if isinstance(inputs, str) else len(inputs))
 
 
+def test_vectors_are_normalised_where_that_is_asked(session: InlineSession) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(modules=list(minilm())[:2], device="cpu")  # without the step that normalises them all
+    plain = model.encode(TEXTS, normalize_embeddings=True), model.encode(TEXTS)
+    with active(session):
+        asked = model.encode(TEXTS, normalize_embeddings=True), model.encode(TEXTS)
+    assert all(map(same, asked, plain))
+    assert not same(*plain)
+    assert len(session.asked) == 2 * len(TEXTS)
+
+
 @pytest.mark.parametrize(
     ("inputs", "arguments"),
     [
         ([], {}),
         (np.array(TEXTS), {}),
+        ([["what sat?", text] for text in TEXTS], {}),
         (TEXTS, {"output_value": "token_embeddings"}),
         (TEXTS, {"output_value": None}),
         (TEXTS, {"precision": "int8"}),
@@ -146,6 +160,7 @@ def test_settings_are_what_decides_the_values() -> None:
     assert (
         embedding_settings(model, prompt_name="query") == embedding_settings(model, prompt="q: ") == {"prompt": "q: "}
     )
+    assert embedding_settings(model, prompt="p: ", prompt_name="query") == {"prompt": "p: "}
     assert embedding_settings(model, prompt_name="nowhere") is None
     assert embedding_settings(model, pool={}) is None
     assert embedding_settings(model, device="cuda:7") is None
@@ -183,6 +198,19 @@ def test_subclasses_with_an_encode_of_their_own_are_plain(session: InlineSession
     assert not session.asked
 
 
+def test_a_model_that_the_user_has_changed_is_not_stock() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    class Watched(SentenceTransformer):
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    replaced = copy.copy(minilm())
+    replaced.encode = lambda inputs, **arguments: minilm().encode(inputs.upper(), **arguments)
+    assert sentence_transformers.spec_of(replaced) is None
+    assert sentence_transformers.spec_of(Watched(modules=list(minilm()), device="cpu")) is None
+
+
 def test_a_fault_of_ours_is_not_seen(session: InlineSession) -> None:
     session.broken = lambda: EngineClosed("shut down")
     with active(session):
@@ -197,22 +225,25 @@ def test_an_error_of_the_engine_is_the_same_object(session: InlineSession) -> No
     assert raised.value is error
 
 
-def test_a_plain_call_waits_for_the_engine() -> None:
+def test_a_plain_call_waits_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence_transformers.instrument_sentence_transformers()
-    model, done = minilm(), threading.Event()
+    model = minilm()
     engine_for(sentence_transformers.spec_of(model))  # type: ignore[arg-type]
+    lock: Any = lock_for(model)
+    thread = threading.Thread(target=lambda: model.encode("a"))
+    forward, is_its_own = model.forward, []
 
-    def call() -> None:
-        model.encode("a")
-        done.set()
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is thread:
+            is_its_own.append(lock._is_owned())
+        return forward(*args, **kwargs)
 
-    with lock_for(model):
-        thread = threading.Thread(target=call)
+    monkeypatch.setattr(model, "forward", noting)
+    with lock:
         thread.start()
         model.encode("b")  # the lock is ours: no waiting
-        assert not done.is_set()
     thread.join(60)
-    assert done.is_set()
+    assert is_its_own == [True]
 
 
 def test_many_threads_share_a_model_with_the_engine(host: LocalHost) -> None:
@@ -284,6 +315,10 @@ def test_a_query_in_a_session_returns_the_same(vectors: Any, arguments: dict[str
     assert session.asked
 
 
+class Parity(IntEnum):
+    EVEN, ODD = 0, 1
+
+
 def _comparable(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return (value.dtype, value.tolist())
@@ -297,6 +332,7 @@ def _comparable(value: Any) -> Any:
     [
         {"query_embeddings": [[0.0, 1.0]], "ids": ["1", "2"]},
         {"query_embeddings": [[0.0, 1.0]], "include": ["documents", "data", "uris"]},
+        {"query_embeddings": [[0.0, 1.0]], "where": {"parity": Parity.ODD}},
     ],
 )
 def test_queries_that_items_cannot_express_are_plain(arguments: dict[str, Any]) -> None:
@@ -347,6 +383,25 @@ def test_every_caller_gets_copies() -> None:
         assert found["metadatas"][0][0] == {"tags": ["a"]}
         found["metadatas"][0][0]["tags"].append("b")
         found["ids"][0].clear()
+
+
+def test_a_query_without_its_engine_is_the_librarys() -> None:
+    kb, session = collection(), InlineSession()
+    assert chroma.spec_of(kb)
+    plain = kb.query(query_embeddings=[[0.0, 1.0]])
+    session.broken = lambda: EngineClosed("shut down")
+    with active(session):
+        assert kb.query(query_embeddings=[[0.0, 1.0]]) == plain
+
+
+def test_a_store_on_a_server_is_outside_this_process() -> None:
+    from chromadb.api.fastapi import FastAPI
+
+    here = collection()
+    there = copy.copy(here)
+    there._client = object.__new__(FastAPI)
+    assert not chroma.spec_of(here).is_outside  # type: ignore[union-attr]
+    assert chroma.spec_of(there).provider == here.id  # type: ignore[union-attr]
 
 
 def _reply(value: Any) -> Any:

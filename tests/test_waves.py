@@ -285,9 +285,10 @@ CONTEXT = Context({"embedder": EMBEDDER}, {"embedder": Capabilities(64)})
         ("outputs(ingested)", Context(CONTEXT.profiles, {"embedder": Capabilities(64, concurrent=True)}), False),
         ("all = call(context, fn='joined') @ python\noutputs(ingested, all)", CONTEXT, False),
         ("sum = decoding(context) @ llm\noutputs(ingested, sum)", CONTEXT, False),
+        ("each: [] = call(context, *chunks, fn='joined') @ python\noutputs(ingested, each)", CONTEXT, False),
         ("late = embedding('x') @ embedder, after(context)\noutputs(ingested, late)", CONTEXT, False),
     ],
-    ids=["each", "no profile", "side by side", "a function of all", "a text of all", "after all"],
+    ids=["each", "no profile", "side by side", "a function of all", "a text of all", "all for each", "after all"],
 )
 def test_what_takes_texts_one_by_one(more: str, context: Context, has_taker: bool) -> None:
     graph = parse(SITUATED.strip() + "\n" + more)

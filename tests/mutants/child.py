@@ -16,7 +16,7 @@ PRELOADED = (
     "langchain_core.runnables", "langchain_core.language_models", "langchain_core.prompts", "langchain_core.tools",
     "langchain_core.vectorstores", "langchain_classic.chains", "langchain_classic.retrievers", "langgraph.graph",
     "langgraph.prebuilt", "llama_index.core", "llama_index.core.query_engine", "llama_index.core.workflow", "chromadb",
-    "tokenizers", "psutil",
+    "tokenizers", "psutil", "sentence_transformers",
 )  # fmt: skip
 """What most tests import, none of it ours. All of it takes longer than most runs of tests."""
 

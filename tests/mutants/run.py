@@ -3,32 +3,42 @@
     python -m tests.mutants.run                               # all layers
     python -m tests.mutants.run lane engines -j 4             # some of them, four faults at a time
     python -m tests.mutants.run lane --only deadline          # faults with this in their name
+    python -m tests.mutants.run lane --minutes 3              # what is begun within three minutes
+    python -m tests.mutants.run lane --again                  # also what is known from runs before (record.py)
     python -m tests.mutants.run lane --sample 20 --seed 7     # random changes to the files of the layer besides
 
-The exit status is 1 if a layer scores below `TARGET`, if its tests fail without a fault, or if a fault of its list
-cannot be planted any more. What survives of a sample is shown and not counted: some of it changes nothing that matters.
+The test that noticed a fault the last time, or tests that noticed others of its file, are run first. Whichever notices
+it has to pass without the fault, or nothing is known of it. The exit status is 1 if fewer than `TARGET` of a layer's
+faults are known to be killed, if a test fails without a fault, or if a fault of a list cannot be planted any more. What
+survives of a sample is shown and not counted: some of it changes nothing that matters.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import queue
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.child import PRELOADED
 from tests.mutants.faults import Fault, Layer, layers_in, planted, stale_in
 from tests.mutants.operators import Change, sampled
-from tests.mutants.trees import FORKS, Ran, Tree, copies
+from tests.mutants.record import Record
+from tests.mutants.trees import FORKS, CannotRun, Tree, copies
 
 ROOT = Path(__file__).parents[2]
 LISTS = Path("tests/mutants")
 TARGET = 0.9
+HANGS = 10
+"""So many times what one test may take, all of a fault's tests may take together."""
 
 
 def main(given: Sequence[str], root: Path = ROOT, preloaded: Sequence[str] = PRELOADED) -> int:
@@ -53,10 +63,13 @@ def _parsed(given: Sequence[str], known: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"of {', '.join(known)}; all by default")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="faults at a time")
     parser.add_argument("--only", default="", metavar="REGEX", help="faults with this in their name")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin with no further fault after so long")
+    parser.add_argument("--again", action="store_true", help="also the faults whose result is known")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="so many random changes besides, per layer")
     parser.add_argument("--seed", default="0", help="of the random changes")
     parser.add_argument("--hang-s", type=float, default=60, help="how long one test may take")
     asked = parser.parse_args(given)
+    asked.until_s = time.monotonic() + 60 * asked.minutes
     if unknown := sorted({*asked.layers} - {*known}):
         parser.error(f"no such layer: {', '.join(unknown)}")
     return asked
@@ -71,6 +84,8 @@ class Trial:
     free: queue.SimpleQueue[Tree]
     pool: ThreadPoolExecutor
     asked: argparse.Namespace
+    failing: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """For tests that noticed a fault, which of them fails without one."""
 
     def is_passed(self) -> bool:
         """Run and print everything. Whether the list is killed as far as it has to be."""
@@ -78,66 +93,88 @@ class Trial:
         if stale := stale_in(self.layer, self.root):
             print("\n".join(stale))
             return False
-        own = [test for fault in self.layer.faults for test in fault.tests]
-        took_s = 0.0
-        for tests, is_real in ((self.layer.tests, self.layer.is_real), (dict.fromkeys(own), True)):
-            whole = self._with_tree(lambda tree, t=tests, r=is_real: tree.run([*t], is_real=r)) if tests else Ran("", 0)
-            if whole.by:
-                print(f"{whole.output}\nthe tests fail without a fault: {whole.by}")
-                return False
-            took_s += whole.wall_s
-        print(f"the tests take {took_s:.0f} s without a fault", flush=True)
-        limit_s = self.asked.hang_s + 3 * took_s
-        score = self._listed(limit_s)
-        self._random(limit_s)
-        return score >= TARGET
+        is_passed = self._listed()
+        self._random()
+        return is_passed and not any(self.failing.values())
 
-    def _listed(self, limit_s: float) -> float:
+    def _listed(self) -> bool:
         faults = [fault for fault in self.layer.faults if re.search(self.asked.only, fault.name)]
         equivalent = [fault for fault in faults if fault.equivalent]
         tried = [fault for fault in faults if not fault.equivalent]
+        record = Record(self.layer, self.root, LISTS)
+        found = {} if self.asked.again else {fault.name: record.found(fault) for fault in tried}
 
-        def survives(fault: Fault) -> bool:
-            return self._survives(fault.name, fault.file, planted(fault, self.root), limit_s, fault.tests)
+        def look(fault: Fault) -> str | None:
+            if (by := found.get(fault.name)) is not None or time.monotonic() > self.asked.until_s:
+                return by
+            with self._tree() as tree:
+                text = planted(fault, tree.path)
+                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, record.likely(fault))
+                if by is not None:
+                    record.add(fault, by, tree.path)
+            return by
 
-        survived = [fault for fault, lives in zip(tried, self.pool.map(survives, tried), strict=True) if lives]
-        killed = len(tried) - len(survived)
-        score = killed / len(tried) if tried else 1.0
+        looked = list(zip(tried, self.pool.map(look, tried), strict=True))
+        survived = [fault for fault, by in looked if by == ""]
+        known = [fault for fault, by in looked if by is not None]
+        recorded = sum(found.get(fault.name) is not None for fault in tried)
+        killed = len(known) - len(survived)
         print(
-            f"{self.layer.name}: {killed} killed, {len(survived)} survived, {len(equivalent)} equivalent: {score:.0%}"
+            f"{self.layer.name}: {killed} killed, {len(survived)} survived, {len(equivalent)} equivalent: "
+            f"{killed / len(known) if known else 1:.0%}"
+            + f" of the {len(known)} of {len(tried)} that are known" * (len(known) < len(tried))
+            + f" ({recorded} from the record)" * bool(recorded)
         )
         for fault in survived:
             print(f"  survived: {fault.name}")
         for fault in equivalent:
             print(f"  equivalent: {fault.name} ({fault.equivalent})")
-        return score
+        return killed >= TARGET * len(tried)
 
-    def _random(self, limit_s: float) -> None:
+    def _random(self) -> None:
         if not self.asked.sample:
             return
         changes = sampled(self.layer.files, self.root, self.asked.sample, f"{self.asked.seed} {self.layer.name}")
 
-        def survives(change: Change) -> bool:
-            return self._survives(change.diff.splitlines()[0], change.file, change.text, limit_s)
+        def look(change: Change) -> str | None:
+            with self._tree() as tree:
+                return self._noticed_by(tree, change.diff.splitlines()[0], change.file, change.text)
 
-        survived = [change for change, lives in zip(changes, self.pool.map(survives, changes), strict=True) if lives]
-        print(f"{self.layer.name}, random changes: {len(changes) - len(survived)} of {len(changes)} killed")
-        for change in survived:
-            print(f"  survived: {change.file}\n{change.diff}")
+        looked = list(zip(changes, self.pool.map(look, changes), strict=True))
+        print(f"{self.layer.name}, random changes: {sum(bool(by) for _, by in looked)} of {len(changes)} killed")
+        for change, by in looked:
+            if by == "":
+                print(f"  survived: {change.file}\n{change.diff}")
 
-    def _survives(self, name: str, file: str, text: str, limit_s: float, own_tests: Sequence[str] = ()) -> bool:
-        def run(tree: Tree) -> Ran:
-            with tree.changed(file, text):
-                return tree.run(own_tests or self.layer.tests, limit_s, is_real=bool(own_tests) or self.layer.is_real)
+    def _noticed_by(
+        self, tree: Tree, name: str, file: str, text: str, own: Sequence[str] = (), first: Sequence[str] = ()
+    ) -> str | None:
+        """What notices this text, a test or another sign; empty if nothing does, None if that fails without it too."""
+        began_s, by = time.monotonic(), ""
+        with tree.changed(file, text):
+            if first:
+                with contextlib.suppress(CannotRun):  # one is not there any more
+                    by = self._failed(tree, first)
+            by = by or self._failed(tree, own)
+        tests = (by,) if by.startswith("tests/") else tuple(own)
+        if by and tests not in self.failing:
+            self.failing[tests] = self._failed(tree, tests)
+        without = by and self.failing[tests]
+        print(f"{time.monotonic() - began_s:4.0f} s  {name}: {by or 'SURVIVED'}", flush=True)
+        if without:
+            print(f"the tests fail without a fault: {without}", flush=True)
+        return None if without else by
 
-        ran = self._with_tree(run)
-        print(f"{ran.wall_s:4.0f} s  {name}: {ran.by or 'SURVIVED'}", flush=True)
-        return not ran.by
+    def _failed(self, tree: Tree, tests: Sequence[str]) -> str:
+        """What of these tests, or else of the layer's, fails in that tree as it is."""
+        is_real = bool(tests) or self.layer.is_real
+        return tree.run(tests or self.layer.tests, HANGS * self.asked.hang_s, is_real=is_real).by
 
-    def _with_tree(self, work: Callable[[Tree], Ran]) -> Ran:
+    @contextlib.contextmanager
+    def _tree(self) -> Iterator[Tree]:
         tree = self.free.get()
         try:
-            return work(tree)
+            yield tree
         finally:
             self.free.put(tree)
 

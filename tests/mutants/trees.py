@@ -101,7 +101,7 @@ def _failure(status: int | None, said: str) -> str:
         return "no end"
     if status not in (FAILED, INTERRUPTED, INTERNAL) and status > 0:
         raise CannotRun(said)
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$", said, re.MULTILINE)
     return found[1] if found else f"exit status {status}"
 
 
