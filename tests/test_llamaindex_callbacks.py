@@ -169,20 +169,19 @@ def test_a_consumer_that_fails_breaks_nothing(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("form", FORMS)
 def test_reports(form: str) -> None:
     handler = TeolaCallbackHandler()
-    ids: list[str] = []
 
     class Ids(TeolaCallbackHandler):
         def on_event_start(self, event_type: Any, *args: Any, event_id: str = "", **kwargs: Any) -> str:
-            ids.append(event_id)
+            self.ids = [*getattr(self, "ids", ()), event_id]
             return event_id
 
-    fast = optimize(rag(handler, form))
-    fast.callback_manager.add_handler(Ids())
+    fast, heard = optimize(rag(handler, form)), Ids()
+    fast.callback_manager.add_handler(heard)
     ask(fast, form)
     (report,) = handler.reports
     assert report.report is optimized(fast).reports[-1]
     assert report.report.hits + report.report.shared >= 3
-    assert report.run_ids == (ids[0],)
+    assert report.run_ids == (heard.ids[0],)
     assert report.name == f"RetrieverQueryEngine.{'aquery' if 'async' in form or form == 'aquery' else 'query'}"
     assert report.error == ""
     assert json.dumps(handler.as_dict())

@@ -9,8 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from llama_index.core import VectorStoreIndex
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.llms import LLM
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
@@ -18,6 +22,7 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.llms.openai_like import OpenAILike
+from pydantic import Field
 
 from teola_plugin import optimize
 from teola_plugin.adapters.llamaindex.hosted_embeddings import _own, is_hosted
@@ -224,3 +229,69 @@ def test_settings_that_change_are_asked_with(service: Service) -> None:
     with counted(service) as made:
         asked(fast, is_async=False)
     assert [each for each in made if each.startswith("embed")] == [f"embed ['{QUESTION}'] 8"]
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+
+
+class Counts(BaseCallbackHandler):
+    """Counts what models are asked; may refuse the second request."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        super().__init__([], [])
+        self.refuses, self.notes = refuses, list[int]()
+
+    def on_event_start(self, event_type: Any, *args: Any, event_id: str = "", **kwargs: Any) -> str:
+        self.notes.append(1)
+        if self.refuses and len(self.notes) > 1:
+            raise PermissionError("the budget is spent")
+        return event_id
+
+    def on_event_end(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+    def start_trace(self, trace_id: str | None = None) -> None:
+        """Nothing."""
+
+    def end_trace(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+
+class Telling(CustomQueryEngine):
+    llm: LLM
+    notes: list[int]
+
+    def custom_query(self, query_str: str) -> str:
+        self.llm.complete("A")
+        self.llm.complete(f"B {len(self.notes)}")
+        return self.llm.complete("C").text
+
+
+class Notices(BaseEventHandler):
+    notes: list[int] = Field(default_factory=list)
+
+    def handle(self, event: Any, **kwargs: Any) -> None:
+        self.notes.append(1)
+
+
+@pytest.mark.parametrize("kind", ["counts", "refuses", "notices"])
+def test_what_handlers_note_or_refuse_is_not_asked_ahead(service: Service, kind: str) -> None:
+    def made(is_fast: bool) -> Any:
+        handler, notices, llm = Counts(refuses=kind == "refuses"), Notices(), chat(service)
+        llm.callback_manager = CallbackManager([] if kind == "notices" else [handler])
+        engine: Any = Telling.model_construct(
+            llm=llm, notes=notices.notes if kind == "notices" else handler.notes, callback_manager=CallbackManager([])
+        )
+        dispatcher = get_dispatcher()
+        with counted(service) as asked_for:
+            if kind == "notices":
+                dispatcher.add_event_handler(notices)
+            try:
+                (optimize(engine) if is_fast else engine).query(QUESTION)
+            except PermissionError:
+                pass
+            finally:
+                dispatcher.event_handlers[:] = [each for each in dispatcher.event_handlers if each is not notices]
+        return asked_for
+
+    assert made(True) == made(False)

@@ -13,6 +13,7 @@ its own) counts as the object that it is.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 import types
 import weakref
@@ -22,6 +23,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from teola_plugin.adapters.reader.foreign import is_installed_file
+from teola_plugin.adapters.reader.outlets import logs
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
@@ -106,6 +108,23 @@ def _is_of_sdk(cls: type) -> bool:
 
 def _is_made_when_read(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)
+
+
+_LOGS = (
+    ("httpx", logging.INFO), ("openai._base_client", logging.DEBUG), ("httpcore.connection", logging.DEBUG),
+    ("httpcore.http11", logging.DEBUG), ("httpcore.http2", logging.DEBUG),
+)  # fmt: skip
+"""What clients tell of each request, and how loudly."""
+
+
+def sends_alone(http_client: Any) -> bool:
+    """Nothing of the user's runs when it sends: no hook, no way to authenticate, no handler or filter of logging."""
+    if any((getattr(http_client, "event_hooks", None) or {}).values()):
+        return False
+    auth: Any = type(getattr(http_client, "_auth", None))
+    if _is_class_of("httpx._auth", "FunctionAuth", auth) or not (auth is type(None) or _is_installed(auth)):
+        return False
+    return all(logs(logging.getLogger(name), level)[0] for name, level in _LOGS)
 
 
 def are_own_clients(clients: Iterable[Any]) -> bool:

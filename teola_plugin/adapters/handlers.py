@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -117,16 +118,23 @@ def _name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def noted_by(handlers: Iterable[Any]) -> Iterator[int]:
-    """The ids of objects that handlers of the user's hold, or name: they may change whenever something is asked."""
+def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
+    """What handlers may change whenever something is asked: objects that they hold, or name, by their ids.
+
+    Variables that they store to stand as the id of a cell, or as that of the globals with the name.
+    """
     todo: list[Any] = []
     for each in handlers:
-        functions = list(_functions(type(each), ("on_",)))
-        todo += vars(each).values() if functions else ()
+        held = list(vars(each).values()) if hasattr(each, "__dict__") else []
+        given = [value for value in held if type(value) is FunctionType and _is_users(value)]
+        functions = [*_functions(type(each), ("",)), *given]
+        todo += held if functions else [value for value in held if type(value) in _HOLDING]
+        yield from map(id, (each, *(type(each).__mro__[:-1] if functions else ())))
         for function in (*functions, *_called_by(type(each), functions)):
             names = [name for code in _codes(function.__code__) for name in code.co_names]
             todo += [function.__globals__[name] for name in names if name in function.__globals__]
             todo += [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
+            yield from _stored_by(function)
     seen: set[int] = set()
     while todo and len(seen) < MOST:
         value = todo.pop()
@@ -136,6 +144,16 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[int]:
         seen.add(id(value))
         yield id(value)
         todo += dict.values(value) if is_kind_of(value, dict) else () if kind in _HOLDING else vars(value).values()
+
+
+def _stored_by(function: FunctionType) -> Iterator[Hashable]:
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    for code in _codes(function.__code__):
+        for each in dis.get_instructions(code):
+            if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                yield id(function.__globals__), each.argval
+            elif each.opname in ("STORE_DEREF", "DELETE_DEREF") and each.argval in cells:
+                yield id(cells[each.argval])
 
 
 MOST = 1_000

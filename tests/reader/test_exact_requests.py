@@ -18,11 +18,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
+import httpx
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.tracers.base import BaseTracer
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -530,6 +532,37 @@ def test_a_client_takes_what_it_always_takes(service: Service) -> None:
     assert ahead >= 3
 
 
+class Signs(httpx.Auth):
+    def auth_flow(self, request: Any) -> Any:
+        yield request
+
+
+class Listens(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Notes nothing."""
+
+
+@pytest.mark.parametrize("how", ["auth", "function", "logging", ""])
+def test_what_runs_as_a_client_sends_runs_in_its_place(service: Service, how: str) -> None:
+    handler, log = Listens(), logging.getLogger("httpx")
+    auth: Any = {"auth": Signs(), "function": lambda request: request}.get(how)
+    if how == "logging":
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+    def build(model: Any, embeddings: Any) -> Node:
+        made: Any = {"api_key": "x", "base_url": service.url, "http_client": httpx.Client(auth=auth)}
+        mine = ChatOpenAI(model="m", max_retries=0, **made)
+        return lambda x: (mine.invoke("A"), mine.invoke("B"))[1].content
+
+    try:
+        ahead = sent(service, build)[1]
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    assert (ahead >= 2) is not bool(how)
+
+
 class Meter:
     """Stands in for a client, and lets so many calls pass."""
 
@@ -649,6 +682,126 @@ def test_nothing_is_asked_behind_a_handler_that_ends_the_call(cls: type[BaseCall
     found, ahead = asked(build, config={"callbacks": [handler]} if place == "config" else None)
     assert ("second" in found) is (cls is Fails)
     assert cls is not Fails or ahead >= 3
+
+
+class Traces(BaseTracer):
+    def __init__(self, notes: list[Any]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def _on_chat_model_start(self, run: Any) -> None:
+        self.notes.append(1)
+
+    def _persist_run(self, run: Any) -> None:
+        """Keeps nothing."""
+
+
+class Stores(BaseCallbackHandler):
+    count = 0
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        global STORED
+        STORED += 1
+        Stores.count += 1
+
+
+STORED = 0
+
+
+@pytest.mark.parametrize("kind", ["traced", "of a class", "global"])
+def test_what_handlers_of_the_call_note_is_not_known(kind: str) -> None:
+    global STORED
+    STORED = Stores.count = 0
+    notes: list[Any] = []
+    handler = Traces(notes) if kind == "traced" else Stores()
+    says: Any = {"traced": lambda: notes, "of a class": lambda: Stores.count, "global": lambda: STORED}[kind]
+
+    def build(model: Any) -> Node:
+        notes.clear()
+
+        def node(x: Any) -> Any:
+            model.invoke("first")
+            return model.invoke(f"second {says()}").content
+
+        return node
+
+    def texts(is_fast: bool) -> list[str]:
+        global STORED
+        STORED = Stores.count = 0
+        model = Slow()
+        made = graph(model, build(model))
+        outcome(optimize(made) if is_fast else made, None, {"callbacks": [handler]})
+        return sorted(text for _, text in model._calls)
+
+    assert texts(True) == texts(False)
+
+
+def test_nothing_that_a_listener_may_change_is_read_before_it() -> None:
+    heard: list[Any] = []
+
+    def texts(is_fast: bool) -> list[str]:
+        heard.clear()
+        model = Slow()
+        first = RunnableLambda(lambda x: model.invoke("first")).with_listeners(on_end=lambda run: heard.append(1))
+        chain = (
+            RunnableLambda(lambda x: model.invoke("before") and x)
+            | assign(a=first)
+            | RunnableLambda(lambda x: model.invoke(f"second {len(heard)}"))
+        )
+        (optimize(chain) if is_fast else chain).invoke({"x": "1"})
+        time.sleep(0.1)
+        return sorted(text for _, text in model._calls)
+
+    assert texts(True) == texts(False)
+
+
+# --- what the program changes ----------------------------------------------------------------------------------------
+
+
+def counting(how: str) -> tuple[Callable[[], int], Callable[[], None]]:
+    """A number that a node reads, and what makes it one more."""
+
+    def default(n: int = 0) -> int:
+        return n
+
+    class Counter:
+        n = 0
+
+    def function() -> None:
+        pass
+
+    function.n = 0  # type: ignore[attr-defined]
+    counter = Counter()
+
+    def of_function() -> None:
+        function.n += 1  # type: ignore[attr-defined]
+
+    def of_class() -> None:
+        Counter.n += 1
+
+    def of_default() -> None:
+        default.__defaults__ = (default() + 1,)
+
+    return {
+        "function": (lambda: function.n, of_function),  # type: ignore[attr-defined]
+        "class": (lambda: counter.n, of_class),
+        "default": (lambda: default(), of_default),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["function", "class", "default"])
+def test_what_was_asked_is_not_asked_again_of_what_has_changed_since(how: str) -> None:
+    def build(model: Any) -> Node:
+        number, count = counting(how)
+
+        def node(x: Any) -> Any:
+            first = model.invoke(f"first {number()}").content
+            count()
+            return first + model.invoke(f"second {number()}").content
+
+        return node
+
+    assert asked(build)[0] == ["before", "first 0", "second 1", "after"]
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

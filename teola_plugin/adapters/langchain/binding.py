@@ -9,7 +9,7 @@ run hands the caller's objects to functions that may change them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,11 +25,15 @@ Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "eve
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context."""
+    """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context.
+
+    `heard`: what handlers of the call may change (see `handlers.noted_by`).
+    """
 
     value: Any
     mode: Mode
     context: Context = field(default_factory=copy_context, compare=False)
+    heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _read_by(component: Any, given: Callable[..., Any]) -> Callable[..., Any]:
         is_async = entered.mode in ("ainvoke", "abatch", "astream")
         inputs = Given()
         value = inputs.copy(given(*args))
-        asker = LangChainAsker(entered.context, is_async=is_async)
+        asker = LangChainAsker(entered.context, is_async=is_async, heard=entered.heard)
 
         def program(run: Run) -> Any:
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)

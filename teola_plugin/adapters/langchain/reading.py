@@ -9,7 +9,7 @@ Of a component of the user's own class nothing is known here: the reader reads i
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import Any
@@ -65,16 +65,20 @@ _EMBEDS = frozenset({"embed_query", "embed_documents", "aembed_query", "aembed_d
 class LangChainAsker:
     """Implements `asking.Asker` for one call. `context`: the caller's; `is_async`: the call is.
 
-    `is_configured`: the config of the call may choose among alternatives.
+    `is_configured`: the config of the call may choose among alternatives. `heard`: see `Entered`.
     """
 
-    def __init__(self, context: Context | None = None, *, is_async: bool = False, is_configured: bool = True) -> None:
+    def __init__(
+        self, context: Context | None = None, *, is_async: bool = False, is_configured: bool = True,
+        heard: frozenset[Hashable] = frozenset(),
+    ) -> None:  # fmt: skip
         self._context = context if context is not None else copy_context()
         self._is_async = is_async
         self._is_configured = is_configured
         self._builder = Builder()
         self._settings = Settings()
         self.heard = self._settings.heard
+        self.heard.update(heard)
 
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any

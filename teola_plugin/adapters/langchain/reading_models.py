@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,7 +52,7 @@ class Settings:
         self._instrumented: set[type] = set()
         self._readable: dict[int, Model] = {}
         self.sending = Sending()
-        self.heard: set[int] = set()
+        self.heard: set[Hashable] = set()
         self._hearing: dict[int, Any] = {}
 
     def require_readable(self, model: Model) -> None:

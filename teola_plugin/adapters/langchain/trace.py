@@ -51,6 +51,7 @@ from teola_plugin.adapters.langchain.values import Record, Root, Symbol, Untrace
 from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.plain import on_plain_data
+from teola_plugin.adapters.reader.reach import reach_of
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.graph import When
 from teola_plugin.trace import Traced
@@ -176,6 +177,8 @@ class Tracer:
             raise Untraceable("TB112")
         if may_refuse(component.config.get("callbacks")):
             raise Untraceable("TB103", "one of its callbacks may refuse")
+        if any(reach_of(each, lambda _: False).changes for each in _listeners(component)):
+            raise Untraceable("TB103", "a listener may change what follows")
         if wants_streams(component.config.get("callbacks")):
             raise Untraceable("TB103", "its replies are streamed")
         outer = self.is_configured
@@ -335,6 +338,12 @@ def _known_key(keys: frozenset[str], key: Any) -> None:
     """Raises: LookupError where a router does."""
     if key not in keys:
         raise LookupError(f"no runnable for the key {key!r}")
+
+
+def _listeners(binding: Any) -> list[Any]:
+    """The functions that `with_listeners` was given."""
+    cells = (cell for factory in binding.config_factories for cell in factory.__closure__ or ())
+    return [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
 
 
 def _is_dict(value: Any) -> None:

@@ -39,7 +39,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
-from teola_plugin.adapters.langchain.watched import is_refusable, is_watched
+from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current
 
@@ -319,12 +319,14 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
     if get_llm_cache() is not vars(twin)[_CACHE]:
         inputs = []  # nor what a cache may answer
     own = getattr(twin, "config", None)
-    if any(map(is_refusable, [*configs, own if isinstance(own, dict) else {}])):
+    configs.append(own if isinstance(own, dict) else {})
+    if any(map(is_refusable, configs)):
         inputs = []  # a handler may end the call before anything is asked
-    if any(map(is_watched, [*configs, own if isinstance(own, dict) else {}])):
+    if any(map(is_watched, configs)):
         mode = "events"
+    heard = heard_by(configs) if inputs else frozenset()
     calls: Calls = vars(twin)[_CALLS]
-    return calls.open([Entered(value, mode) for value in inputs], loop=loop, is_lockstep=is_lockstep)
+    return calls.open([Entered(value, mode, heard=heard) for value in inputs], loop=loop, is_lockstep=is_lockstep)
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

@@ -9,13 +9,13 @@ context. A streamed reply is never asked ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 from langchain_core.tracers.context import _configure_hooks
 
-from teola_plugin.adapters.handlers import may_interfere
+from teola_plugin.adapters.handlers import may_interfere, noted_by
 
 
 def is_watched(config: Mapping[str, Any]) -> bool:
@@ -43,6 +43,13 @@ def may_refuse(callbacks: Any) -> bool:
 def is_refusable(config: Mapping[str, Any]) -> bool:
     """A handler of this config, or of the context, `may_refuse`."""
     return may_refuse(config.get("callbacks")) or may_refuse([variable.get() for variable, *_ in _configure_hooks])
+
+
+def heard_by(configs: Iterable[Mapping[str, Any]]) -> frozenset[Hashable]:
+    """What handlers of these configs, or of the context, may change (see `handlers.noted_by`)."""
+    hooked = (variable.get() for variable, *_ in _configure_hooks)
+    handlers = [*(each for config in configs for each in handlers_of(config.get("callbacks"))), *filter(None, hooked)]
+    return frozenset(noted_by(handlers))
 
 
 def handlers_of(callbacks: Any) -> list[Any]:

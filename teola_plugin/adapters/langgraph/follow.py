@@ -184,7 +184,9 @@ class Following:
         self.expected, self.asked, self.whole, self.likely = {}, {}, set(), {}
         given = Given()
         way = _way_of(loop, speculates=asides.speculates)
-        asker = LangGraphAsker(LangChainAsker(self.entered.context, is_async=way.is_async), way)
+        asker = LangGraphAsker(
+            LangChainAsker(self.entered.context, is_async=way.is_async, heard=self.entered.heard), way
+        )
         asked, whole = self.asked, self.whole
 
         def note(number: int, name: str, requests: int, is_whole: bool) -> None:

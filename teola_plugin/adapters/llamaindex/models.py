@@ -21,10 +21,11 @@ from typing import Any
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
-from teola_plugin.adapters.clients import are_own_clients
+from teola_plugin.adapters.clients import are_own_clients, sends_alone
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock_of
+from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
@@ -44,6 +45,8 @@ def is_model(llm: Any) -> bool:
     A rehearsal calls the functions that make its prompts once more, so these must be harmless.
     """
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
+        return False
+    if may_refuse(llm):
         return False
     functions = [getattr(llm, name, None) for name in ("messages_to_prompt", "completion_to_prompt")]
     if not all(is_harmless(f) for f in functions if f is not None):
@@ -75,9 +78,8 @@ _CLIENTS = ("_client", "_aclient", *_HTTP_CLIENTS)
 
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     """A call runs nothing of the user's: none of these methods was replaced, no client is another's or has hooks."""
-    for name in _HTTP_CLIENTS:
-        if any((getattr(getattr(model, name, None), "event_hooks", None) or {}).values()):
-            return False
+    if not all(sends_alone(getattr(model, name, None)) for name in _HTTP_CLIENTS):
+        return False
     if not are_own_clients(each for name in _CLIENTS if (each := getattr(model, name, None)) is not None):
         return False
     return all(_is_of_package(in_mro(type(model), name)) for name in called)

@@ -9,7 +9,7 @@ Of a class of the user's nothing is known here: the reader reads its methods, or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from llama_index.core import Settings
@@ -17,6 +17,8 @@ from llama_index.core.async_utils import run_jobs
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
+from teola_plugin.adapters.handlers import noted_by
+from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_models import (
     ASKING,
     FORMATTING,
@@ -57,6 +59,7 @@ class LlamaIndexAsker:
         self._models = Models()
         self._parts = Parts(is_async=is_async)
         self._contexts = Contexts()
+        self.heard: set[Hashable] = set(noted_by(handlers_of()))
 
     def begin(self) -> None:
         """An evaluation begins."""
@@ -88,6 +91,9 @@ class LlamaIndexAsker:
             return NOT_MINE
 
         def ask(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+            self.heard.update(noted_by(handlers_of(held)))
+            run.heard = self.heard
+
             def force() -> Any:
                 return self._models.ask(run, held, name, args, kwargs)
 

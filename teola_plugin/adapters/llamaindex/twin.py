@@ -26,6 +26,7 @@ from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
 from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
+from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, original_of, step_run, steps_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.seams import active, current
@@ -160,7 +161,7 @@ def _inputs_of(
     component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool,
     is_root: bool,
 ) -> list[Entry]:  # fmt: skip
-    if is_of_processes(component, kwargs):
+    if is_of_processes(component, kwargs) or may_refuse(component):
         return []
     return [entry_of(args, kwargs, does, is_async=is_async, is_root=is_root)]
 

@@ -164,7 +164,7 @@ def _from_class(run: Any, value: Any, cls: type, name: str, found: Any) -> Any:
         return _class_method(run, cls, name, found)
     if foreign.is_descriptor(found):
         raise Barrier(f"it uses {name} of {describe(value)}")
-    return run.load(found)
+    return run.load_attribute(cls, name, found)
 
 
 def _class_method(run: Any, cls: type, name: str, found: Any) -> Any:
@@ -234,7 +234,7 @@ def _function_attribute(run: Any, function: types.FunctionType, name: str) -> An
     own = function.__dict__
     if type(own) is dict and all(type(each) is str for each in own) and not is_dunder(name):
         if name in own:
-            return run.load(own[name])
+            return run.load_attribute(function, name, own[name])
         raise AttributeError(name)
     raise Barrier(f"it uses {name} of a function")
 

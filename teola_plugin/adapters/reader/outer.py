@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Hashable
 from typing import Any
 
 from teola_plugin.adapters.reader.values import Barrier
+
+
+def place_of(function: types.FunctionType, name: str) -> Hashable:
+    """Where a name from outside of a function is kept: a cell, or the globals with the name."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    if name in cells:
+        return id(cells[name])
+    return id(function.__globals__), name
 
 
 def outside(function: types.FunctionType, name: str) -> Any:

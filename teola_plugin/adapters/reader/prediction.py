@@ -92,6 +92,8 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
+        self._certain: set[tuple[Hashable, int]] = set()
+        """What each reading comes to that was made from the same things, as the first one was."""
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
@@ -149,6 +151,10 @@ class Prediction:
             return
         run = self._run()
         after = self._read_on(run, self.barriers)
+        if any(number >= run.counts[key] for key, number in self._certain):
+            log.debug("what a program reads from outside has changed")
+            self.is_over = True
+            return
         self._submit(run)
         if after is not None:
             self._state = after
@@ -215,6 +221,8 @@ class Prediction:
                     self._replies[ask.key] = reply
                     if is_possible:
                         self._possible[ask.key] = ask
+                    elif ask.is_certain:
+                        self._certain.add(ask.key)
             if reply is None:
                 self.is_over |= not is_possible
                 return

@@ -16,7 +16,7 @@ from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.heap import Heap
-from teola_plugin.adapters.reader.outer import outside
+from teola_plugin.adapters.reader.outer import outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     TIMED,
@@ -86,7 +86,7 @@ class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 
     `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
-    `heard`: the ids of objects that whoever hears of requests may change whenever one is made.
+    `heard`: what whoever hears of requests may change whenever one is made (see `handlers.noted_by`).
     `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
     """
 
@@ -101,7 +101,7 @@ class Run(Heap):
         self.depth = 0
         self.site: Hashable = None
         self.branches = branches
-        self.heard: set[int] = getattr(asker, "heard", None) or set()
+        self.heard: set[Hashable] = getattr(asker, "heard", None) or set()
         self.locks = 0
         self.limits = 0
         self._answers = answers if answers is not None else {}
@@ -146,6 +146,8 @@ class Run(Heap):
 
     def load_name(self, function: Any, name: str) -> Any:
         """What a name from outside of a function stands for. Raises: NameError, Barrier."""
+        if self.heard and place_of(function, name) in self.heard:
+            return Unknown()
         key = (id(function), name)
         if key not in self._names:
             self._names[key] = function, outside(function, name)
@@ -156,6 +158,8 @@ class Run(Heap):
 
         The program's own run may have changed it since: it was read before that.
         """
+        if id(owner) in self.heard:
+            return Unknown()
         return self.load(self._names.setdefault((id(owner), name), (owner, value))[1])
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
