@@ -66,11 +66,11 @@ class Reply:
 
     It keeps all deltas, so a reader that comes late sees the same stream. `provider_call`: of an item that a provider
     outside this process is asked for. `withdraw`: give it up if no engine has begun it, and a function agrees.
-    `held`: what has to be over before a reader has it. `ended_s`: when it ended.
+    `held`: what has to be over before a reader has it. `came_s`: when it ended.
     """
 
     __slots__ = (
-        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "cancel", "ended_s",
+        "_changed", "_copies", "_deltas", "_enders", "_listeners", "_lock", "_outcome", "came_s", "cancel",
         "held", "provider_call", "queued", "withdraw",
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ class Reply:
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None
-        self.ended_s: float | None = None
+        self.came_s: float | None = None
 
     @property
     def outcome(self) -> Done | Failed | None:
@@ -105,7 +105,7 @@ class Reply:
                 for copied in self._copies:
                     copied.put(_copy(outcome))
                 self._outcome = outcome
-                self.ended_s = time.perf_counter()
+                self.came_s = time.perf_counter()
             listeners = list(self._listeners)
             enders = self._enders if self._outcome is not None else ()
             if self._changed is not None:

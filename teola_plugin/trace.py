@@ -55,7 +55,7 @@ class Reading:
 
     `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
     (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `requests`: how many were found in
-    it, and `ahead` how many of these before the framework's run came to the function.
+    it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
     """
 
     name: str
@@ -65,7 +65,15 @@ class Reading:
     where: str = ""
     hint: str = ""
     requests: int = 0
-    ahead: int = 0
+    ahead: int | None = 0
+
+    def note(self, barrier: Any, requests: int) -> None:
+        """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
+        self.readings += 1
+        self.barrier, self.where, self.hint = ("", "", "") if barrier is None else (
+            barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
+        )  # fmt: skip
+        self.requests = max(self.requests, requests)
 
 
 @dataclass(frozen=True, slots=True)

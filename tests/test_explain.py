@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import time
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 
-from teola_plugin import explain, optimize
+from teola_plugin import explain, optimize, pure
 from teola_plugin.errors import TeolaError
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.explanation.measure import FRAMEWORK, Measured, measure
@@ -26,6 +28,7 @@ from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.report import Report
 from teola_plugin.trace import Break, Traced
+from tests.test_langchain_foreign import HostedNatively
 from tests.tiny_profiles import TINY_CPU_LLM
 
 GRAPH = parse("""
@@ -231,3 +234,30 @@ def test_measured_as_json() -> None:
     found = json.loads(json.dumps(run_of(EVENTS, 1.1).as_dict()))
     assert found["critical_path"] == ["rewrites", "q", "hits", "answer"]
     assert found["late"] == [{"engine": "embedder", "op": "embedding", "at_s": 0.1}]
+
+
+@pure
+class Slow(HostedNatively):
+    """Takes its time, in which functions are read."""
+
+    def _said(self, *args: Any) -> str:
+        time.sleep(0.1)
+        return super()._said(*args)
+
+
+def test_a_function_in_a_chain_is_shown_with_how_far_it_was_read() -> None:
+    model, database = Slow(), sqlite3.connect(":memory:", check_same_thread=False)
+
+    def asks(given: Any) -> str:
+        return str(model.invoke("A " + given["q"]).content + model.invoke("B " + given["q"]).content)
+
+    def looks_up(given: Any) -> str:
+        rows = database.execute("select 1").fetchall()
+        return str([model.invoke(f"{given['q']} {row}").content for row in rows])
+
+    for function, found in ((asks, "read whole; 2 req"), (looks_up, r"read up to [^:]+:\d+, where it .*no req")):
+        chain = optimize(RunnableLambda(function) | model | StrOutputParser())
+        assert "not read yet" in explain(chain)
+        assert chain.invoke({"q": "why"}) == model.invoke(function({"q": "why"})).content
+        said = " ".join(explain(chain).split())
+        assert re.search(rf"{function.__name__} \(test_explain.py:\d+\): {found}", said)

@@ -99,7 +99,7 @@ def test_hits_gain_what_the_last_of_them_would_have_come_later(
     for number, (since_s, asked_s, ended_s) in enumerate(hits):
         reply = slots.ahead(number).reply
         slots._by_key[number].slots[0].since_s = since_s
-        reply.ended_s = ended_s
+        reply.came_s = ended_s
         monkeypatch.setattr("teola_plugin.runtime.slots.time.perf_counter", lambda asked_s=asked_s: asked_s)
         assert slots.retire(number).lead_s == asked_s - since_s
     assert slots.gained_s() == gained_s

@@ -113,7 +113,8 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
     lines = []
     for each in readings:
         requests = "1 request" if each.requests == 1 else f"{each.requests or 'no'} requests"
-        ahead = f", {each.ahead} of them before the run came to it" if each.requests else ""
+        is_counted = each.requests and each.ahead is not None
+        ahead = f", {each.ahead} of them before the run came to it" if is_counted else ""
         found = f"{requests} found{ahead}"
         if not each.readings:
             said = f"not read yet: {each.barrier or 'call the pipeline once'}"

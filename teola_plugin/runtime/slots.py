@@ -172,7 +172,7 @@ class Slots:
                 waited_s, gained_s = heapq.heappop(waiting)
                 later_s = max(later_s, gained_s)
             begun_s = taken.asked_s - taken.lead_s
-            ended_s = taken.asked_s if taken.reply.ended_s is None else taken.reply.ended_s
+            ended_s = taken.asked_s if taken.reply.came_s is None else taken.reply.came_s
             own_s = min(taken.lead_s, ended_s - begun_s)
             if waited_s < begun_s and taken.lead_s < SHORT_LEAD_S:
                 own_s = 0.0

@@ -82,20 +82,6 @@ def test_each_request_is_made_once_and_the_prediction_ends_with_the_program() ->
     assert begun.is_over
 
 
-def test_nothing_more_is_asked_once_it_comes_to_another_request_than_before() -> None:
-    seen = ["a"]
-
-    def program(run: Run) -> None:
-        run.ask(request(seen[0]))
-        run.ask(request("b"))
-
-    begun, line = predicted(program)
-    seen[0] = "changed"
-    line.replies["b"].put(Done("x"))
-    assert line.asked == ["a", "b"]
-    assert begun.is_over
-
-
 def test_nothing_is_asked_behind_an_engine_that_fails() -> None:
     def program(run: Run) -> None:
         run.ask(request("a"))

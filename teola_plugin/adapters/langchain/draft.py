@@ -29,7 +29,7 @@ from teola_plugin.adapters.reader.reach import Reach
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE, READER, STATE, Arg, Graph, Input, Literal, Primitive, When, validate
-from teola_plugin.trace import Break, Function, Traced
+from teola_plugin.trace import Break, Function, Reading, Traced
 
 
 class Draft:
@@ -58,6 +58,7 @@ class Draft:
         self._gates: tuple[str, ...] = ()
         self._gates_before: dict[str, tuple[str, ...]] = {}
         self._stores: set[str] = set()
+        self._readings: dict[str, Reading] = {}
         self._list_calls: dict[str, str] = {}
         self._fields: dict[tuple[Value, str, When | None], Value] = {}
 
@@ -79,6 +80,10 @@ class Draft:
         if not is_total:
             self._read(value.name)
         return value
+
+    def reading(self, reading: Reading) -> Reading:
+        """Note that a function of the user's is read; one that the pipeline holds several times is one reading."""
+        return self._readings.setdefault(reading.name, reading)
 
     def read(
         self, name: str, component: object, fn: str, function: Callable[..., Any], *args: Value, identity: Any,
@@ -365,6 +370,7 @@ class Draft:
             {key: name for key, name in self._observed.items() if name in self._primitives},
             tuple(self._breaks),
             repeats=self._repeats,
+            readings=tuple(self._readings.values()),
         )
 
     # --- names -------------------------------------------------------------------------------------------------------

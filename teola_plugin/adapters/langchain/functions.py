@@ -27,9 +27,10 @@ from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.source import unwrapped
+from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
 from teola_plugin.seams import Reply, current
+from teola_plugin.trace import Reading
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
@@ -57,8 +58,10 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     identity = ("function", id(component), tuple(a.name for a in args))
     holds: Holds = "text" if _says_text(function) else "any"
     if effects is None:
+        origin = origin_of(function)
+        reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
         return draft.read(
-            name or shown, component, fn, _read_by(component, call), draft.bindings.mode(), *args,
+            name or shown, component, fn, _read_by(component, call, reading), draft.bindings.mode(), *args,
             identity=identity, holds=holds, reach=reach_of(function, _is_plain_template),
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
@@ -81,7 +84,7 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
         reach = replace(reach_of(own, _is_plain_template), asks=True)
     fn = type(retriever).__name__
     return draft.read(
-        name or "docs", retriever, fn, _read_by(retriever, call), draft.bindings.mode(), *args,
+        name or "docs", retriever, fn, _read_by(retriever, call, Reading(fn)), draft.bindings.mode(), *args,
         identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
 
@@ -110,7 +113,7 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
     return ""
 
 
-def _read_by(component: Any, given: Callable[..., Any]) -> Callable[..., Any]:
+def _read_by(component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
     """The component as a function of the call's `Entered` and its arguments, which is read."""
 
     def read(entered: Entered, *args: Any) -> Any:
@@ -124,7 +127,7 @@ def _read_by(component: Any, given: Callable[..., Any]) -> Callable[..., Any]:
         def program(run: Run) -> Any:
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
-        return read_whole(asker, _ask, program, inputs)
+        return read_whole(asker, _ask, program, inputs, reading.note)
 
     return read
 

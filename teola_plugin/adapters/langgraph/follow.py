@@ -211,7 +211,7 @@ class Following:
         for (at, name), requests in list(self.asked.items()):
             reading = self.followed.readings.get(name)
             if at == number and reading is not None:
-                reading.ahead = max(reading.ahead, requests)
+                reading.ahead = max(reading.ahead or 0, requests)
 
     def _hear(self, turn: Turn, asides: Asides) -> None:
         """A model is asked: by a node of which graph?"""

@@ -167,14 +167,8 @@ class GraphReader:
         return likely  # type: ignore[no-any-return]
 
     def _note(self, name: str, barrier: Barrier | None, requests: int) -> None:
-        reading = self._readings.get(name)
-        if reading is None:
-            return
-        reading.readings += 1
-        reading.barrier, reading.where, reading.hint = ("", "", "") if barrier is None else (
-            barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
-        )  # fmt: skip
-        reading.requests = max(reading.requests, requests)
+        if name in self._readings:
+            self._readings[name].note(barrier, requests)
 
     # --- whole runs --------------------------------------------------------------------------------------------------
 

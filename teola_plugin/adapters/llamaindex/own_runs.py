@@ -74,7 +74,7 @@ class OwnRun:
         try:
             copies = given.copy(self.given)
         except TooLarge as e:
-            self.note(Barrier(f"it is given {e}"), 0)
+            self.reading.note(Barrier(f"it is given {e}"), 0)
             return
         asker = self._asker = LlamaIndexAsker(is_async=self.is_async)
 
@@ -87,7 +87,7 @@ class OwnRun:
                 barrier = e
                 raise
             finally:
-                self.note(barrier, run.counts.total())
+                self.reading.note(barrier, run.counts.total())
 
         self.prediction = Prediction(asker, _Line(self, asides), State(program, given), speculates=asides.speculates)
         self.prediction.begin()
@@ -102,15 +102,6 @@ class OwnRun:
         self.on_end()
         if self.prediction is not None:
             self.prediction.stop()
-
-    def note(self, barrier: Barrier | None, requests: int) -> None:
-        """Say how far it was read."""
-        reading = self.reading
-        reading.readings += 1
-        reading.barrier, reading.where, reading.hint = ("", "", "") if barrier is None else (
-            barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
-        )  # fmt: skip
-        reading.requests = max(reading.requests, requests)
 
     def awaits(self, request: Request) -> Reply:
         """A value is wanted that only the framework's run has."""
@@ -141,7 +132,7 @@ class OwnRun:
     def asks(self, request: Request) -> None:
         """A request is made ahead."""
         self._asked += 1
-        self.reading.ahead = max(self.reading.ahead, self._asked)
+        self.reading.ahead = max(self.reading.ahead or 0, self._asked)
         if request.act is not None:
             self._beside[id(request.spec.resource)] += 1
 

@@ -92,8 +92,6 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
-        self._certain: set[tuple[Hashable, int]] = set()
-        """What each reading comes to that was made from the same things, as the first one was."""
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
@@ -151,10 +149,6 @@ class Prediction:
             return
         run = self._run()
         after = self._read_on(run, self.barriers)
-        if any(number >= run.counts[key] for key, number in self._certain):
-            log.debug("what a program reads from outside has changed")
-            self.is_over = True
-            return
         self._submit(run)
         if after is not None:
             self._state = after
@@ -221,8 +215,6 @@ class Prediction:
                     self._replies[ask.key] = reply
                     if is_possible:
                         self._possible[ask.key] = ask
-                    elif ask.is_certain:
-                        self._certain.add(ask.key)
             if reply is None:
                 self.is_over |= not is_possible
                 return
@@ -248,9 +240,12 @@ class Prediction:
 
 
 def read_whole(
-    asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given
-) -> Any:
+    asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
+    note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None,
+) -> Any:  # fmt: skip
     """What a program comes to, whose requests are made here; waits for their replies.
+
+    `note` is told of each reading how far it came, and how many requests it found.
 
     Raises: LookupError if it is not read to its end, and what the program raises.
     """
@@ -259,14 +254,20 @@ def read_whole(
     raised: list[Exception] = []
 
     def read(run: Run) -> None:
+        barrier: Barrier | None = None
         try:
             value = Exchange(run).out(program(run))
             if run.has_changed_given:
                 raise Barrier("it changes its input")
+        except Barrier as e:
+            barrier = e
+            raise
         except Exception as e:
             if not run.asks:
                 raised.append(e)
             raise
+        finally:
+            note(barrier, run.counts.total())
         if not run.asks:
             found.append(value)
 
