@@ -185,13 +185,15 @@ def test_forms_that_give_the_same(mode: str) -> None:
 
 
 def test_another_answer_is_found() -> None:
-    found = compare(chain_of("a"), ["x"], optimized=chain_of("b"), repeats=1)
+    found = compare(chain_of("a"), ["x"], optimized=chain_of("b"), repeats=2)
     assert not found.equal
+    assert len(found.differences) == 1  # the original's comes first, whichever ran first
     assert "'ax' != 'bx'" in str(found)
 
 
 def test_another_tree_is_found() -> None:
     found = compare(chain_of("a"), ["x"], optimized=chain_of("a", "other"), repeats=1)
+    assert not found.equal
     assert not found.differences
     assert any("other" in line for line in found.tree_differences)
     assert "DIFFERENCES" in str(found)
@@ -216,12 +218,17 @@ def test_errors_are_answers() -> None:
     def fail_otherwise(value: str) -> str:
         raise KeyError(value)
 
+    def say_otherwise(value: str) -> str:
+        raise ValueError(f"not {value}")
+
     same = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail), repeats=2)
     assert same.equal
     assert same.errors == 2
     assert "in 2 of 2 pairs: ValueError: no x" in str(same)
     other = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(fail_otherwise), repeats=1)
     assert any("raised" in line for line in other.differences)
+    other = compare(RunnableLambda(fail), ["x"], optimized=RunnableLambda(say_otherwise), repeats=1)
+    assert any("'no x' != 'not x'" in line for line in other.differences)
 
 
 def test_one_pair_has_no_interval() -> None:
