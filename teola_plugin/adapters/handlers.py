@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
@@ -126,15 +127,17 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
     todo: list[Any] = []
     for each in handlers:
         held = list(vars(each).values()) if hasattr(each, "__dict__") else []
+        own = _own_functions(type(each))
         given = [value for value in held if type(value) is FunctionType and _is_users(value)]
-        functions = [*_functions(type(each), ("",)), *given]
-        todo += held if functions else [value for value in held if type(value) in _HOLDING]
-        yield from map(id, (each, *(type(each).__mro__[:-1] if functions else ())))
-        for function in (*functions, *_called_by(type(each), functions)):
-            names = [name for code in _codes(function.__code__) for name in code.co_names]
+        todo += held if own else [value for value in held if type(value) in _HOLDING]
+        yield from map(id, (each, *(type(each).__mro__[:-1] if own else ())))
+        for function in (*own, *given, *_called_by(type(each), given)):
+            names, stored, cells = _names_in(function.__code__)
             todo += [function.__globals__[name] for name in names if name in function.__globals__]
-            todo += [cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell)]
-            yield from _stored_by(function)
+            held_in = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+            todo += [cell.cell_contents for cell in held_in.values() if not _is_empty(cell)]
+            yield from ((id(function.__globals__), name) for name in stored)
+            yield from (id(held_in[name]) for name in cells if name in held_in)
     seen: set[int] = set()
     while todo and len(seen) < MOST:
         value = todo.pop()
@@ -146,14 +149,27 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
         todo += dict.values(value) if is_kind_of(value, dict) else () if kind in _HOLDING else vars(value).values()
 
 
-def _stored_by(function: FunctionType) -> Iterator[Hashable]:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
-    for code in _codes(function.__code__):
-        for each in dis.get_instructions(code):
-            if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                yield id(function.__globals__), each.argval
-            elif each.opname in ("STORE_DEREF", "DELETE_DEREF") and each.argval in cells:
-                yield id(cells[each.argval])
+_own: WeakKeyDictionary[type, tuple[FunctionType, ...]] = WeakKeyDictionary()
+
+
+def _own_functions(cls: type) -> tuple[FunctionType, ...]:
+    """The user's functions among the methods of a handler, and those that they come to call."""
+    if cls not in _own:
+        methods = list(_functions(cls, ("",)))
+        _own[cls] = (*methods, *_called_by(cls, methods))
+    return _own[cls]
+
+
+@functools.lru_cache(maxsize=1_000)
+def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The names in a function, those of globals that it stores to, and those of cells."""
+    codes = list(_codes(code))
+    stores = [(each.opname, each.argval) for inner in codes for each in dis.get_instructions(inner)]
+    return (
+        frozenset(name for inner in codes for name in inner.co_names),
+        frozenset(name for opname, name in stores if opname in ("STORE_GLOBAL", "DELETE_GLOBAL")),
+        frozenset(name for opname, name in stores if opname in ("STORE_DEREF", "DELETE_DEREF")),
+    )
 
 
 MOST = 1_000

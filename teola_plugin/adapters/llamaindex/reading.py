@@ -60,6 +60,7 @@ class LlamaIndexAsker:
         self._parts = Parts(is_async=is_async)
         self._contexts = Contexts()
         self.heard: set[Hashable] = set(noted_by(handlers_of()))
+        self._hearing: dict[int, Any] = {}
 
     def begin(self) -> None:
         """An evaluation begins."""
@@ -91,7 +92,7 @@ class LlamaIndexAsker:
             return NOT_MINE
 
         def ask(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
-            self.heard.update(noted_by(handlers_of(held)))
+            self._note_heard(held)
             run.heard = self.heard
 
             def force() -> Any:
@@ -100,6 +101,12 @@ class LlamaIndexAsker:
             return self._awaited(force) if name.startswith("a") else force()
 
         return Callee(ask, name)
+
+    def _note_heard(self, llm: Any) -> None:
+        """What handlers of a model hold may change from here on."""
+        if id(llm) not in self._hearing:
+            self._hearing[id(llm)] = llm
+            self.heard.update(noted_by(handlers_of(llm)))
 
     def _of_part(self, run: Run, owner: Opaque, name: str) -> Any:
         held = owner.held
