@@ -25,6 +25,8 @@ waited for both at the same time: the original would not have had them side by s
 **Retries.** Clients with a ladder of retries climb it once. What runs ahead makes its first attempt; a second one is
 made only if the framework's run waits for the request by then (`hold_retry`). Otherwise it is withheld, and the
 framework asks itself if it ever comes there.
+
+**Records.** What a client logs of a request that runs ahead is logged by who takes its reply (adapters/records.py).
 """
 
 from __future__ import annotations
@@ -169,9 +171,10 @@ class ProviderCall:
 
     `was_taken`: it did so when the request ended. `has_reply`: the service has answered, so that an error is
     that of the request itself. `company`: the requests that its last attempt was in company of.
+    `held`: logs what its client has logged and nobody has heard yet.
     """
 
-    __slots__ = ("company", "has_reply", "is_own", "is_taken", "over", "provider", "was_taken")
+    __slots__ = ("company", "has_reply", "held", "is_own", "is_taken", "over", "provider", "was_taken")
 
     def __init__(self, provider: Provider, *, is_own: bool) -> None:
         self.provider = provider
@@ -181,6 +184,7 @@ class ProviderCall:
         self.has_reply = False
         self.company: list[ProviderCall] = []
         self.over: Future[None] = Future()
+        self.held: list[Callable[[], None]] = []
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
@@ -196,6 +200,11 @@ class ProviderCall:
             self.provider.end(self)
             if not self.over.done():
                 self.over.set_result(None)
+
+    def log_held(self) -> None:
+        """Log what was held back, in the thread of who takes the reply."""
+        while self.held:
+            self.held.pop(0)()
 
     def stands(self, error: BaseException) -> bool:
         """Whether the framework's run would have come to this error by itself."""

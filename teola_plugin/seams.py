@@ -374,18 +374,21 @@ def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
     """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
 
     An error is raised if the framework's run would have come to it by itself (providers.py). Otherwise the value is
-    computed again: more calls ran at once than the framework makes, or not quite the same ones.
+    computed again: more calls ran at once than the framework makes, or not quite the same ones. So it is where a
+    handler of logging raises, which clients take for an error of the request.
     """
     reply, is_mine = claimed
     try:
-        if not is_mine:
-            return reply.result()
-        with _answering(reply):
-            value = compute()
-        reply.put(Done(value))
-        return value
+        if is_mine:
+            with _answering(reply):
+                value = compute()
+            reply.put(Done(value))
+            return value
+        value = reply.result()
+        if _is_told(reply):
+            return value
     except BaseException as e:
-        if _stands(e, reply, is_mine):
+        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
             raise
     if reply.provider_call:
         reply.provider_call.wait_for_company()
@@ -396,14 +399,16 @@ async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[An
     """`share` for a coroutine."""
     reply, is_mine = claimed
     try:
-        if not is_mine:
-            return await reply.aresult()
-        with _answering(reply):
-            value = await compute()
-        reply.put(Done(value))
-        return value
+        if is_mine:
+            with _answering(reply):
+                value = await compute()
+            reply.put(Done(value))
+            return value
+        value = await reply.aresult()
+        if _is_told(reply):
+            return value
     except BaseException as e:
-        if _stands(e, reply, is_mine):
+        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
             raise
     if reply.provider_call:
         await reply.provider_call.await_company()
@@ -415,6 +420,16 @@ def _stands(error: BaseException, reply: Reply, is_mine: bool) -> bool:
     if is_unheard() or not reply.ended_with(error):
         return True
     return reply.provider_call.stands(error) if reply.provider_call else is_mine
+
+
+def _is_told(reply: Reply) -> bool:
+    """Whether the user's handlers have taken what the client logged of a reply that ran ahead."""
+    try:
+        if reply.provider_call and not is_unheard():
+            reply.provider_call.log_held()
+    except Exception:  # around a user's callback
+        return False
+    return True
 
 
 @contextlib.contextmanager

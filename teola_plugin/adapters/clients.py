@@ -22,8 +22,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from teola_plugin.adapters.handlers import any_raises
 from teola_plugin.adapters.reader.foreign import is_installed_file
-from teola_plugin.adapters.reader.outlets import logs
+from teola_plugin.adapters.reader.outlets import hearers_of, makes_records
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
@@ -110,21 +111,46 @@ def _is_made_when_read(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)
 
 
-_LOGS = (
-    ("httpx", logging.INFO), ("openai._base_client", logging.DEBUG), ("httpcore.connection", logging.DEBUG),
-    ("httpcore.http11", logging.DEBUG), ("httpcore.http2", logging.DEBUG),
-)  # fmt: skip
-"""What clients tell of each request, and how loudly."""
+_SDKS_THAT_LOG = ("openai", "anthropic", "groq", "together", "perplexity")
+_LOGGERS = {
+    "httpx": logging.INFO,
+    "google_genai.models": logging.INFO,
+    **dict.fromkeys([f"{sdk}._base_client" for sdk in _SDKS_THAT_LOG], logging.DEBUG),
+    **dict.fromkeys([f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy")], logging.DEBUG),
+}
+"""Whom clients tell of each request, and the least level of it."""
 
 
 def sends_alone(http_client: Any) -> bool:
-    """Nothing of the user's runs when it sends: no hook, no way to authenticate, no handler or filter of logging."""
+    """Nothing of the user's runs when it sends: no hook, no way to authenticate, no handler of what it logs.
+
+    Handlers and filters hear of it when the framework's run takes the reply. One that raises would refuse the request.
+    """
     if any((getattr(http_client, "event_hooks", None) or {}).values()):
         return False
     auth: Any = type(getattr(http_client, "_auth", None))
     if _is_class_of("httpx._auth", "FunctionAuth", auth) or not (auth is type(None) or _is_installed(auth)):
         return False
-    return all(logs(logging.getLogger(name), level)[0] for name, level in _LOGS)
+    return all(_is_held(logging.getLogger(name), level) for name, level in _LOGGERS.items())
+
+
+def _is_held(logger: Any, level: int) -> bool:
+    """What is logged there of a request that runs ahead is held until the framework's run takes the reply."""
+    if type(logger) is not logging.Logger:
+        return False
+    return not logger.isEnabledFor(level) or (makes_records() and not any_raises(hearers_of(logger)))
+
+
+def told_of_requests() -> list[Any]:
+    """The handlers and filters of logging that hear of requests."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    return [
+        each
+        for logger, level in zip(loggers, _LOGGERS.values(), strict=True)
+        if logger.isEnabledFor(level)
+        for each in hearers_of(logger)
+        if each is not None
+    ]
 
 
 def are_own_clients(clients: Iterable[Any]) -> bool:

@@ -11,6 +11,8 @@ import ast
 import builtins
 import dis
 import functools
+import logging
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
@@ -43,10 +45,29 @@ _known: WeakKeyDictionary[type, dict[Any, bool]] = WeakKeyDictionary()
 def _class_interferes(cls: type, begins: tuple[str, ...], may_raise: bool) -> bool:
     known = _known.setdefault(cls, {})
     if (begins, may_raise) not in known:
-        heard = list(_functions(cls, begins))
-        called = [*heard, *_called_by(cls, heard)]
+        called = _called(cls, begins)
         known[begins, may_raise] = any(_changes(each) or _raises(each, may_raise) for each in called)
     return known[begins, may_raise]
+
+
+def any_raises(hearers: Iterable[Any]) -> bool:
+    """Whether one of these, which hear of what clients log (or are functions that do), raises to the client."""
+    return any(_raises(each, True) if type(each) is FunctionType else _class_raises(type(each)) for each in hearers)
+
+
+def _class_raises(cls: type) -> bool:
+    known = _known.setdefault(cls, {})
+    if None not in known:
+        known[None] = any(
+            _raises(each, may_raise=True) for each in _called(cls, ("emit", "handle", "filter", "format"))
+        )
+    return known[None]
+
+
+def _called(cls: type, begins: tuple[str, ...]) -> list[FunctionType]:
+    """The user's functions that are called where a method whose name begins so is."""
+    heard = list(_functions(cls, begins))
+    return [*heard, *_called_by(cls, heard)]
 
 
 def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
@@ -61,7 +82,15 @@ def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
 def _is_users(function: FunctionType) -> bool:
     is_installed = is_installed_file(function.__code__.co_filename)
     is_ours = function.__module__.startswith("teola_plugin.")
-    return not (is_installed or is_ours or is_of_library(function))
+    return not (is_installed or is_ours or _is_standard(function) or is_of_library(function))
+
+
+def _is_standard(function: FunctionType) -> bool:
+    """It stands in a module of the standard library."""
+    own = function.__globals__
+    name = str(own.get("__name__"))
+    is_named = name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return is_named and getattr(sys.modules.get(name), "__dict__", None) is own
 
 
 def _called_by(cls: type, functions: list[FunctionType]) -> list[FunctionType]:
@@ -142,7 +171,7 @@ def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
     while todo and len(seen) < MOST:
         value = todo.pop()
         kind = type(value)
-        if id(value) in seen or not (kind in _HOLDING or facts_of(kind).kind in ("object", "record")):
+        if id(value) in seen or kind is logging.Logger or not (kind in _HOLDING or facts_of(kind).kind in _WITH_STATE):
             continue
         seen.add(id(value))
         yield id(value)
@@ -173,6 +202,7 @@ def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset
 
 
 MOST = 1_000
+_WITH_STATE = ("object", "record")
 _HOLDING = (dict, list, set, deque, Counter, OrderedDict, defaultdict)
 
 

@@ -17,8 +17,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from teola_plugin.adapters.records import held_back
 from teola_plugin.engines import Completion, Delta, Done, EngineSpec
-from teola_plugin.seams import Hold, Reply, active, current, instrument, muted
+from teola_plugin.seams import Hold, Reply, active, current, instrument
 
 T = TypeVar("T")
 
@@ -111,4 +112,4 @@ def end_rehearsal() -> None:
         raise _Over
 
 
-instrument(logging.Logger, "handle", muted(None))
+instrument(logging.Logger, "handle", held_back)

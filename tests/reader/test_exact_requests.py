@@ -538,8 +538,11 @@ class Signs(httpx.Auth):
 
 
 class Listens(logging.Handler):
+    spent = False
+
     def emit(self, record: logging.LogRecord) -> None:
-        """Notes nothing."""
+        if self.spent:
+            raise PermissionError("the budget is spent")
 
 
 @pytest.mark.parametrize("how", ["auth", "function", "logging", ""])

@@ -15,6 +15,7 @@ from typing import Any
 from langchain_core.tracers._streaming import _StreamingCallbackHandler, _V2StreamingCallbackHandler
 from langchain_core.tracers.context import _configure_hooks
 
+from teola_plugin.adapters.clients import told_of_requests
 from teola_plugin.adapters.handlers import may_interfere, noted_by
 
 
@@ -46,10 +47,10 @@ def is_refusable(config: Mapping[str, Any]) -> bool:
 
 
 def heard_by(configs: Iterable[Mapping[str, Any]]) -> frozenset[Hashable]:
-    """What handlers of these configs, or of the context, may change (see `handlers.noted_by`)."""
+    """What handlers of these configs, of the context, or of logging may change (see `handlers.noted_by`)."""
     hooked = (variable.get() for variable, *_ in _configure_hooks)
     handlers = [*(each for config in configs for each in handlers_of(config.get("callbacks"))), *filter(None, hooked)]
-    return frozenset(noted_by(handlers))
+    return frozenset(noted_by([*handlers, *told_of_requests()]))
 
 
 def handlers_of(callbacks: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from llama_index.core import Settings
 from llama_index_instrumentation import root_manager
 
+from teola_plugin.adapters.clients import told_of_requests
 from teola_plugin.adapters.handlers import may_interfere
 
 _HEAR = ("on_event", "start_trace", "end_trace")
@@ -27,6 +28,7 @@ def handlers_of(*components: Any) -> Iterator[Any]:
     """All who hear of what these components do."""
     yield from _hearing(*components)
     yield from _noticing()
+    yield from told_of_requests()
 
 
 def _hearing(*components: Any) -> Iterator[Any]:

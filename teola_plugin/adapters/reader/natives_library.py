@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.reader import bounds, classes, foreign, methods, operators, outlets, regexes, taking, texts
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import facts_of
@@ -141,6 +142,9 @@ def _logs(level: int | None, *, is_method: bool) -> Handler:
             raise TypeError("missing 1 required positional argument: 'msg'")
         held = held.logger if type(held) is logging.LoggerAdapter else held
         is_certain, is_caught = outlets.logs(held, at if type(at) is int else None)
+        users = outlets.users_hearing(held) if is_certain else []
+        if not run.heard.issuperset(map(id, users)):
+            run.heard.update(noted_by(users))
         extra = kwargs.get("extra")
         is_plain = extra is None or (type(extra) is dict and extra.keys().isdisjoint(_OF_RECORDS))
         if not (is_certain and is_plain and type(at) is int and kwargs.keys() <= _OF_LOGGING):

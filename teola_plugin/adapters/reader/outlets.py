@@ -1,8 +1,9 @@
 """Where `print`, logging and warnings write to: whether that may raise, by what is set up now.
 
 Streams and handlers of the standard library and of installed packages take what they are given: the handlers of
-logging catch their own errors. What the user wrote in their place (a stream, a handler, a filter) may raise, and so may
-a stream that is closed or cannot write each text.
+logging catch their own errors, those of streams too. What the user wrote in their place (a stream, a handler, a filter)
+may raise: a handler or filter of logging if its source says so. So may a stream that is closed or cannot write each
+text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from teola_plugin.adapters.handlers import any_raises
 from teola_plugin.adapters.reader.foreign import is_installed_file, is_kind_of, is_subtype
 from teola_plugin.adapters.reader.values import type_name
 
@@ -67,17 +69,31 @@ def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
         return False, False
     if level is not None and not logger.isEnabledFor(level):
         return True, True
-    if not _makes_records(logging.getLogRecordFactory()):
+    if not makes_records():
         return False, False
-    handlers = list(_handlers_of(logger))
-    filters = [each for held in (logger, *handlers) for each in held.filters]
-    if not all(_is_installed(type(each)) for each in (*handlers, *filters)):
+    if any_raises(users_hearing(logger)):
         return False, False
-    return True, all(_module_of(type(each)).startswith("logging") for each in handlers)
+    return True, all(_module_of(type(each)).startswith("logging") for each in _handlers_of(logger))
+
+
+def users_hearing(logger: Any) -> list[Any]:
+    """Handlers of a logger, filters and formatters of classes of the user's, or functions."""
+    return [each for each in hearers_of(logger) if each is not None and not _is_installed(type(each))]
+
+
+def makes_records() -> bool:
+    """Whether the record factory is that of the standard library, or of installed packages (Ray, vLLM) around it."""
+    return _makes_records(logging.getLogRecordFactory())
+
+
+def hearers_of(logger: logging.Logger) -> Iterator[Any]:
+    """Handlers of a logger, what filters and formats for them, and their streams."""
+    yield from logger.filters
+    for handler in _handlers_of(logger):
+        yield from (handler, *handler.filters, handler.formatter, getattr(handler, "stream", None))
 
 
 def _makes_records(factory: Any) -> bool:
-    """The factory is that of the standard library, or one of an installed package around it: Ray's, vLLM's."""
     if factory is logging.LogRecord:
         return True
     if type(factory) is FunctionType:

@@ -101,7 +101,8 @@ class Run(Heap):
         self.depth = 0
         self.site: Hashable = None
         self.branches = branches
-        self.heard: set[Hashable] = getattr(asker, "heard", None) or set()
+        heard: set[Hashable] | None = getattr(asker, "heard", None)
+        self.heard = set[Hashable]() if heard is None else heard
         self.locks = 0
         self.limits = 0
         self._answers = answers if answers is not None else {}
