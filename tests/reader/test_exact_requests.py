@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import copy
 import dataclasses
 import decimal
 import io
@@ -23,7 +24,7 @@ import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tracers.base import BaseTracer
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.checkpoint.memory import InMemorySaver
@@ -798,6 +799,51 @@ def test_what_was_asked_is_not_asked_again_of_what_has_changed_since(how: str) -
         return node
 
     assert asked(build)[0] == ["before", "first 0", "second 1", "after"]
+
+
+def asked_by_chain(build: Callable[[Any], Any], given: dict[str, Any]) -> list[str]:
+    """What a chain asks, which must be what the optimized one asks."""
+    plain, fast = Slow(), Slow()
+    original, chain = build(plain), optimize(build(fast))
+    assert repr(chain.invoke(copy.deepcopy(given))) == repr(original.invoke(copy.deepcopy(given)))
+    time.sleep(0.1)
+    found = sorted(text for _, text in plain._calls)
+    assert sorted(text for _, text in fast._calls) == found
+    return found
+
+
+def test_a_prompt_is_asked_once_although_its_partial_variables_change() -> None:
+    def build(model: Any) -> Any:
+        template = ask("{p} {q}").partial(p="0")
+
+        def node(x: Any) -> Any:
+            said = model.invoke(template.invoke({"q": "x"})).content
+            template.partial_variables["p"] += "1"
+            return said
+
+        chain = template | model | StrOutputParser()
+        return RunnablePassthrough() | assign(a=RunnableLambda(node)) | assign(b=chain) | assign(c=chain)
+
+    assert len(asked_by_chain(build, {"q": "x"})) == 3
+
+
+@pytest.mark.parametrize("kind", ["function", "prompt"])
+def test_what_one_branch_changes_in_place_is_what_the_branch_after_it_asks_about(kind: str) -> None:
+    def build(model: Any) -> Any:
+        def changes(x: Any) -> Any:
+            x["rows"].append("added")
+            return model.invoke("first").content
+
+        def waits(x: Any) -> Any:
+            time.sleep(0.2)  # until that has been changed
+            return x
+
+        asks: Any = RunnableLambda(lambda x: model.invoke(f"second {x['rows']}").content)
+        if kind == "prompt":
+            asks = ask("second {rows}") | model | StrOutputParser()
+        return RunnableParallel(a=RunnableLambda(changes), b=RunnableLambda(waits) | asks)
+
+    assert asked_by_chain(build, {"rows": ["given"]}) == ["first", "second ['given', 'added']"]
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ class Draft:
         value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
         self._repeats |= reach.repeats
         if reach.changes:
-            self._barriers += (Barrier(value.name, None if reach.acts else (STATE,), is_read=True),)
+            writes = None if reach.acts else (STATE,)
+            self._barriers += (Barrier(value.name, writes, is_read=True, is_seen_beside=reach.alters),)
         if id(component) in self._observed:  # of several runs of one component, nobody can tell whose value was whose
             self._observed[id(component)] = ""
         elif not self.level:
@@ -333,15 +334,20 @@ class Draft:
 
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[Callable[[], None]]:
-        """Call what is yielded before each of several branches that have no order among them."""
+        """Call what is yielded before each of several branches that have no order among them.
+
+        What one of them changes in place, those that begin after it may find changed.
+        """
         before, gates_before = self._barriers, self._gates
         after, gates_after = before, gates_before
 
         def branch() -> None:
             nonlocal after, gates_after
-            after += tuple(b for b in self._barriers if b not in after)
+            named = {b.name for b in after}
+            after += tuple(b for b in self._barriers if b.name not in named)
             gates_after += tuple(g for g in self._gates if g not in gates_after)
-            self._barriers, self._gates = before, gates_before
+            beside = (Barrier(b.name, (STATE,), is_read=True) for b in after if b.is_seen_beside and b not in before)
+            self._barriers, self._gates = (*before, *beside), gates_before
 
         yield branch
         branch()

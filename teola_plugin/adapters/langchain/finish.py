@@ -4,7 +4,8 @@ A primitive that only the framework's run may compute, and that may change somet
 searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. So is a
 function that is read, until it has been read to its end, and for the functions behind it that are read too. Whatever
 may raise is a *gate* for the requests behind it that leave this process: they get a control edge `gated(gate)`.
-Branches that the framework runs side by side have no order among them.
+Branches that the framework runs side by side have no order among them, but that a function which changes something in
+place is a barrier for those after it.
 
 A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns that collection; under any
 other name the user may mean any collection, so it concerns all of them, but no hosted model. An undeclared effect
@@ -27,11 +28,15 @@ Primitives = dict[str, Primitive]
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A primitive, and the resources it may write; None: anything. `is_read`: it does not, once it has been read."""
+    """A primitive, and the resources it may write; None: anything. `is_read`: it does not, once it has been read.
+
+    `is_seen_beside`: it does change something in place that branches beside it may look at.
+    """
 
     name: str
     writes: tuple[str, ...] | None
     is_read: bool = False
+    is_seen_beside: bool = False
 
     def may_write(self, resource: str, stores: set[str]) -> bool:
         """`stores`: the resources that are collections; other names are the user's own."""

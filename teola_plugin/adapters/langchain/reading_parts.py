@@ -27,6 +27,7 @@ from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.value_keys import value_key
 
 _PARSERS = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.", "langchain.output_parsers.")
 _MORE_PARSERS = ("langchain_classic.retrievers.multi_query", "langchain.retrievers.multi_query")
@@ -55,6 +56,7 @@ def stock_class(value: Any) -> type:
 def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> Any:
     """What `template.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
     names = require_clean_template(template)
+    _require_unchanged(run, template)
     exchange = Exchange(run)
     if type(value) is dict and not run.is_tainted(value):  # it looks at no other variables
         value = {key: held for key, held in value.items() if key in names}
@@ -63,6 +65,18 @@ def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> An
     except Undecided:
         return _unknown_prompt(run, template, value)
     return exchange.back(outcome(lambda: template.invoke(given)))
+
+
+def _require_unchanged(run: Run, template: Any) -> None:
+    """Raises: Barrier if the template brings other variables with it than when it was first read.
+
+    The framework's own run may have changed them, and what was asked with the earlier ones is not to be asked again.
+    """
+    for part in parts_of(template):
+        partials = partials_of(part)
+        brought = value_key(dict(partials)) if partials else None
+        if run.as_first_read(part, "what it is formatted with", brought) != brought:
+            raise Barrier("it formats a prompt whose partial variables have changed")
 
 
 Names = frozenset[str]

@@ -58,12 +58,14 @@ _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, 
 class Reach:
     """`asks`: it may ask models and stores itself. `acts`: it may change something outside of the program.
 
-    `changes`: it may change variables or objects that others see. `repeats`: it asks more than once, by its look.
+    `changes`: it may change variables or objects that others see. `alters`: it does change some, by its look.
+    `repeats`: it asks more than once, by its look.
     """
 
     asks: bool
     acts: bool
     changes: bool
+    alters: bool = False
     repeats: bool = False
 
 
@@ -76,7 +78,8 @@ def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
     modules = {value.__name__.split(".")[0] for value in named if type(value) is types.ModuleType}
     acts = asks or not _QUIET.issuperset(modules | set(imported)) or any(_is_loud(node) for node in nodes if node)
     found = [node for node in nodes if node]
-    return Reach(asks, acts, acts or any(map(_changes, found)), repeats=asks and _repeats(found))
+    changes = acts or any(map(_changes, found))
+    return Reach(asks, acts, changes, any(map(_alters, found)), repeats=asks and _repeats(found))
 
 
 def _repeats(nodes: list[FunctionNode]) -> bool:
@@ -110,6 +113,24 @@ def _changes(node: FunctionNode) -> bool:
     """It may change something in place that it did not make itself."""
     own, local = _own_names(node), _local_names(node)
     return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
+
+
+def _alters(node: FunctionNode) -> bool:
+    """It stores into, or adds to, something that it did not make itself."""
+    own = _own_names(node)
+    return any(_is_altering(each, own) for part in _body(node) for each in ast.walk(part))
+
+
+def _is_altering(node: ast.AST, own: set[str]) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=changed, attr=attr)):
+            return (attr in CHANGING or attr[:2] == "__") and not _is_own(changed, own)
+        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=changed):
+            return not _is_own(changed, own)
+        case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
+            return not _is_own(changed, own)
+        case _:
+            return False
 
 
 def _is_change(node: ast.AST, own: set[str], local: set[str]) -> bool:

@@ -161,7 +161,11 @@ class Run(Heap):
         """
         if id(owner) in self.heard:
             return Unknown()
-        return self.load(self._names.setdefault((id(owner), name), (owner, value))[1])
+        return self.load(self.as_first_read(owner, name, value))
+
+    def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
+        """The value that was given for something of an object when an evaluation first came to it."""
+        return self._names.setdefault((id(owner), name), (owner, value))[1]
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
         def keep(copy: Any) -> Any:
