@@ -569,6 +569,14 @@ class Session:
         with kept_off, self._lock:
             self._holds.add(hold)
 
+    def interrupt(self) -> None:
+        """Ask nothing more: the caller is interrupted, and waits for threads of the framework's only."""
+        with kept_off, self._lock:
+            self._is_closed = True
+        for aside in self._asides:
+            aside.cancel()
+        self._stop()
+
     def close(self) -> Report:
         """End the run-ahead, cancel what nobody took, and say what the call came to."""
         with kept_off, self._lock:

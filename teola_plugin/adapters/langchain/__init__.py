@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters import Calls
-from teola_plugin.adapters.langchain import quiet, tools, twin
+from teola_plugin.adapters.langchain import interrupted, quiet, tools, twin
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.trace import Traced
 
@@ -34,6 +34,7 @@ class LangChainAdapter:
         return twin.calls_of(pipeline)
 
 
+interrupted.install()
 quiet.install()
 tools.install()
 adapter = LangChainAdapter()
