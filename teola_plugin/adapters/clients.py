@@ -121,36 +121,38 @@ _LOGGERS = {
 """Whom clients tell of each request, and the least level of it."""
 
 
-def sends_alone(http_client: Any) -> bool:
-    """Nothing of the user's runs when it sends: no hook, no way to authenticate, no handler of what it logs.
+def send_alone(http_clients: Iterable[Any]) -> bool:
+    """Nothing of the user's runs when they send: no hook, no way to authenticate, no handler of what they log.
 
     Handlers and filters hear of it when the framework's run takes the reply. One that raises would refuse the request.
     """
+    return all(map(_sends_alone, http_clients)) and all(_is_held(logger, level) for logger, level in _loggers())
+
+
+def _sends_alone(http_client: Any) -> bool:
     if any((getattr(http_client, "event_hooks", None) or {}).values()):
         return False
     auth: Any = type(getattr(http_client, "_auth", None))
-    if _is_class_of("httpx._auth", "FunctionAuth", auth) or not (auth is type(None) or _is_installed(auth)):
-        return False
-    return all(_is_held(logging.getLogger(name), level) for name, level in _LOGGERS.items())
+    return not _is_class_of("httpx._auth", "FunctionAuth", auth) and (auth is type(None) or _is_installed(auth))
+
+
+def _loggers() -> Iterator[tuple[Any, int]]:
+    """Those of the clients that are there."""
+    made = logging.root.manager.loggerDict
+    return ((made[name], level) for name, level in _LOGGERS.items() if name in made)
 
 
 def _is_held(logger: Any, level: int) -> bool:
     """What is logged there of a request that runs ahead is held until the framework's run takes the reply."""
     if type(logger) is not logging.Logger:
-        return False
+        return type(logger) is logging.PlaceHolder
     return not logger.isEnabledFor(level) or (makes_records() and not any_raises(hearers_of(logger)))
 
 
 def told_of_requests() -> list[Any]:
     """The handlers and filters of logging that hear of requests."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    return [
-        each
-        for logger, level in zip(loggers, _LOGGERS.values(), strict=True)
-        if logger.isEnabledFor(level)
-        for each in hearers_of(logger)
-        if each is not None
-    ]
+    heard = (logger for logger, level in _loggers() if type(logger) is logging.Logger and logger.isEnabledFor(level))
+    return [each for logger in heard for each in hearers_of(logger) if each is not None]
 
 
 def are_own_clients(clients: Iterable[Any]) -> bool:

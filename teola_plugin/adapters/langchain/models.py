@@ -35,7 +35,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult, Generation, LLMResult
 from langchain_core.prompt_values import PromptValue
 
-from teola_plugin.adapters.clients import are_own_clients, sends_alone
+from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
@@ -246,7 +246,7 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     held = vars(model)
     if any(isinstance(value, types.FunctionType) for value in held.values()):
         return False
-    if not all(sends_alone(held.get(name)) for name in _HTTP_CLIENTS):
+    if not send_alone(held.get(name) for name in _HTTP_CLIENTS):
         return False
     if not are_own_clients(held[name] for name in _CLIENTS if held.get(name) is not None):
         return False

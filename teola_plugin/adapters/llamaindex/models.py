@@ -21,7 +21,7 @@ from typing import Any
 from llama_index.core.llms import ChatResponse
 from llama_index.core.llms.structured_llm import StructuredLLM
 
-from teola_plugin.adapters.clients import are_own_clients, sends_alone
+from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.leaf import is_stock_of
@@ -78,7 +78,7 @@ _CLIENTS = ("_client", "_aclient", *_HTTP_CLIENTS)
 
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     """A call runs nothing of the user's: none of these methods was replaced, no client is another's or has hooks."""
-    if not all(sends_alone(getattr(model, name, None)) for name in _HTTP_CLIENTS):
+    if not send_alone(getattr(model, name, None) for name in _HTTP_CLIENTS):
         return False
     if not are_own_clients(each for name in _CLIENTS if (each := getattr(model, name, None)) is not None):
         return False
