@@ -8,7 +8,7 @@ its value with `session.observe(component, value)`, and what depends on it goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -136,6 +136,19 @@ class Follower(Protocol):
         ...
 
 
+class Mark(Protocol):
+    """Where the framework's run is: how often it has asked for each item."""
+
+    def next(self, key: Hashable) -> int:
+        """Which time an item will be that is asked for after this, and after those that this has told of."""
+        ...
+
+
+Hear = Callable[[Hashable, Mark], bool]
+"""Is told of each request that the framework's run makes: its key and where the run was before it. Returns whether it
+wants to hear of more."""
+
+
 class Asides(Protocol):
     """What a follower may begin at once, outside of any graph.
 
@@ -149,8 +162,9 @@ class Asides(Protocol):
     def routes(self) -> CallRoutes | None: ...
 
     def aside(
-        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
-    ) -> None:
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False,
+        mark: Mark | None = None,
+    ) -> None:  # fmt: skip
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
 
         Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call, but not
@@ -170,8 +184,15 @@ class Asides(Protocol):
         """Whether nothing may run ahead at the provider of this engine now."""
         ...
 
-    def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
-        """Ask an engine for one item ahead of the framework's run, which will find it."""
+    def request(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], mark: Mark | None = None
+    ) -> Reply:
+        """Ask an engine for one item ahead of the framework's run, which will find it: the first time that it asks for
+        it after what was asked ahead before, or after the `mark`."""
+        ...
+
+    def when_asked(self, hear: Hear) -> None:
+        """Tell of each request of the framework's run as it is made, in the thread that makes it."""
         ...
 
     def drop(self, reply: Reply) -> None:

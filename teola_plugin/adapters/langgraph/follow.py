@@ -41,6 +41,7 @@ from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
 from teola_plugin.adapters.reader.reach import reach_of
+from teola_plugin.adapters.reader.resuming import Stop
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
@@ -48,7 +49,7 @@ from teola_plugin.engines import Foreign
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply, current, instrument
-from teola_plugin.trace import Asides, Break, Reading, Traced
+from teola_plugin.trace import Asides, Break, Hear, Mark, Reading, Traced
 from teola_plugin.turns import Turn
 
 log = logging.getLogger(__name__)
@@ -94,12 +95,13 @@ def trace(graph: Any) -> Traced:
 class Followed:
     """One graph whose calls are followed. `agents`: by the `id` of the nodes of it and of the graphs in it.
 
-    `readings`: of its nodes, by name.
+    `readings`: of its nodes, by name. `stops`: where they ended, see `Prediction`.
     """
 
     graph: Graph
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
+    stops: list[Stop] = field(default_factory=list)
 
     def follow(self, entered: Entered) -> Following:
         """One call."""
@@ -202,8 +204,9 @@ class Following:
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
         self.prediction = Prediction(
-            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates, routes=asides.routes
-        )
+            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates, routes=asides.routes,
+            stops=self.followed.stops,
+        )  # fmt: skip
         self.prediction.begin()
 
     def _count(self, number: int) -> None:
@@ -288,13 +291,17 @@ class _Line:
     asides: Asides
     is_streamed: bool = False
 
-    def ask(self, request: Request) -> Reply | None:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
         if self.is_streamed and (request.act is not None or isinstance(request.payload, Foreign)):
             return None
         if request.act is None:
-            return self.asides.request(request.spec, request.op, request.payload, request.settings)
-        return acted(self.asides, request)
+            return self.asides.request(request.spec, request.op, request.payload, request.settings, mark)
+        return acted(self.asides, request, mark)
+
+    def when_asked(self, hear: Hear) -> None:
+        """See `Line`."""
+        self.asides.when_asked(hear)
 
     def give_up(self, reply: Reply) -> None:
         """See `Line`."""

@@ -26,7 +26,7 @@ from teola_plugin.adapters.reader.run import Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides, Reading
+from teola_plugin.trace import Asides, Hear, Mark, Reading
 
 LOOK_S = 0.1
 """So often somebody who waits for the run-ahead looks whether the call is over."""
@@ -220,7 +220,10 @@ class _Line:
     own: OwnRun
     asides: Asides
 
-    def ask(self, request: Request) -> Reply | None:
+    def when_asked(self, hear: Hear) -> None:
+        """What is not read is left to the framework's run, and all that stands behind it."""
+
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
         if request.op == TOLD:
             return self.own.awaits(request)

@@ -19,8 +19,8 @@ from teola_plugin.adapters.reader import caches, calling, classes, natives, oper
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
-from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import RUN, SITE, Evaluate, Scope, own_nodes, scope_of
+from teola_plugin.adapters.reader.run import Level, Run
+from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RUN, SITE, Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -342,10 +342,15 @@ def _coroutine(run: Run, code: Code, frame: Frame) -> Pending:
 def _evaluate(run: Run, code: Code, frame: Frame) -> Any:
     run.enter()
     marked = run.leaves
+    function = frame[FUNCTION]
+    is_of_program = frame[OUTER] is not None or type(function) is not types.FunctionType
+    run.levels.append(Level(frame, code.name, None if is_of_program else function.__code__))
     try:
         ended = run.absorb(frame, RETURN, run.settle(code.block, frame), marked)
         if ended is NOWHERE or run.leaves > marked:
             raise Stalled("no way to the end is known")
+        if run.open is not None and len(run.levels) <= len(run.open.stop.codes):
+            raise Barrier("it ends before it comes to where the run is")
         return frame[2] if ended is RETURN else None
     except Undecided as e:
         raise Stalled from e
@@ -354,6 +359,7 @@ def _evaluate(run: Run, code: Code, frame: Frame) -> Any:
         raise
     finally:
         run.depth -= 1
+        run.levels.pop()
 
 
 def _bind(

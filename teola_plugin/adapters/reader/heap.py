@@ -358,6 +358,13 @@ class Heap:
         for leave in self._leaves[beginning.leaves :]:
             leave.marks.gates = self.gates
 
+    def has_come_here(self) -> None:
+        """The framework's run is known to have come to where the evaluation is: nothing up to here has raised."""
+        self.gates = NO_SOURCES
+        for beginning in self._beginnings:
+            beginning.raised, beginning.moments = self.raised, []
+            beginning.errors.clear()
+
     def go_back(self, beginning: Beginning, why: frozenset[Hashable]) -> None:
         """The state may be that of any moment at which something may have raised since; see `fork`."""
         gates = self.gates

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,13 +29,14 @@ from typing import Any, Protocol
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed
 from teola_plugin.failures import Withheld
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides
+from teola_plugin.trace import Asides, Hear, Mark
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,12 @@ MAX_READINGS = 200
 class Line(Protocol):
     """Where a prediction asks, and where it has its work done."""
 
-    def ask(self, request: Request) -> Reply | None:
-        """The reply to a request, which may still be on its way; None if it is not made."""
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """The reply to a request, which may still be on its way; None if it is not made. `mark`: see `when_asked`."""
+        ...
+
+    def when_asked(self, hear: Hear) -> None:
+        """See `trace.Asides`."""
         ...
 
     def give_up(self, reply: Reply) -> None:
@@ -80,9 +85,13 @@ class Prediction:
     """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
 
     def __init__(
-        self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None
-    ) -> None:
-        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed."""
+        self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
+        stops: list[Stop] | None = None,
+    ) -> None:  # fmt: skip
+        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed.
+
+        `stops`: where readings of the program ended in earlier calls; this one adds its own.
+        """
         self.barriers: list[Barrier] = []
         self.readings = 0
         self._speculates = speculates
@@ -95,6 +104,12 @@ class Prediction:
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
+        self._stops: Sequence[Stop] = ()
+        self._passed: list[Passed] = []
+        self._listener = Listener([] if stops is None else stops)
+        if stops:
+            line.when_asked(self._hear)
+        self._is_listening = bool(stops)
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -152,17 +167,51 @@ class Prediction:
         self._submit(run)
         if after is not None:
             self._state = after
+            self._passed = self._passed[run.used :]
+            run.hand_on(self._given)
             self._has_news = True
             return
+        self._listen(run)
         if run.branches is not None and not (self.is_over or self._has_news):
             self._go_on(run, run.branches)
-        if not self._waiting:
-            self.is_over = True
+        with self._lock:
+            self.is_over |= not (self._waiting or self._has_news)
+
+    def _listen(self, run: Run) -> None:
+        """Read on behind what was not read, once the framework's run has come past it."""
+        if run.is_lost:
+            self._listener.is_wrong(run.open.stop)
+        if not run.stops:
+            return
+        del self._passed[run.used :]
+        self._stops = run.stops
+        if not self._is_listening:
+            self._is_listening = True
+            self._line.when_asked(self._hear)
+        if passed := self._listener.find(run.stops):
+            self._read_behind(run.stops, passed)
+
+    def _hear(self, key: Hashable, mark: Mark) -> bool:
+        """The framework's run makes a request, in this thread. Returns whether there may be more to hear."""
+        stops = self._stops
+        if not self._is_stopped and (passed := self._listener.hear(stops, key, mark, self._given)):
+            self._read_behind(stops, passed)
+        return not self._is_stopped
+
+    def _read_behind(self, stops: Sequence[Stop], passed: Passed) -> None:
+        with self._lock:
+            if self._is_stopped or self._stops is not stops:
+                return
+            self._stops = ()
+            self._passed.append(passed)
+            self.is_over = False
+        self._news()
 
     def _run(self, *, is_assuming: bool = False) -> Run:
         branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
         run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
         run.counts.update(self._state.counts)
+        run.passed = self._passed
         return run
 
     def _read_on(self, run: Run, barriers: list[Barrier]) -> State | None:
@@ -210,7 +259,7 @@ class Prediction:
                     self._possible.pop(ask.key, None)
                 continue
             with self._lock:  # whoever stops it may ask for the same after that
-                reply = None if self.is_over else self._line.ask(ask.request)
+                reply = None if self.is_over else self._line.ask(ask.request, ask.mark)
                 if reply is not None:
                     self._replies[ask.key] = reply
                     if is_possible:
@@ -286,8 +335,15 @@ def read_whole(
 class _Waiting:
     """Implements `Line` for one thread that waits."""
 
-    ask: Callable[[Request], Reply | None]
+    make: Callable[[Request], Reply | None]
     soon: Callable[[Callable[[], None]], None]
+
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """See `Line`."""
+        return self.make(request)
+
+    def when_asked(self, hear: Hear) -> None:
+        """The framework's run is not waited for."""
 
     def give_up(self, reply: Reply) -> None:
         """Whoever waits asks for nothing in vain."""
@@ -296,7 +352,7 @@ class _Waiting:
         """Whoever waits has spent it."""
 
 
-def acted(asides: Asides, request: Request) -> Reply:
+def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
     """The reply to what is no request of one engine: what its function returns, beside the call."""
     reply = Reply()
     act: Any = request.act
@@ -312,7 +368,7 @@ def acted(asides: Asides, request: Request) -> Reply:
             raise
 
     begun, is_async = (awork if request.is_async else work), request.is_async
-    aside = partial(asides.aside, request.shown, begun, is_async=is_async, is_until_rewound=True)
+    aside = partial(asides.aside, request.shown, begun, is_async=is_async, is_until_rewound=True, mark=mark)
     asides.when_open(request.spec, aside)
     return reply
 

@@ -1,0 +1,439 @@
+"""Reading on behind what is not read, once the framework's own run has come past it.
+
+A statement that is not read (a client of a database, a file, a class of C) ends a reading; what it comes to is known
+only to the framework's run. When that run makes its next request, the functions that are read stand on its stack,
+behind the statement, with all their variables. The function is read again from its beginning. Where it comes to the
+statement, its variables become copies of those on the stack:
+
+    rows = index.query(vector)                 not read: `Stop`
+    for row in rows:                           the run asks for the first row: `Passed` has copies of its variables
+        notes.append(model.invoke(row))        read on from here: all rows are asked for
+
+Whether that was right is seen at the request itself. If what is read comes to the same request, with the same values in
+all variables, the same objects in the same places, and nothing changed in what it was given, the run and the reading
+are in the same state. Otherwise nothing more is read.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import threading
+import types
+from collections import defaultdict, deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.adapters.reader import classes, foreign, records
+from teola_plugin.adapters.reader.asking import Nobody, Request
+from teola_plugin.adapters.reader.exchange import is_random_id
+from teola_plugin.adapters.reader.facts import MODEL_SLOTS
+from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
+from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, isinstance_of
+from teola_plugin.request_identity import request_key
+from teola_plugin.value_keys import is_comparable, value_key
+
+OPERATIONS = 5_000
+"""Parts of values that are copied while the framework's run waits: some 2 ms."""
+
+MAX_LEVELS = 8
+"""Functions of the user's on the stack, from the one that is read to the one that asks."""
+
+MAX_FRAMES = 400
+"""Of a stack, that are looked at."""
+
+MAX_KNOWN = 64
+"""Places where readings of one program ended, that are kept."""
+
+_LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir"})
+"""Functions that hand out the variables of a frame: looking at these would show in what they gave."""
+
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """A statement: its first and last line, and the last one of the block that it stands in.
+
+    `is_repeated`: it stands in a loop. `has_rounds`: it has a comprehension. `names`: all that it mentions.
+    """
+
+    start: int
+    end: int
+    until: int
+    is_repeated: bool
+    has_rounds: bool
+    names: frozenset[str]
+
+    def is_before(self, line: int) -> bool:
+        """A run that is at the line has come past the statement, in the same block."""
+        return self.end < line <= self.until
+
+
+def place_of(node: ast.stmt, block: Sequence[ast.stmt], *, is_repeated: bool) -> Place:
+    """That of a statement of a block."""
+    inner = list(ast.walk(node))
+    return Place(
+        node.lineno, _end(node), _end(block[-1]), is_repeated,
+        any(isinstance(each, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) for each in inner),
+        frozenset(each.id for each in inner if isinstance(each, ast.Name)),
+    )  # fmt: skip
+
+
+def _end(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a reading ended: the code objects of the functions on its stack, and where each of them is."""
+
+    codes: tuple[types.CodeType, ...]
+    places: tuple[Place, ...]
+
+    def is_at(self, other: Stop) -> bool:
+        """It is the same place."""
+        return (
+            len(self.codes) == len(other.codes)
+            and all(map(_is_same, self.codes, other.codes))
+            and all(map(_is_same, self.places, other.places))
+        )
+
+    def is_passed(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
+        """Functions on a stack, each at some line, have come past it."""
+        if len(levels) < len(self.codes):
+            return False
+        if not all(code is mine for mine, (code, _) in zip(self.codes, levels, strict=False)):
+            return False
+        for place, (_, line) in zip(self.places[:-1], levels, strict=False):
+            if not place.start <= line <= place.end:
+                return False
+        return self.places[-1].is_before(levels[len(self.places) - 1][1])
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    return one is two
+
+
+def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
+    """The place of a statement that is not read, if reading might go on behind it: it runs once, and certainly."""
+    *around, level = run.levels
+    if run.in_doubt or run.is_assuming or place.is_repeated or level.frame is not frame or level.code is None:
+        return None
+    for each in around:
+        if each.code is None or each.place is None or each.place.is_repeated or each.place.has_rounds:
+            return None
+    if any(_LOOKING.intersection(each.code.co_names) for each in run.levels if each.code is not None):
+        return None
+    codes = tuple(each.code for each in run.levels if each.code is not None)
+    return Stop(codes, (*(each.place for each in around), place))
+
+
+def goes_on(run: Run, frame: Frame, place: Place) -> bool:
+    """Whether reading goes on behind a statement that is not read, with what the framework's run has there."""
+    stop = None if run.is_lost else stop_here(run, frame, place)
+    if stop is None:
+        return False
+    passed: Passed | None = run.open
+    if passed is None or not stop.is_passed(passed.places):
+        passed = run.passed[run.used] if run.open is None and run.used < len(run.passed) else None
+        if passed is None or not passed.stop.is_at(stop):
+            run.stops.append(stop)
+            return False
+        run.used += 1
+    try:
+        passed.fill(run, frame, place)
+    except Undecided as e:
+        raise Stalled from e
+    run.open = passed
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Those of one function on the stack of the framework's run, which is at `line`, as copies by name.
+
+    `seen`: as they were. `copies`: to read on with, where what the program was given is what the reader has of it.
+    """
+
+    code: types.CodeType
+    line: int
+    seen: dict[str, Any]
+    copies: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
+
+    `given`: pairs of what the reader has of what it was given, and what that was then. `outside`: copies of what is
+    outside, from then on.
+    """
+
+    stop: Stop
+    key: Hashable
+    mark: Any
+    levels: tuple[Variables, ...]
+    given: tuple[tuple[Any, Any], ...]
+    outside: Given
+
+    @property
+    def places(self) -> list[tuple[types.CodeType, int]]:
+        """See `Stop.is_passed`."""
+        return [(each.code, each.line) for each in self.levels]
+
+    def fill(self, run: Run, frame: Frame, place: Place) -> None:
+        """Give the variables of a frame the values that they have behind a statement. Raises: Undecided."""
+        level = self.levels[len(run.levels) - 1]
+        same = _Same(run)
+        parameters = level.code.co_varnames[: _count_of_parameters(level.code)]
+        for name, seen in level.seen.items():
+            if name in parameters and (len(run.levels) == 1 or name not in place.names):
+                continue
+            if name in frame and _is_known(run, frame[name]):
+                mine = frame[name]
+                if _is_own(mine) and name not in place.names:
+                    continue
+                if not _is_own(mine) and same(mine, seen):
+                    continue
+            run.note(frame)
+            frame[name] = level.copies[name]
+        run.is_outside(self.outside)
+
+    def require(self, run: Run, request: Request) -> None:
+        """Reading has come to the request that the framework's run was making. Raises: Barrier, Stalled."""
+        try:
+            run.is_lost = not (self._is_asked(request) and self._is_right(run, request))
+        except Undecided as e:
+            raise Stalled from e
+        if run.is_lost:
+            raise Barrier("it does not come to where the run is")
+
+    def _is_asked(self, request: Request) -> bool:
+        if request.act is not None:  # it makes requests of its own
+            return True
+        key = request_key(request.spec, request.op, request.payload, request.settings)
+        return is_comparable(key) and key == self.key
+
+    def _is_right(self, run: Run, request: Request) -> bool:
+        mine, theirs = run.levels, self.levels
+        if len(mine) > len(theirs) or (len(mine) < len(theirs) and request.act is None):
+            return False
+        same = _Same(run)
+        for own, level in zip(mine, theirs, strict=False):
+            if own.code is not level.code and not (own.code is None and own.name == level.code.co_name):
+                return False
+            if own.place is None or not own.place.start <= level.line <= own.place.end:
+                return False
+            names = [name for name in own.frame if type(name) is str]
+            if len(names) != len(level.seen):
+                return False
+            for name in names:
+                if name not in level.seen:
+                    return False
+                if not (_is_own(own.frame[name]) or same(own.frame[name], level.seen[name])):
+                    return False
+        return all(same(copy, seen) for copy, seen in self.given)
+
+
+def _count_of_parameters(code: types.CodeType) -> int:
+    flags = (0x04, 0x08)  # *args, **kwargs
+    return code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in flags)
+
+
+def _is_known(run: Run, value: Any) -> bool:
+    return not run.is_unknown(value)
+
+
+def _is_own(value: Any) -> bool:
+    """The reader made it of stock parts, or of functions that the program defines; nothing else has it."""
+    return isinstance_of(value, Callee) or (type(value) is Opaque and value.is_own)
+
+
+class _Same:
+    """Whether a value of the reader's is what the framework's run has: the same parts, shared in the same way."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen_for: dict[int, tuple[Any, Any]] = {}
+        self._has_seen: dict[int, Any] = {}
+
+    def __call__(self, mine: Any, seen: Any) -> bool:
+        """Raises: Undecided if something in it is not known."""
+        self._run.tick()
+        kind = type(mine)
+        if is_random_id(mine):
+            return type(seen) is str
+        if self._run.is_unknown(mine):
+            raise Undecided
+        if isinstance_of(mine, Opaque):
+            return type(seen) is Opaque and mine.held is seen.held
+        if kind is not type(seen):
+            return False
+        if classes.is_atom(mine):
+            return mine is seen or bool(value_key(mine) == value_key(seen))
+        if kind is not tuple and kind is not frozenset:
+            if id(mine) in self._seen_for:
+                return self._seen_for[id(mine)][1] is seen
+            if id(seen) in self._has_seen:
+                return False
+            self._seen_for[id(mine)], self._has_seen[id(seen)] = (mine, seen), seen
+        return self._are_parts(mine, seen, kind)
+
+    def _are_parts(self, mine: Any, seen: Any, kind: type) -> bool:
+        if kind in (list, tuple, deque):
+            is_alike = kind is not deque or mine.maxlen == seen.maxlen
+            return is_alike and len(mine) == len(seen) and all(map(self, mine, seen))
+        if kind in DICTS:
+            if kind is defaultdict and mine.default_factory is not seen.default_factory:
+                return False
+            return (
+                len(mine) == len(seen) and all(map(self, mine, seen)) and all(map(self, mine.values(), seen.values()))
+            )
+        if kind in SETS:
+            return len(mine) == len(seen) and set(map(_told, mine)) == set(map(_told, seen))
+        own, theirs = records.fields_of(mine), records.fields_of(seen)
+        if own is None or theirs is None or own.keys() != theirs.keys():
+            return False
+        if not all(self(own[name], theirs[name]) for name in own):
+            return False
+        return all(_slot(mine, name) == _slot(seen, name) for name in MODEL_SLOTS[:1])
+
+
+def _told(element: Any) -> Hashable:
+    return type(element), value_key(element)
+
+
+def _slot(value: Any, name: str) -> Any:
+    return records.model_slot(value, name)
+
+
+# --- the stack of the framework's run --------------------------------------------------------------------------------
+
+
+class Listener:
+    """Hears where the framework's run has come past places where readings of a program ended.
+
+    `known`: those of earlier calls of it. A run may be faster than the reading, so it is noted when it has come past
+    one of these, too: with its first request behind it, as long as it has not made the next one.
+    """
+
+    def __init__(self, known: list[Stop]) -> None:
+        self._known = known
+        self._heard: set[tuple[int, int]] = set()
+        self._early: dict[int, Passed] = {}
+        self._lock = threading.Lock()
+
+    def find(self, stops: Sequence[Stop]) -> Passed | None:
+        """The run that has come past one of these stops already."""
+        with self._lock:
+            for stop in stops[: MAX_KNOWN - len(self._known)]:
+                if not any(map(stop.is_at, self._known)):
+                    self._known.append(stop)
+            for number, passed in list(self._early.items()):
+                if any(map(passed.stop.is_at, stops)):
+                    return self._early.pop(number)
+        return None
+
+    def hear(self, stops: Sequence[Stop], key: Hashable, mark: Any, given: Given) -> Passed | None:
+        """The framework's run makes a request in this thread. Returns how it has come past one of these stops.
+
+        `given`: of the prediction that ended there.
+        """
+        wanted = [*stops, *self._known]
+        frames = _frames_from([stop.codes[0] for stop in wanted])
+        if not frames:
+            return None
+        number = id(frames[0])
+        levels = [(frame.f_code, frame.f_lineno) for frame in frames]
+        with self._lock:
+            self._early.pop(number, None)
+            come_to = (each for each in wanted if (number, id(each.places[-1])) not in self._heard)
+            stop = next((each for each in come_to if each.is_passed(levels)), None)
+            if stop is None:
+                return None
+            self._heard.add((number, id(stop.places[-1])))
+        passed = _passed(stop, frames, key, mark, given)
+        if passed is None or any(map(stop.is_at, stops)):
+            return passed
+        with self._lock:
+            self._early[number] = passed
+        return None
+
+    def is_wrong(self, stop: Stop) -> None:
+        """What was read behind it was not what the run did."""
+        with self._lock:
+            self._known[:] = [each for each in self._known if not each.is_at(stop)]
+
+
+def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, given: Given) -> Passed | None:
+    """None if its variables cannot be copied, or are too much."""
+    if sys.gettrace() is not None or any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
+        return None
+    seen = Run(Nobody(), operations=OPERATIONS)
+    outside = Given()
+    outside.copies = given.copies
+    copies = Run(Nobody(), given=outside, operations=OPERATIONS)
+    try:
+        levels = []
+        for frame in frames:
+            held = _variables_of(frame)
+            levels.append(
+                Variables(
+                    frame.f_code,
+                    frame.f_lineno,
+                    {name: seen.load(value, is_given=True) for name, value in held.items()},
+                    {name: copies.load(value) for name, value in held.items()},
+                )
+            )
+        pairs = tuple((copy, seen.load(value, is_given=True)) for value, copy in list(given.copies.values()))
+    except Barrier:
+        return None
+    return Passed(stop, key, mark, tuple(levels), pairs, outside)
+
+
+def _frames_from(codes: Sequence[types.CodeType]) -> list[types.FrameType]:
+    """The frames of the user's functions, from the one that runs one of these down to the one that asks.
+
+    Empty if there is none, or more than one.
+    """
+    found: list[types.FrameType] = []
+    frame: types.FrameType | None = sys._getframe(1)
+    begins: list[int] = []
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        code = frame.f_code
+        is_first = any(code is each for each in codes)
+        if is_first or not (code.co_name in _COMPREHENSIONS or _is_library(frame)):
+            found.append(frame)
+            if is_first:
+                begins.append(len(found))
+        frame = frame.f_back
+    if len(begins) != 1 or begins[0] > MAX_LEVELS:
+        return []
+    return found[: begins[0]][::-1]
+
+
+def _is_library(frame: types.FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return foreign.is_installed_file(frame.f_code.co_filename) or (
+        type(name) is str and name.partition(".")[0] in _PASSING
+    )
+
+
+_PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "contextlib", "contextvars"})
+"""Packages that no package manager has installed, whose functions may stand between those of the user's."""
+
+
+def _variables_of(frame: types.FrameType) -> dict[str, Any]:
+    """What the local variables of a frame hold, which keeps nothing of it."""
+    code = frame.f_code
+    local = frame.f_locals
+    names = (*code.co_varnames, *code.co_cellvars)
+    held = {name: local[name] for name in names if name in local}
+    if type(local) is dict:  # kept with the frame, up to Python 3.12
+        local.clear()
+    return held
