@@ -106,7 +106,7 @@ class Prediction:
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
-        self._listener = Listener([] if stops is None else stops)
+        self._listener = Listener([] if stops is None else stops, state.given)
         if stops:
             line.when_asked(self._hear)
         self._is_listening = bool(stops)
@@ -185,22 +185,23 @@ class Prediction:
             return
         del self._passed[run.used :]
         self._stops = run.stops
+        self._listener.note(run.stops)
         if not self._is_listening:
             self._is_listening = True
             self._line.when_asked(self._hear)
-        if passed := self._listener.find(run.stops):
-            self._read_behind(run.stops, passed)
+        self._read_behind()
 
     def _hear(self, key: Hashable, mark: Mark) -> bool:
         """The framework's run makes a request, in this thread. Returns whether there may be more to hear."""
-        stops = self._stops
-        if not self._is_stopped and (passed := self._listener.hear(stops, key, mark, self._given)):
-            self._read_behind(stops, passed)
+        if not self._is_stopped:
+            self._listener.hear(key, mark)
+            self._read_behind()
         return not self._is_stopped
 
-    def _read_behind(self, stops: Sequence[Stop], passed: Passed) -> None:
+    def _read_behind(self) -> None:
         with self._lock:
-            if self._is_stopped or self._stops is not stops:
+            passed = None if self._is_stopped else self._listener.find(self._stops)
+            if passed is None:
                 return
             self._stops = ()
             self._passed.append(passed)

@@ -235,7 +235,7 @@ class Passed:
                     return False
                 if not (_is_own(own.frame[name]) or same(own.frame[name], level.seen[name])):
                     return False
-        return all(same(copy, seen) for copy, seen in self.given)
+        return all(_Same(run)(copy, seen) for copy, seen in self.given)
 
 
 def _count_of_parameters(code: types.CodeType) -> int:
@@ -316,51 +316,53 @@ def _slot(value: Any, name: str) -> Any:
 class Listener:
     """Hears where the framework's run has come past places where readings of a program ended.
 
-    `known`: those of earlier calls of it. A run may be faster than the reading, so it is noted when it has come past
-    one of these, too: with its first request behind it, as long as it has not made the next one.
+    `known`: those of earlier calls of it, to which this one adds its own. A run may be faster than the reading, so it
+    is noted when it has come past one of these, too: with its first request behind it, until it makes the next one.
+    `given`: what the program was given, as it is before the first reading.
     """
 
-    def __init__(self, known: list[Stop]) -> None:
+    def __init__(self, known: list[Stop], given: Given) -> None:
         self._known = known
+        self._given = given
+        self._live = [*given.copies]
         self._heard: set[tuple[int, int]] = set()
-        self._early: dict[int, Passed] = {}
+        self._passed: dict[int, Passed] = {}
         self._lock = threading.Lock()
 
-    def find(self, stops: Sequence[Stop]) -> Passed | None:
-        """The run that has come past one of these stops already."""
+    def note(self, stops: Sequence[Stop]) -> None:
+        """A reading has ended there."""
         with self._lock:
             for stop in stops[: MAX_KNOWN - len(self._known)]:
                 if not any(map(stop.is_at, self._known)):
                     self._known.append(stop)
-            for number, passed in list(self._early.items()):
+
+    def find(self, stops: Sequence[Stop]) -> Passed | None:
+        """How the framework's run has come past one of these stops; told once."""
+        with self._lock:
+            for number, passed in list(self._passed.items()):
                 if any(map(passed.stop.is_at, stops)):
-                    return self._early.pop(number)
+                    return self._passed.pop(number)
         return None
 
-    def hear(self, stops: Sequence[Stop], key: Hashable, mark: Any, given: Given) -> Passed | None:
-        """The framework's run makes a request in this thread. Returns how it has come past one of these stops.
-
-        `given`: of the prediction that ended there.
-        """
-        wanted = [*stops, *self._known]
-        frames = _frames_from([stop.codes[0] for stop in wanted])
+    def hear(self, key: Hashable, mark: Any) -> None:
+        """The framework's run makes a request in this thread."""
+        frames = _frames_from([stop.codes[0] for stop in self._known])
         if not frames:
-            return None
+            return
         number = id(frames[0])
         levels = [(frame.f_code, frame.f_lineno) for frame in frames]
         with self._lock:
-            self._early.pop(number, None)
-            come_to = (each for each in wanted if (number, id(each.places[-1])) not in self._heard)
+            self._passed.pop(number, None)
+            come_to = (each for each in self._known if (number, id(each.places[-1])) not in self._heard)
             stop = next((each for each in come_to if each.is_passed(levels)), None)
             if stop is None:
-                return None
+                return
             self._heard.add((number, id(stop.places[-1])))
-        passed = _passed(stop, frames, key, mark, given)
-        if passed is None or any(map(stop.is_at, stops)):
-            return passed
-        with self._lock:
-            self._early[number] = passed
-        return None
+        live = [self._given.copies[number] for number in self._live]
+        passed = _passed(stop, frames, key, mark, self._given, live)
+        if passed is not None:
+            with self._lock:
+                self._passed[number] = passed
 
     def is_wrong(self, stop: Stop) -> None:
         """What was read behind it was not what the run did."""
@@ -368,7 +370,10 @@ class Listener:
             self._known[:] = [each for each in self._known if not each.is_at(stop)]
 
 
-def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, given: Given) -> Passed | None:
+def _passed(
+    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, given: Given,
+    live: Sequence[tuple[Any, Any]],
+) -> Passed | None:  # fmt: skip
     """None if its variables cannot be copied, or are too much."""
     if sys.gettrace() is not None or any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
         return None
@@ -388,7 +393,7 @@ def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: 
                     {name: copies.load(value) for name, value in held.items()},
                 )
             )
-        pairs = tuple((copy, seen.load(value, is_given=True)) for value, copy in list(given.copies.values()))
+        pairs = tuple((copy, seen.load(value, is_given=True)) for value, copy in live)
     except Barrier:
         return None
     return Passed(stop, key, mark, tuple(levels), pairs, outside)
