@@ -44,6 +44,7 @@ class AskedAhead:
 
     def __init__(self, call: Call, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed
+        self.asides = call  # where to go on when the function has ended
         self._call = call
         self._urgency = urgency
         self._since = since

@@ -15,6 +15,7 @@ from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.engines import Done, EngineSpec, Failed
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Hear, Mark
 from tests.reader.world import ELSEWHERE
 
 HERE = EngineSpec("python", object(), "ours")
@@ -31,9 +32,12 @@ class Line:
         self.asked: list[str] = []
         self.replies: dict[str, Reply] = {}
 
-    def ask(self, request: Request) -> Reply | None:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         self.asked.append(request.payload)
         return self.replies.setdefault(request.payload, Reply())
+
+    def when_asked(self, hear: Hear) -> None:
+        """The framework's run is not there."""
 
     def soon(self, work: Callable[[], None]) -> None:
         work()

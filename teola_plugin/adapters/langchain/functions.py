@@ -24,8 +24,9 @@ from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Reco
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
-from teola_plugin.adapters.reader.prediction import acted_at_once, read_whole
+from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
+from teola_plugin.adapters.reader.resuming import Stop
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
@@ -116,6 +117,8 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
 def _read_by(component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
     """The component as a function of the call's `Entered` and its arguments, which is read."""
 
+    stops: list[Stop] = []
+
     def read(entered: Entered, *args: Any) -> Any:
         if entered.mode == "events":
             raise LookupError("its models' replies are streamed")
@@ -127,7 +130,9 @@ def _read_by(component: Any, given: Callable[..., Any], reading: Reading) -> Cal
         def program(run: Run) -> Any:
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
-        return read_whole(asker, _ask, program, inputs, reading.note)
+        call = getattr(current(), "asides", None)
+        later = None if call is None else CallLine(call)
+        return read_whole(asker, _ask, program, inputs, reading.note, later=later, stops=stops)
 
     return read
 

@@ -32,7 +32,7 @@ from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
-from teola_plugin.engines import Done, Failed
+from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
@@ -290,16 +290,18 @@ class Prediction:
 
 
 def read_whole(
-    asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
-    note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None,
+    asker: Asker, ask: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
+    note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None, *, later: Line | None = None,
+    stops: list[Stop] | None = None,
 ) -> Any:  # fmt: skip
     """What a program comes to, whose requests are made here; waits for their replies.
 
-    `note` is told of each reading how far it came, and how many requests it found.
+    `note` is told of each reading how far it came, and how many requests it found. `later`: where to ask once the
+    framework's run has come past what was not read (`stops`: see `Prediction`).
 
     Raises: LookupError if it is not read to its end, and what the program raises.
     """
-    works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    line = _Waiting(ask, later)
     found: list[Any] = []
     raised: list[Exception] = []
 
@@ -321,10 +323,9 @@ def read_whole(
         if not run.asks:
             found.append(value)
 
-    prediction = Prediction(asker, _Waiting(line, works.put), State(read, given))
+    prediction = Prediction(asker, line, State(read, given), stops=stops)
     prediction.begin()
-    while not prediction.is_over:
-        works.get()()
+    line.wait(prediction)
     if raised:
         raise raised[0]
     if not found:
@@ -332,25 +333,83 @@ def read_whole(
     return found[0]
 
 
-@dataclass(frozen=True)
 class _Waiting:
-    """Implements `Line` for one thread that waits."""
+    """Implements `Line` for a thread that waits: it asks by `ask`, and goes on `later`, when nobody waits any more."""
 
-    make: Callable[[Request], Reply | None]
-    soon: Callable[[Callable[[], None]], None]
+    def __init__(self, ask: Callable[[Request], Reply | None], later: Line | None) -> None:
+        self._ask = ask
+        self._later = later
+        self._works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_left = False
+
+    def wait(self, prediction: Prediction) -> None:
+        """Do the work of a prediction until it is over."""
+        while not prediction.is_over:
+            self._works.get()()
+        with self._lock:
+            self._is_left = True
+        while not self._works.empty():
+            self.soon(self._works.get())
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
-        return self.make(request)
+        return self._ask(request) if mark is None or self._later is None else self._later.ask(request, mark)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+        with self._lock:
+            if not self._is_left:
+                self._works.put(work)
+                return
+        if self._later is not None:
+            self._later.soon(work)
 
     def when_asked(self, hear: Hear) -> None:
-        """The framework's run is not waited for."""
+        """See `Line`."""
+        if self._later is not None:
+            self._later.when_asked(hear)
 
     def give_up(self, reply: Reply) -> None:
         """Whoever waits asks for nothing in vain."""
 
     def spent(self, seconds: float) -> None:
         """Whoever waits has spent it."""
+
+
+@dataclass(frozen=True)
+class CallLine:
+    """Implements `Line` for a call: what is asked lands in its slots.
+
+    `is_streamed`: LangChain asks models for streams, which have readers; those of others are left to it.
+    """
+
+    asides: Asides
+    is_streamed: bool = False
+
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """See `Line`."""
+        if self.is_streamed and (request.act is not None or isinstance(request.payload, Foreign)):
+            return None
+        if request.act is None:
+            return self.asides.request(request.spec, request.op, request.payload, request.settings, mark)
+        return acted(self.asides, request, mark)
+
+    def when_asked(self, hear: Hear) -> None:
+        """See `Line`."""
+        self.asides.when_asked(hear)
+
+    def give_up(self, reply: Reply) -> None:
+        """See `Line`."""
+        self.asides.drop(reply)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+        self.asides.read(work)
+
+    def spent(self, seconds: float) -> None:
+        """See `Line`."""
+        self.asides.spent(seconds)
 
 
 def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:

@@ -17,6 +17,8 @@ are in the same state. Otherwise nothing more is read.
 from __future__ import annotations
 
 import ast
+import contextlib
+import inspect
 import sys
 import threading
 import types
@@ -72,8 +74,8 @@ class Place:
         return self.end < line <= self.until
 
 
-def place_of(node: ast.stmt, block: Sequence[ast.stmt], *, is_repeated: bool) -> Place:
-    """That of a statement of a block."""
+def place_of(node: ast.stmt | ast.expr, block: Sequence[ast.stmt | ast.expr], *, is_repeated: bool) -> Place:
+    """That of a statement of a block, or of the expression that is the body of a lambda."""
     inner = list(ast.walk(node))
     return Place(
         node.lineno, _end(node), _end(block[-1]), is_repeated,
@@ -82,7 +84,7 @@ def place_of(node: ast.stmt, block: Sequence[ast.stmt], *, is_repeated: bool) ->
     )  # fmt: skip
 
 
-def _end(node: ast.stmt) -> int:
+def _end(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno or node.lineno
 
 
@@ -139,14 +141,14 @@ def goes_on(run: Run, frame: Frame, place: Place) -> bool:
     passed: Passed | None = run.open
     if passed is None or not stop.is_passed(passed.places):
         passed = run.passed[run.used] if run.open is None and run.used < len(run.passed) else None
-        if passed is None or not passed.stop.is_at(stop):
-            run.stops.append(stop)
-            return False
+        try:
+            if passed is None or not (passed.stop.is_at(stop) and passed.is_of(run)):
+                run.stops.append(stop)
+                return False
+        except Undecided as e:
+            raise Stalled from e
         run.used += 1
-    try:
-        passed.fill(run, frame, place)
-    except Undecided as e:
-        raise Stalled from e
+    passed.fill(run, frame, place)
     run.open = passed
     return True
 
@@ -184,20 +186,26 @@ class Passed:
         """See `Stop.is_passed`."""
         return [(each.code, each.line) for each in self.levels]
 
+    def is_of(self, run: Run) -> bool:
+        """The framework's run was given what is read here. Raises: Undecided."""
+        same, frame, level = _Same(run), run.levels[0].frame, self.levels[0]
+        return all(same(frame.get(name), level.seen.get(name)) for name in _parameters(level.code))
+
     def fill(self, run: Run, frame: Frame, place: Place) -> None:
-        """Give the variables of a frame the values that they have behind a statement. Raises: Undecided."""
+        """Give the variables of a frame the values that they have behind a statement."""
         level = self.levels[len(run.levels) - 1]
         same = _Same(run)
-        parameters = level.code.co_varnames[: _count_of_parameters(level.code)]
+        parameters = _parameters(level.code)
         for name, seen in level.seen.items():
             if name in parameters and (len(run.levels) == 1 or name not in place.names):
                 continue
-            if name in frame and _is_known(run, frame[name]):
+            if name in frame:
                 mine = frame[name]
                 if _is_own(mine) and name not in place.names:
                     continue
-                if not _is_own(mine) and same(mine, seen):
-                    continue
+                with contextlib.suppress(Undecided):
+                    if not _is_own(mine) and same(mine, seen):
+                        continue
             run.note(frame)
             frame[name] = level.copies[name]
         run.is_outside(self.outside)
@@ -238,13 +246,9 @@ class Passed:
         return all(_Same(run)(copy, seen) for copy, seen in self.given)
 
 
-def _count_of_parameters(code: types.CodeType) -> int:
-    flags = (0x04, 0x08)  # *args, **kwargs
-    return code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in flags)
-
-
-def _is_known(run: Run, value: Any) -> bool:
-    return not run.is_unknown(value)
+def _parameters(code: types.CodeType) -> tuple[str, ...]:
+    variadic = (code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + sum(map(bool, variadic))]
 
 
 def _is_own(value: Any) -> bool:

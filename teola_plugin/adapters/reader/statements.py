@@ -56,13 +56,14 @@ class Statements(Expressions):
 
     def returning(self, node: ast.expr) -> Block:
         """The body of a lambda."""
-        value, line, filename = self.expression(node), node.lineno, self.filename
+        value, place, filename = self.expression(node), place_of(node, [node], is_repeated=False), self.filename
 
         def block(frame: Frame) -> Ended:
+            frame[RUN].levels[-1].place = place
             try:
                 frame[RETURNED] = value(frame)
             except Barrier as e:
-                e.where = e.where or f"{filename}:{line}"
+                e.where = e.where or f"{filename}:{place.start}"
                 raise
             return RETURN
 
