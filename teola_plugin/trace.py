@@ -87,7 +87,7 @@ class Traced:
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
     read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
     in it alone. `loops` names components that ask one request after the other, all of which are made as the component
-    begins.
+    begins. `on_call` is told of each input of a call before the framework's run begins.
     """
 
     graph: Graph
@@ -103,6 +103,7 @@ class Traced:
     readings: tuple[Reading, ...] = field(default=(), compare=False)
     repeats: bool = False
     loops: tuple[str, ...] = ()
+    on_call: tuple[Callable[[Any, Asides], None], ...] = ()
 
     @property
     def may_gain(self) -> bool:

@@ -379,8 +379,13 @@ class Session:
     def _tell(self, key: Callable[[], Hashable]) -> None:
         """The framework's run makes a request."""
         with kept_off, self._lock:
-            mark = self._slots.mark()
-        silent = [hear for hear in self._hearing if not hear(key(), mark)]
+            mark, hearing = self._slots.mark(), self._hearing
+        try:
+            asked = key()
+            silent = [hear for hear in hearing if not hear(asked, mark)]
+        except Exception as e:  # a fault of ours is never the user's
+            silent = hearing
+            self.fell_back(e)
         with kept_off, self._lock:
             self._hearing = [hear for hear in self._hearing if hear not in silent]
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
-from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop
+from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop, Stops
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed, Foreign
@@ -86,11 +86,11 @@ class Prediction:
 
     def __init__(
         self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
-        stops: list[Stop] | None = None,
+        listener: Listener | None = None,
     ) -> None:  # fmt: skip
         """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed.
 
-        `stops`: where readings of the program ended in earlier calls; this one adds its own.
+        `listener`: one that hears the framework's run already; see resuming.py.
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
@@ -106,10 +106,10 @@ class Prediction:
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
-        self._listener = Listener([] if stops is None else stops, state.given)
-        if stops:
-            line.when_asked(self._hear)
-        self._is_listening = bool(stops)
+        self._unbound: list[Passed] = []
+        self._listener = listener or Listener(Stops())
+        self._listener.on_news = self._read_behind
+        self._is_heard = listener is not None
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -123,7 +123,7 @@ class Prediction:
     def stop(self, *, is_wrong: bool = False) -> None:
         """Nothing more is asked from here on. `is_wrong`: what was assumed is known not to be so."""
         with self._lock:
-            self.is_over = self._is_stopped = True
+            self.is_over = self._is_stopped = self._listener.is_over = True
             possible = list(self._possible.values()) if is_wrong else []
         for ask in possible:
             self._give_up(ask)
@@ -186,17 +186,10 @@ class Prediction:
         del self._passed[run.used :]
         self._stops = run.stops
         self._listener.note(run.stops)
-        if not self._is_listening:
-            self._is_listening = True
-            self._line.when_asked(self._hear)
+        if not self._is_heard:
+            self._is_heard = True
+            self._line.when_asked(self._listener.hear)
         self._read_behind()
-
-    def _hear(self, key: Hashable, mark: Mark) -> bool:
-        """The framework's run makes a request, in this thread. Returns whether there may be more to hear."""
-        if not self._is_stopped:
-            self._listener.hear(key, mark)
-            self._read_behind()
-        return not self._is_stopped
 
     def _read_behind(self) -> None:
         with self._lock:
@@ -204,7 +197,7 @@ class Prediction:
             if passed is None:
                 return
             self._stops = ()
-            self._passed.append(passed)
+            self._unbound.append(passed)
             self.is_over = False
         self._news()
 
@@ -212,6 +205,11 @@ class Prediction:
         branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
         run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
         run.counts.update(self._state.counts)
+        while self._unbound:
+            passed = self._unbound.pop()
+            with contextlib.suppress(Barrier):  # it is too much
+                passed.bind(self._given)
+                self._passed.append(passed)
         run.passed = self._passed
         return run
 
@@ -292,12 +290,12 @@ class Prediction:
 def read_whole(
     asker: Asker, ask: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
     note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None, *, later: Line | None = None,
-    stops: list[Stop] | None = None,
+    listener: Listener | None = None,
 ) -> Any:  # fmt: skip
     """What a program comes to, whose requests are made here; waits for their replies.
 
     `note` is told of each reading how far it came, and how many requests it found. `later`: where to ask once the
-    framework's run has come past what was not read (`stops`: see `Prediction`).
+    framework's run has come past what was not read (`listener`: see `Prediction`).
 
     Raises: LookupError if it is not read to its end, and what the program raises.
     """
@@ -323,7 +321,7 @@ def read_whole(
         if not run.asks:
             found.append(value)
 
-    prediction = Prediction(asker, line, State(read, given), stops=stops)
+    prediction = Prediction(asker, line, State(read, given), listener=listener)
     prediction.begin()
     line.wait(prediction)
     if raised:

@@ -23,8 +23,8 @@ import sys
 import threading
 import types
 from collections import defaultdict, deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from teola_plugin.adapters.reader import classes, foreign, records
@@ -48,6 +48,9 @@ MAX_FRAMES = 400
 
 MAX_KNOWN = 64
 """Places where readings of one program ended, that are kept."""
+
+MAX_WRONG = 3
+"""So often what is read behind a place may be wrong before it is forgotten."""
 
 _LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir"})
 """Functions that hand out the variables of a frame: looking at these would show in what they gave."""
@@ -153,7 +156,7 @@ def goes_on(run: Run, frame: Frame, place: Place) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Variables:
     """Those of one function on the stack of the framework's run, which is at `line`, as copies by name.
 
@@ -163,23 +166,38 @@ class Variables:
     code: types.CodeType
     line: int
     seen: dict[str, Any]
-    copies: dict[str, Any]
+    copies: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Passed:
     """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
 
-    `given`: pairs of what the reader has of what it was given, and what that was then. `outside`: copies of what is
-    outside, from then on.
+    `seen`: all copies, with what they were made of, by its id. For the program that reads on: `given`, pairs of what
+    the reader has of what it was given, and what that was then; `outside`, copies of what is outside, from then on.
     """
 
     stop: Stop
     key: Hashable
     mark: Any
     levels: tuple[Variables, ...]
-    given: tuple[tuple[Any, Any], ...]
-    outside: Given
+    seen: Mapping[int, tuple[Any, Any]]
+    given: Sequence[tuple[Any, Any]] = ()
+    outside: Given = field(default_factory=Given)
+
+    def bind(self, given: Given) -> None:
+        """A program that was given this reads on."""
+        both = [(given.copies[number], self.seen[number]) for number in given.copies.keys() & self.seen.keys()]
+        self.given = [(mine, seen) for (_, mine), (_, seen) in both]
+        self.outside.copies = {id(seen): (seen, mine) for mine, seen in self.given}
+        run = Run(Nobody(), given=self.outside, operations=4 * OPERATIONS)
+        for level in self.levels:
+            level.copies = {name: run.load(seen) for name, seen in level.seen.items()}
+        own = self.outside.outer
+        self.outside.copies = given.copies
+        self.outside.outer = {
+            number: (held, own[id(seen)][1]) for number, (held, seen) in self.seen.items() if id(seen) in own
+        }
 
     @property
     def places(self) -> list[tuple[types.CodeType, int]]:
@@ -317,28 +335,48 @@ def _slot(value: Any, name: str) -> Any:
 # --- the stack of the framework's run --------------------------------------------------------------------------------
 
 
+class Stops:
+    """Where readings of a program ended, in all its calls."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[int, int] = {}
+        self._known: list[Stop] = []
+
+    def __iter__(self) -> Iterator[Stop]:
+        return iter(self._known)
+
+    def note(self, stop: Stop) -> None:
+        """A reading ended there."""
+        if len(self._known) < MAX_KNOWN and not any(map(stop.is_at, self._known)):
+            self._known = [*self._known, stop]
+
+    def is_wrong(self, stop: Stop) -> None:
+        """What was read behind it was not what the run did. It may be that the run was not heard in time."""
+        number = id(stop.places[-1])
+        self._wrong[number] = self._wrong.get(number, 0) + 1
+        if self._wrong[number] == MAX_WRONG:
+            self._known = [each for each in self._known if not each.is_at(stop)]
+
+
 class Listener:
     """Hears where the framework's run has come past places where readings of a program ended.
 
-    `known`: those of earlier calls of it, to which this one adds its own. A run may be faster than the reading, so it
-    is noted when it has come past one of these, too: with its first request behind it, until it makes the next one.
-    `given`: what the program was given, as it is before the first reading.
+    A run may be faster than the reading, so it is also noted when it has come past one that is `known` of earlier
+    calls: with its first request behind it, until it makes the next one.
     """
 
-    def __init__(self, known: list[Stop], given: Given) -> None:
+    def __init__(self, known: Stops) -> None:
+        self.on_news: Callable[[], None] = lambda: None
+        self.is_over = False
         self._known = known
-        self._given = given
-        self._live = [*given.copies]
         self._heard: set[tuple[int, int]] = set()
         self._passed: dict[int, Passed] = {}
         self._lock = threading.Lock()
 
     def note(self, stops: Sequence[Stop]) -> None:
         """A reading has ended there."""
-        with self._lock:
-            for stop in stops[: MAX_KNOWN - len(self._known)]:
-                if not any(map(stop.is_at, self._known)):
-                    self._known.append(stop)
+        for stop in stops:
+            self._known.note(stop)
 
     def find(self, stops: Sequence[Stop]) -> Passed | None:
         """How the framework's run has come past one of these stops; told once."""
@@ -348,11 +386,11 @@ class Listener:
                     return self._passed.pop(number)
         return None
 
-    def hear(self, key: Hashable, mark: Any) -> None:
-        """The framework's run makes a request in this thread."""
+    def hear(self, key: Hashable, mark: Any) -> bool:
+        """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
         frames = _frames_from([stop.codes[0] for stop in self._known])
-        if not frames:
-            return
+        if self.is_over or not frames:
+            return not self.is_over
         number = id(frames[0])
         levels = [(frame.f_code, frame.f_lineno) for frame in frames]
         with self._lock:
@@ -360,47 +398,34 @@ class Listener:
             come_to = (each for each in self._known if (number, id(each.places[-1])) not in self._heard)
             stop = next((each for each in come_to if each.is_passed(levels)), None)
             if stop is None:
-                return
+                return True
             self._heard.add((number, id(stop.places[-1])))
-        live = [self._given.copies[number] for number in self._live]
-        passed = _passed(stop, frames, key, mark, self._given, live)
+        passed = _passed(stop, frames, key, mark)
         if passed is not None:
             with self._lock:
                 self._passed[number] = passed
+            self.on_news()
+        return True
 
     def is_wrong(self, stop: Stop) -> None:
-        """What was read behind it was not what the run did."""
-        with self._lock:
-            self._known[:] = [each for each in self._known if not each.is_at(stop)]
+        """See `Stops`."""
+        self._known.is_wrong(stop)
 
 
-def _passed(
-    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, given: Given,
-    live: Sequence[tuple[Any, Any]],
-) -> Passed | None:  # fmt: skip
+def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any) -> Passed | None:
     """None if its variables cannot be copied, or are too much."""
     if sys.gettrace() is not None or any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
         return None
-    seen = Run(Nobody(), operations=OPERATIONS)
-    outside = Given()
-    outside.copies = given.copies
-    copies = Run(Nobody(), given=outside, operations=OPERATIONS)
+    copies = Given()
+    run = Run(Nobody(), given=copies, operations=OPERATIONS)
+    levels = []
     try:
-        levels = []
         for frame in frames:
-            held = _variables_of(frame)
-            levels.append(
-                Variables(
-                    frame.f_code,
-                    frame.f_lineno,
-                    {name: seen.load(value, is_given=True) for name, value in held.items()},
-                    {name: copies.load(value) for name, value in held.items()},
-                )
-            )
-        pairs = tuple((copy, seen.load(value, is_given=True)) for value, copy in live)
+            seen = {name: run.load(value, is_given=True) for name, value in _variables_of(frame).items()}
+            levels.append(Variables(frame.f_code, frame.f_lineno, seen))
     except Barrier:
         return None
-    return Passed(stop, key, mark, tuple(levels), pairs, outside)
+    return Passed(stop, key, mark, tuple(levels), copies.copies)
 
 
 def _frames_from(codes: Sequence[types.CodeType]) -> list[types.FrameType]:
