@@ -54,7 +54,8 @@ class Reading:
     """A function of the user's, and how far it was read in the calls so far.
 
     `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
-    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `requests`: how many were found in
+    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `skipped`: what was not read where
+    reading went on once the framework's run had come past it, and where that stands. `requests`: how many were found in
     it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
     """
 
@@ -66,10 +67,13 @@ class Reading:
     hint: str = ""
     requests: int = 0
     ahead: int | None = 0
+    skipped: tuple[tuple[str, str], ...] = ()
 
-    def note(self, barrier: Any, requests: int) -> None:
+    def note(self, barrier: Any, requests: int, skipped: Sequence[Any] = ()) -> None:
         """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
         self.readings += 1
+        if skipped:
+            self.skipped = tuple(dict.fromkeys((each.what, each.where.rsplit("/", 1)[-1]) for each in skipped))
         self.barrier, self.where, self.hint = ("", "", "") if barrier is None else (
             barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
         )  # fmt: skip

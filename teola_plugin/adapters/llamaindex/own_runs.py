@@ -87,7 +87,7 @@ class OwnRun:
                 barrier = e
                 raise
             finally:
-                self.reading.note(barrier, run.counts.total())
+                self.reading.note(barrier, run.counts.total(), run.skipped)
 
         self.prediction = Prediction(asker, _Line(self, asides), State(program, given), speculates=asides.speculates)
         self.prediction.begin()
@@ -221,7 +221,8 @@ class _Line:
     asides: Asides
 
     def when_asked(self, hear: Hear) -> None:
-        """What is not read is left to the framework's run, and all that stands behind it."""
+        """See `Line`."""
+        self.asides.when_asked(hear)
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
@@ -230,10 +231,10 @@ class _Line:
         self.own.asks(request)
         spec, asides = request.spec, self.asides
         if request.act is not None:
-            reply = acted(asides, request)
+            reply = acted(asides, request, mark)
             self.own.leaves(lambda: spec.is_outside and reply.outcome is None and asides.withholds(spec))
         else:
-            reply = asides.request(spec, request.op, request.payload, request.settings)
+            reply = asides.request(spec, request.op, request.payload, request.settings, mark)
             self.own.leaves(lambda: spec.is_outside and reply.outcome is None and reply.provider_call is None)
         return reply
 

@@ -150,7 +150,7 @@ class Prediction:
                 self._evaluate()
             except Exception:  # a fault of ours is never the user's: nothing more runs ahead
                 log.exception("a program could not be read")
-                self.is_over = True
+                self.is_over = self._listener.is_over = True
             finally:
                 self._line.spent(time.thread_time() - started_s)
             if self._is_stopped and self._routes is not None:
@@ -160,7 +160,7 @@ class Prediction:
         self.readings += 1
         came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
         if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
-            self.is_over = True
+            self.is_over = self._listener.is_over = True
             return
         run = self._run()
         after = self._read_on(run, self.barriers)
@@ -193,7 +193,7 @@ class Prediction:
 
     def _read_behind(self) -> None:
         with self._lock:
-            passed = None if self._is_stopped else self._listener.find(self._stops)
+            passed = None if self._listener.is_over else self._listener.find(self._stops)
             if passed is None:
                 return
             self._stops = ()
@@ -208,7 +208,7 @@ class Prediction:
         while self._unbound:
             passed = self._unbound.pop()
             with contextlib.suppress(Barrier):  # it is too much
-                passed.bind(self._given)
+                passed.bind(self._given, run.heard)
                 self._passed.append(passed)
         run.passed = self._passed
         return run
@@ -289,13 +289,13 @@ class Prediction:
 
 def read_whole(
     asker: Asker, ask: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
-    note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None, *, later: Line | None = None,
+    note: Callable[[Barrier | None, int, Sequence[Barrier]], None] = lambda *noted: None, *, later: Line | None = None,
     listener: Listener | None = None,
 ) -> Any:  # fmt: skip
     """What a program comes to, whose requests are made here; waits for their replies.
 
-    `note` is told of each reading how far it came, and how many requests it found. `later`: where to ask once the
-    framework's run has come past what was not read (`listener`: see `Prediction`).
+    `note` is told of each reading how far it came, how many requests it found, and what it went on behind. `later`:
+    where to ask once the framework's run has come past what was not read (`listener`: see `Prediction`).
 
     Raises: LookupError if it is not read to its end, and what the program raises.
     """
@@ -317,7 +317,7 @@ def read_whole(
                 raised.append(e)
             raise
         finally:
-            note(barrier, run.counts.total())
+            note(barrier, run.counts.total(), run.skipped)
         if not run.asks:
             found.append(value)
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, isinstance_of
+from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, Unknown, isinstance_of
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
@@ -52,8 +52,8 @@ MAX_KNOWN = 64
 MAX_WRONG = 3
 """So often what is read behind a place may be wrong before it is forgotten."""
 
-_LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir"})
-"""Functions that hand out the variables of a frame: looking at these would show in what they gave."""
+_LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir", "f_locals"})
+"""Names by which functions get the variables of a frame: looking at these would show in what they have."""
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
@@ -136,7 +136,7 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
     return Stop(codes, (*(each.place for each in around), place))
 
 
-def goes_on(run: Run, frame: Frame, place: Place) -> bool:
+def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
     """Whether reading goes on behind a statement that is not read, with what the framework's run has there."""
     stop = None if run.is_lost else stop_here(run, frame, place)
     if stop is None:
@@ -153,6 +153,7 @@ def goes_on(run: Run, frame: Frame, place: Place) -> bool:
         run.used += 1
     passed.fill(run, frame, place)
     run.open = passed
+    run.skipped.append(barrier)
     return True
 
 
@@ -185,11 +186,13 @@ class Passed:
     given: Sequence[tuple[Any, Any]] = ()
     outside: Given = field(default_factory=Given)
 
-    def bind(self, given: Given) -> None:
-        """A program that was given this reads on."""
+    def bind(self, given: Given, heard: Set[Hashable]) -> None:
+        """A program that was given this reads on. `heard`: see `Run`. Raises: Barrier if there is too much."""
         both = [(given.copies[number], self.seen[number]) for number in given.copies.keys() & self.seen.keys()]
         self.given = [(mine, seen) for (_, mine), (_, seen) in both]
         self.outside.copies = {id(seen): (seen, mine) for mine, seen in self.given}
+        for seen in (seen for number, (_, seen) in self.seen.items() if number in heard):
+            self.outside.copies[id(seen)] = seen, Unknown()
         run = Run(Nobody(), given=self.outside, operations=4 * OPERATIONS)
         for level in self.levels:
             level.copies = {name: run.load(seen) for name, seen in level.seen.items()}
@@ -347,8 +350,8 @@ class Stops:
 
     def note(self, stop: Stop) -> None:
         """A reading ended there."""
-        if len(self._known) < MAX_KNOWN and not any(map(stop.is_at, self._known)):
-            self._known = [*self._known, stop]
+        if not any(map(stop.is_at, self._known)):
+            self._known = [*self._known, stop][-MAX_KNOWN:]
 
     def is_wrong(self, stop: Stop) -> None:
         """What was read behind it was not what the run did. It may be that the run was not heard in time."""

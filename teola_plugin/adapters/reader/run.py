@@ -100,7 +100,8 @@ class Run(Heap):
     `heard`: what whoever hears of requests may change whenever one is made (see `handlers.noted_by`).
     `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
 
-    `levels`: the functions that are evaluated, one inside the other. `stops`: where they ended at what is not read.
+    `levels`: the functions that are evaluated, one inside the other. `stops`: where they ended at what is not read,
+    and `skipped`: what was not read where they went on.
     `passed`: where the framework's run has come past such a place, of which so many are `used`; `open`: the last one,
     until it is seen at a request that it was right to read on; `is_lost`: it was not. See resuming.py.
     """
@@ -121,6 +122,7 @@ class Run(Heap):
         self.limits = 0
         self.levels: list[Level] = []
         self.stops: list[Any] = []
+        self.skipped: list[Barrier] = []
         self.passed: Sequence[Any] = ()
         self.used = 0
         self.open: Any = None

@@ -45,7 +45,7 @@ class Statements(Expressions):
                     ended = part(frame)
                 except Barrier as e:
                     e.where = e.where or f"{filename}:{place.start}"
-                    if not goes_on(run, frame, place):
+                    if not goes_on(run, frame, place, e):
                         raise
                     continue
                 if ended is not None:
