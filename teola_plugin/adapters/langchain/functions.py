@@ -26,7 +26,7 @@ from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
-from teola_plugin.adapters.reader.resuming import Listener, Stops
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
@@ -116,12 +116,10 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
 
 def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
     """The component as a function of the call's `Entered` and its arguments, which is read."""
-    stops = Stops()
 
     def listen(entered: Entered, call: Asides) -> None:
-        if any(stops):
-            entered.listeners[id(component)] = listener = Listener(stops)
-            call.when_asked(listener.hear)
+        entered.listeners[id(component)] = listener = Listener()
+        call.when_asked(listener.hear)
 
     draft.on_call(listen)
 
@@ -139,9 +137,6 @@ def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: R
         call = getattr(current(), "asides", None)
         later = None if call is None else CallLine(call)
         listener = entered.listeners.get(id(component))
-        if listener is None and call is not None:
-            listener = Listener(stops)
-            call.when_asked(listener.hear)
         return read_whole(asker, _ask, program, inputs, reading.note, later=later, listener=listener)
 
     return read

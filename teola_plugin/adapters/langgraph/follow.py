@@ -40,7 +40,7 @@ from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State
 from teola_plugin.adapters.reader.reach import reach_of
-from teola_plugin.adapters.reader.resuming import Listener, Stops
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
@@ -93,13 +93,12 @@ def trace(graph: Any) -> Traced:
 class Followed:
     """One graph whose calls are followed. `agents`: by the `id` of the nodes of it and of the graphs in it.
 
-    `readings`: of its nodes, by name. `stops`: where they ended, see `Listener`.
+    `readings`: of its nodes, by name.
     """
 
     graph: Graph
     agents: Mapping[int, Agents]
     readings: Mapping[str, Reading]
-    stops: Stops = field(default_factory=Stops)
 
     def follow(self, entered: Entered) -> Following:
         """One call."""
@@ -201,8 +200,8 @@ class Following:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
-        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener(self.followed.stops)
-        line.when_asked(listener.hear)
+        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener()
+        asides.when_asked(listener.hear)
         self.prediction = Prediction(
             asker, line, state, speculates=asides.speculates, routes=asides.routes, listener=listener
         )

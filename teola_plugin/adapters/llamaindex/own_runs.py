@@ -22,11 +22,12 @@ from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides, Hear, Mark, Reading
+from teola_plugin.trace import Asides, Mark, Reading
 
 LOOK_S = 0.1
 """So often somebody who waits for the run-ahead looks whether the call is over."""
@@ -89,7 +90,11 @@ class OwnRun:
             finally:
                 self.reading.note(barrier, run.counts.total(), run.skipped)
 
-        self.prediction = Prediction(asker, _Line(self, asides), State(program, given), speculates=asides.speculates)
+        listener = Listener()
+        asides.when_asked(listener.hear)
+        self.prediction = Prediction(
+            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
+        )
         self.prediction.begin()
 
     @property
@@ -219,10 +224,6 @@ class _Line:
 
     own: OwnRun
     asides: Asides
-
-    def when_asked(self, hear: Hear) -> None:
-        """See `Line`."""
-        self.asides.when_asked(hear)
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""

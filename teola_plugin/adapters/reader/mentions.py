@@ -85,8 +85,14 @@ def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionTy
         spaces = [type.__dict__["__dict__"].__get__(cls) for cls in type.__dict__["__mro__"].__get__(type(value))]
     for name in names:
         found = next((space[name] for space in spaces if name in space), None)
-        if type(found) is types.FunctionType and not is_installed_file(found.__code__.co_filename):
+        if type(found) is types.FunctionType and _is_of_program(found):
             yield found
+
+
+def _is_of_program(function: types.FunctionType) -> bool:
+    name = function.__globals__.get("__name__")
+    is_standard = type(name) is str and name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return not (is_standard or is_installed_file(function.__code__.co_filename))
 
 
 _ASKED = frozenset({

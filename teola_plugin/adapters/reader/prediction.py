@@ -29,14 +29,14 @@ from typing import Any, Protocol
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
-from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop, Stops
+from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop, is_wrong
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides, Hear, Mark
+from teola_plugin.trace import Asides, Mark
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,10 @@ class Line(Protocol):
     """Where a prediction asks, and where it has its work done."""
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
-        """The reply to a request, which may still be on its way; None if it is not made. `mark`: see `when_asked`."""
-        ...
+        """The reply to a request, which may still be on its way; None if it is not made.
 
-    def when_asked(self, hear: Hear) -> None:
-        """See `trace.Asides`."""
+        `mark`: see `trace.Asides.request`.
+        """
         ...
 
     def give_up(self, reply: Reply) -> None:
@@ -90,7 +89,7 @@ class Prediction:
     ) -> None:  # fmt: skip
         """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed.
 
-        `listener`: one that hears the framework's run already; see resuming.py.
+        `listener`: hears the framework's run; see resuming.py.
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
@@ -107,9 +106,8 @@ class Prediction:
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
         self._unbound: list[Passed] = []
-        self._listener = listener or Listener(Stops())
+        self._listener = listener or Listener()
         self._listener.on_news = self._read_behind
-        self._is_heard = listener is not None
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -180,15 +178,12 @@ class Prediction:
     def _listen(self, run: Run) -> None:
         """Read on behind what was not read, once the framework's run has come past it."""
         if run.is_lost:
-            self._listener.is_wrong(run.open.stop)
+            is_wrong(run.open.stop)
         if not run.stops:
             return
         del self._passed[run.used :]
         self._stops = run.stops
         self._listener.note(run.stops)
-        if not self._is_heard:
-            self._is_heard = True
-            self._line.when_asked(self._listener.hear)
         self._read_behind()
 
     def _read_behind(self) -> None:
@@ -363,11 +358,6 @@ class _Waiting:
         if self._later is not None:
             self._later.soon(work)
 
-    def when_asked(self, hear: Hear) -> None:
-        """See `Line`."""
-        if self._later is not None:
-            self._later.when_asked(hear)
-
     def give_up(self, reply: Reply) -> None:
         """Whoever waits asks for nothing in vain."""
 
@@ -392,10 +382,6 @@ class CallLine:
         if request.act is None:
             return self.asides.request(request.spec, request.op, request.payload, request.settings, mark)
         return acted(self.asides, request, mark)
-
-    def when_asked(self, hear: Hear) -> None:
-        """See `Line`."""
-        self.asides.when_asked(hear)
 
     def give_up(self, reply: Reply) -> None:
         """See `Line`."""

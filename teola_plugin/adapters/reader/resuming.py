@@ -23,7 +23,7 @@ import sys
 import threading
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,14 +40,14 @@ from teola_plugin.value_keys import is_comparable, value_key
 OPERATIONS = 5_000
 """Parts of values that are copied while the framework's run waits: some 2 ms."""
 
-MAX_LEVELS = 8
-"""Functions of the user's on the stack, from the one that is read to the one that asks."""
-
 MAX_FRAMES = 400
-"""Of a stack, that are looked at."""
+"""So much of a stack is looked at."""
 
-MAX_KNOWN = 64
-"""Places where readings of one program ended, that are kept."""
+MAX_KNOWN, MAX_STOPS = 1_000, 32
+"""Functions in which readings ended, and places in each, that are kept."""
+
+MAX_ASKED = 1_000
+"""Requests of a call that are noted."""
 
 MAX_WRONG = 3
 """So often what is read behind a place may be wrong before it is forgotten."""
@@ -338,48 +338,71 @@ def _slot(value: Any, name: str) -> Any:
 # --- the stack of the framework's run --------------------------------------------------------------------------------
 
 
-class Stops:
-    """Where readings of a program ended, in all its calls."""
+Level = tuple[int, types.CodeType, int]
+"""A function on a stack: its frame, by its `id`, its code and the line that it is at."""
 
-    def __init__(self) -> None:
-        self._wrong: dict[int, int] = {}
-        self._known: list[Stop] = []
 
-    def __iter__(self) -> Iterator[Stop]:
-        return iter(self._known)
+@dataclass(slots=True)
+class Known:
+    """Where readings of a function ended, in all calls. `wrong`: how often what was read behind each was not so."""
 
-    def note(self, stop: Stop) -> None:
-        """A reading ended there."""
-        if not any(map(stop.is_at, self._known)):
-            self._known = [*self._known, stop][-MAX_KNOWN:]
+    stops: tuple[Stop, ...] = ()
+    wrong: dict[int, int] = field(default_factory=dict)
 
-    def is_wrong(self, stop: Stop) -> None:
-        """What was read behind it was not what the run did. It may be that the run was not heard in time."""
+
+_known: dict[int, Known] = {}
+"""By the `id` of the code of the function, which its stops keep."""
+
+NONE = Known()
+
+_lock = threading.Lock()
+
+
+def _note(stop: Stop) -> bool:
+    """A reading ended there. Returns whether that is news."""
+    with _lock:
+        if len(_known) > MAX_KNOWN:
+            _known.clear()
+        known = _known.setdefault(id(stop.codes[0]), Known())
+        if any(map(stop.is_at, known.stops)):
+            return False
+        known.stops = (*known.stops, stop)[-MAX_STOPS:]
+        return True
+
+
+def is_wrong(stop: Stop) -> None:
+    """What was read behind it was not what the run did: if that happens again and again, it is forgotten."""
+    with _lock:
+        known = _known.get(id(stop.codes[0]), Known())
         number = id(stop.places[-1])
-        self._wrong[number] = self._wrong.get(number, 0) + 1
-        if self._wrong[number] == MAX_WRONG:
-            self._known = [each for each in self._known if not each.is_at(stop)]
+        known.wrong[number] = known.wrong.get(number, 0) + 1
+        if known.wrong[number] >= MAX_WRONG:
+            known.stops = tuple(each for each in known.stops if not each.is_at(stop))
 
 
 class Listener:
     """Hears where the framework's run has come past places where readings of a program ended.
 
-    A run may be faster than the reading, so it is also noted when it has come past one that is `known` of earlier
-    calls: with its first request behind it, until it makes the next one.
+    It is to hear all requests of that run, from before it comes to the program: what counts is the first one behind
+    such a place. The run may be faster than the reading. So it is also noted when it has come past one that is known
+    of earlier calls, and as long as it has not made its next request the reading can go on from there.
     """
 
-    def __init__(self, known: Stops) -> None:
+    def __init__(self) -> None:
         self.on_news: Callable[[], None] = lambda: None
         self.is_over = False
-        self._known = known
+        self._asked: list[list[Level]] = []
         self._heard: set[tuple[int, int]] = set()
         self._passed: dict[int, Passed] = {}
         self._lock = threading.Lock()
 
     def note(self, stops: Sequence[Stop]) -> None:
         """A reading has ended there."""
-        for stop in stops:
-            self._known.note(stop)
+        with self._lock:
+            for stop in stops:
+                if _note(stop):
+                    for levels in self._asked:
+                        self._has_passed(stop, levels)
 
     def find(self, stops: Sequence[Stop]) -> Passed | None:
         """How the framework's run has come past one of these stops; told once."""
@@ -391,28 +414,38 @@ class Listener:
 
     def hear(self, key: Hashable, mark: Any) -> bool:
         """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
-        frames = _frames_from([stop.codes[0] for stop in self._known])
-        if self.is_over or not frames:
-            return not self.is_over
-        number = id(frames[0])
-        levels = [(frame.f_code, frame.f_lineno) for frame in frames]
+        if self.is_over:
+            return False
+        frames = _frames()
+        levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
         with self._lock:
-            self._passed.pop(number, None)
-            come_to = (each for each in self._known if (number, id(each.places[-1])) not in self._heard)
-            stop = next((each for each in come_to if each.is_passed(levels)), None)
-            if stop is None:
-                return True
-            self._heard.add((number, id(stop.places[-1])))
-        passed = _passed(stop, frames, key, mark)
+            for number, *_ in levels:
+                self._passed.pop(number, None)
+            known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
+            come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels)) is not None]
+            if len(self._asked) < MAX_ASKED:
+                self._asked.append(levels)
+        if not come_to:
+            return True
+        stop, at = come_to[0]
+        passed = _passed(stop, frames[at:], key, mark)
         if passed is not None:
             with self._lock:
-                self._passed[number] = passed
+                self._passed[levels[at][0]] = passed
             self.on_news()
         return True
 
-    def is_wrong(self, stop: Stop) -> None:
-        """See `Stops`."""
-        self._known.is_wrong(stop)
+    def _has_passed(self, stop: Stop, levels: Sequence[Level]) -> int | None:
+        """Where on a stack the function begins that has come past a stop now, for the first time."""
+        begins = [at for at, (_, code, _) in enumerate(levels) if code is stop.codes[0]]
+        if len(begins) != 1 or len(self._asked) == MAX_ASKED:
+            return None
+        (at,) = begins
+        heard = levels[at][0], id(stop.places[-1])
+        if heard in self._heard or not stop.is_passed([(code, line) for _, code, line in levels[at:]]):
+            return None
+        self._heard.add(heard)
+        return at
 
 
 def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any) -> Passed | None:
@@ -431,27 +464,17 @@ def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: 
     return Passed(stop, key, mark, tuple(levels), copies.copies)
 
 
-def _frames_from(codes: Sequence[types.CodeType]) -> list[types.FrameType]:
-    """The frames of the user's functions, from the one that runs one of these down to the one that asks.
-
-    Empty if there is none, or more than one.
-    """
+def _frames() -> list[types.FrameType]:
+    """The frames of the user's functions that run in this thread; the last of them asks."""
     found: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
-    begins: list[int] = []
     for _ in range(MAX_FRAMES):
         if frame is None:
             break
-        code = frame.f_code
-        is_first = any(code is each for each in codes)
-        if is_first or not (code.co_name in _COMPREHENSIONS or _is_library(frame)):
+        if not (frame.f_code.co_name in _COMPREHENSIONS or _is_library(frame)):
             found.append(frame)
-            if is_first:
-                begins.append(len(found))
         frame = frame.f_back
-    if len(begins) != 1 or begins[0] > MAX_LEVELS:
-        return []
-    return found[: begins[0]][::-1]
+    return found[::-1]
 
 
 def _is_library(frame: types.FrameType) -> bool:
