@@ -221,3 +221,20 @@ def test_what_is_not_certain_is_left(name: str, seed: int, tmp_path: Path) -> No
     program = program_of(LEFT[name], tmp_path, "left")
     runs = sides(program, {"docs": ["a"], "words": ["b"]}, Prompt() if seed == 0 else random.Random(seed))
     assert [run.extra for run in runs] == [0] * 3
+
+
+@pytest.mark.parametrize("seed", [0, 86, 117])
+def test_a_reply_is_not_used_while_it_may_be_that_of_another_time(seed: int, tmp_path: Path) -> None:
+    program = program_of(
+        """
+        if m.ask("first") == "yes":
+            m.ask("same")
+        found = m.ask("same")
+        return m.ask(f"then {found}")
+        """,
+        tmp_path,
+        "perhaps",
+    )
+    side = SideBySide(program, numbered(seed), random.Random(seed))
+    side.run({"docs": [], "words": []})
+    assert side.extra == 0

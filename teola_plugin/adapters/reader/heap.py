@@ -134,10 +134,14 @@ class Leave:
 
 
 class Heap:
-    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm."""
+    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm.
+
+    `counts`: how often each request was made; of those that are `uncounted`, this often or more.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[Hashable] = Counter()
+        self.uncounted: set[Hashable] = set()
         self.gates: frozenset[Hashable] = NO_SOURCES
         self.path = 0
         self.raised = 0
@@ -576,6 +580,9 @@ class Heap:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
 
     def _merge_marks(self, marks: Marks) -> None:
+        if self.counts != marks.counts:
+            both = self.counts.keys() | marks.counts.keys()
+            self.uncounted |= {key for key in both if self.counts[key] != marks.counts[key]}
         self.counts &= marks.counts
         self._tainted = {**self._tainted, **marks.tainted}
         self.gates |= marks.gates

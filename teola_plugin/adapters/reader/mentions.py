@@ -83,7 +83,7 @@ def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionTy
         spaces: list[Any] = [value.__dict__]
     else:
         spaces = [type.__dict__["__dict__"].__get__(cls) for cls in type.__dict__["__mro__"].__get__(type(value))]
-    for name in names:
+    for name in (each for each in names if each not in _ASKED):
         found = next((space[name] for space in spaces if name in space), None)
         if type(found) is types.FunctionType and _is_of_program(found):
             yield found

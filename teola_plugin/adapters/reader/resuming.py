@@ -29,6 +29,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import classes, foreign, records
 from teola_plugin.adapters.reader.asking import Nobody, Request
+from teola_plugin.adapters.reader.calls import FunctionValue
 from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
@@ -132,6 +133,8 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
             return None
     if any(_LOOKING.intersection(each.code.co_names) for each in run.levels if each.code is not None):
         return None
+    if not all(each.is_direct for each in run.levels[1:]):  # `map` calls it, say
+        return None
     codes = tuple(each.code for each in run.levels if each.code is not None)
     return Stop(codes, (*(each.place for each in around), place))
 
@@ -222,11 +225,13 @@ class Passed:
                 continue
             if name in frame:
                 mine = frame[name]
-                if _is_own(mine) and name not in place.names:
-                    continue
-                with contextlib.suppress(Undecided):
-                    if not _is_own(mine) and same(mine, seen):
+                if _is_own(mine):
+                    if name not in place.names and _is_kept(level.code, name, mine, seen):
                         continue
+                else:
+                    with contextlib.suppress(Undecided):
+                        if same(mine, seen):
+                            continue
             run.note(frame)
             frame[name] = level.copies[name]
         run.is_outside(self.outside)
@@ -247,11 +252,10 @@ class Passed:
         return is_comparable(key) and key == self.key
 
     def _is_right(self, run: Run, request: Request) -> bool:
-        mine, theirs = run.levels, self.levels
-        if len(mine) > len(theirs) or (len(mine) < len(theirs) and request.act is None):
+        if len(run.levels) > len(self.levels) or (len(run.levels) < len(self.levels) and request.act is None):
             return False
         same = _Same(run)
-        for own, level in zip(mine, theirs, strict=False):
+        for own, level in zip(run.levels, self.levels, strict=False):
             if own.code is not level.code and not (own.code is None and own.name == level.code.co_name):
                 return False
             if own.place is None or not own.place.start <= level.line <= own.place.end:
@@ -262,7 +266,8 @@ class Passed:
             for name in names:
                 if name not in level.seen:
                     return False
-                if not (_is_own(own.frame[name]) or same(own.frame[name], level.seen[name])):
+                mine, seen = own.frame[name], level.seen[name]
+                if not (_is_kept(level.code, name, mine, seen) if _is_own(mine) else same(mine, seen)):
                     return False
         return all(_Same(run)(copy, seen) for copy, seen in self.given)
 
@@ -275,6 +280,17 @@ def _parameters(code: types.CodeType) -> tuple[str, ...]:
 def _is_own(value: Any) -> bool:
     """The reader made it of stock parts, or of functions that the program defines; nothing else has it."""
     return isinstance_of(value, Callee) or (type(value) is Opaque and value.is_own)
+
+
+def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
+    """Whether a variable that holds what the reader made still does so in the framework's run, as far as can be told.
+
+    No statement that was not read has mentioned it. A function that is defined there may set it all the same.
+    """
+    if type(mine) is FunctionValue:
+        function = seen.held if type(seen) is Opaque else None
+        return type(function) is types.FunctionType and function.__code__.co_name == mine.name
+    return name not in code.co_cellvars
 
 
 class _Same:

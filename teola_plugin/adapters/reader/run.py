@@ -85,11 +85,15 @@ class Given:
 
 @dataclass(slots=True)
 class Level:
-    """A function of the program that is evaluated. `place`: the statement it is at; `code`: of one that exists."""
+    """A function of the program that is evaluated. `place`: the statement it is at; `code`: of one that exists.
+
+    `is_direct`: it was called by a call expression of the one around it, once each time that it is evaluated.
+    """
 
     frame: Frame
     name: str
     code: types.CodeType | None
+    is_direct: bool
     place: Any = None
 
 
@@ -121,6 +125,7 @@ class Run(Heap):
         self.locks = 0
         self.limits = 0
         self.levels: list[Level] = []
+        self.is_direct = False
         self.stops: list[Any] = []
         self.skipped: list[Barrier] = []
         self.passed: Sequence[Any] = ()
@@ -331,7 +336,7 @@ class Run(Heap):
         self.counts[request.key] += 1
         mark = self.passed[self.used - 1].mark if self.used else None
         key = (request.key, number)
-        answer = self._answers.get(key)
+        answer = None if request.key in self.uncounted else self._answers.get(key)  # it may be that of another time
         if answer is not None:
             if answer.error is not None:
                 raise answer.error
