@@ -24,6 +24,7 @@ PER_FILE = 50
 def tests_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of this folder may stand between those of a program, as those of a framework do."""
     monkeypatch.setattr(resuming, "_PASSING", resuming._PASSING | {"tests", "contextlib"})
+    monkeypatch.setattr(resuming, "_libraries", {})
 
 
 def numbered(seed: int) -> Any:

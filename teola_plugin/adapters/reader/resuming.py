@@ -41,6 +41,9 @@ from teola_plugin.value_keys import is_comparable, value_key
 OPERATIONS = 5_000
 """Parts of values that are copied while the framework's run waits: some 2 ms."""
 
+MAX_CODES = 10_000
+"""Functions of which it is kept whose they are."""
+
 MAX_FRAMES = 400
 """So much of a stack is looked at."""
 
@@ -500,10 +503,19 @@ def _frames() -> list[types.FrameType]:
 
 
 def _is_library(frame: types.FrameType) -> bool:
+    code = frame.f_code
+    known = _libraries.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
     name = frame.f_globals.get("__name__")
-    return foreign.is_installed_file(frame.f_code.co_filename) or (
-        type(name) is str and name.partition(".")[0] in _PASSING
-    )
+    is_passing = type(name) is str and name.partition(".")[0] in _PASSING
+    if len(_libraries) > MAX_CODES:
+        _libraries.clear()
+    _libraries[id(code)] = code, is_passing or foreign.is_installed_file(code.co_filename)
+    return _libraries[id(code)][1]
+
+
+_libraries: dict[int, tuple[types.CodeType, bool]] = {}
 
 
 _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "contextlib", "contextvars"})
