@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
@@ -165,6 +166,8 @@ class OptimizedPipeline:
         except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
             session.fell_back(e)
         else:
+            for act, value in product(self.traced.on_call, inputs):
+                act(value, session)
             session.run_ahead(self.prepared, values, self.traced.observed, is_lockstep=is_lockstep)
         return OpenCall(session, self._judged)
 

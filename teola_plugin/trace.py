@@ -8,7 +8,7 @@ its value with `session.observe(component, value)`, and what depends on it goes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -54,7 +54,8 @@ class Reading:
     """A function of the user's, and how far it was read in the calls so far.
 
     `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
-    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `requests`: how many were found in
+    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `skipped`: what was not read where
+    reading went on once the framework's run had come past it, and where that stands. `requests`: how many were found in
     it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
     """
 
@@ -66,10 +67,13 @@ class Reading:
     hint: str = ""
     requests: int = 0
     ahead: int | None = 0
+    skipped: tuple[tuple[str, str], ...] = ()
 
-    def note(self, barrier: Any, requests: int) -> None:
+    def note(self, barrier: Any, requests: int, skipped: Sequence[Any] = ()) -> None:
         """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
         self.readings += 1
+        if skipped:
+            self.skipped = tuple(dict.fromkeys((each.what, each.where.rsplit("/", 1)[-1]) for each in skipped))
         self.barrier, self.where, self.hint = ("", "", "") if barrier is None else (
             barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
         )  # fmt: skip
@@ -87,7 +91,7 @@ class Traced:
     made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
     read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
     in it alone. `loops` names components that ask one request after the other, all of which are made as the component
-    begins.
+    begins. `on_call` is told of each input of a call before the framework's run begins.
     """
 
     graph: Graph
@@ -103,6 +107,7 @@ class Traced:
     readings: tuple[Reading, ...] = field(default=(), compare=False)
     repeats: bool = False
     loops: tuple[str, ...] = ()
+    on_call: tuple[Callable[[Any, Asides], None], ...] = ()
 
     @property
     def may_gain(self) -> bool:
@@ -136,6 +141,19 @@ class Follower(Protocol):
         ...
 
 
+class Mark(Protocol):
+    """Where the framework's run is: how often it has asked for each item."""
+
+    def next(self, key: Hashable) -> int:
+        """Which time an item will be that is asked for after this, and after those that this has told of."""
+        ...
+
+
+Hear = Callable[[Hashable, Mark], bool]
+"""Is told of each request that the framework's run makes: its key and where the run was before it. Returns whether it
+wants to hear of more."""
+
+
 class Asides(Protocol):
     """What a follower may begin at once, outside of any graph.
 
@@ -149,8 +167,9 @@ class Asides(Protocol):
     def routes(self) -> CallRoutes | None: ...
 
     def aside(
-        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
-    ) -> None:
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False,
+        mark: Mark | None = None,
+    ) -> None:  # fmt: skip
         """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
 
         Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call, but not
@@ -170,8 +189,15 @@ class Asides(Protocol):
         """Whether nothing may run ahead at the provider of this engine now."""
         ...
 
-    def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
-        """Ask an engine for one item ahead of the framework's run, which will find it."""
+    def request(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], mark: Mark | None = None
+    ) -> Reply:
+        """Ask an engine for one item ahead of the framework's run, which will find it: the first time that it asks for
+        it after what was asked ahead before, or after the `mark`."""
+        ...
+
+    def when_asked(self, hear: Hear) -> None:
+        """Tell of each request of the framework's run as it is made, in the thread that makes it."""
         ...
 
     def drop(self, reply: Reply) -> None:

@@ -17,7 +17,7 @@ from teola_plugin.adapters.reader.prediction import Prediction, State
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Reading
+from teola_plugin.trace import Mark, Reading
 from tests.fakes import says
 
 WAY = Way(is_async=False, config={"configurable": {}, "recursion_limit": 25}, stop=25)
@@ -50,7 +50,7 @@ class _Line:
         self.works: deque[Callable[[], None]] = deque()
         self.open: list[tuple[Reply, str]] = []
 
-    def ask(self, request: Request) -> Reply:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply:
         reply = Reply()
         self.open.append((reply, str(request.payload).removeprefix("User: ").removesuffix("\nAssistant:")))
         return reply

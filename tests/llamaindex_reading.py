@@ -15,6 +15,7 @@ from teola_plugin.adapters.reader.prediction import Prediction, State
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Mark
 from tests.llamaindex_world import answer
 
 Read = Callable[[LlamaIndexAsker, Run, Any], Any]
@@ -43,7 +44,7 @@ class _Line:
         self.works: deque[Callable[[], None]] = deque()
         self.open: list[tuple[Reply, str, Any]] = []
 
-    def ask(self, request: Request) -> Reply:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply:
         reply = Reply()
         told = f"beside {request.shown}" if request.act else str(request.payload)
         self.open.append((reply, told, request.act))

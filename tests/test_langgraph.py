@@ -724,6 +724,9 @@ class Beside(SimpleNamespace):
     def request(self, *args: Any) -> Reply:
         return Reply()
 
+    def when_asked(self, hear: Any) -> None:
+        """Nobody asks."""
+
 
 def loop_at(graph: Any, *nodes: str, **more: Any) -> Any:
     tasks = {name: SimpleNamespace(name=name, path=("__pregel_pull", name), writes=()) for name in nodes}

@@ -124,6 +124,7 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
             )
         else:
             said = f"read whole; {found}"
+        said += "".join(f"; read on behind {where}, where {what}" for what, where in each.skipped)
         lines.append(wrapped(f"{each.name}: {said}", "  ", "      "))
         if each.hint:
             lines.append(wrapped(f"hint: {each.hint}", "      ", "      "))

@@ -10,6 +10,7 @@ from teola_plugin.effects import Assumed
 from teola_plugin.engines import EngineSpec, Urgency
 from teola_plugin.failures import Withheld
 from teola_plugin.seams import Hold, Reply
+from teola_plugin.trace import Mark
 
 
 class Call(Protocol):
@@ -19,12 +20,13 @@ class Call(Protocol):
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        since: int | None,
+        since: int | None, mark: Mark | None,
     ) -> list[Reply]: ...  # fmt: skip
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None
-    ) -> tuple[Reply, bool]: ...
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None,
+        mark: Mark | None,
+    ) -> tuple[Reply, bool]: ...  # fmt: skip
 
     def give_up(self, reply: Reply) -> None: ...
 
@@ -35,15 +37,18 @@ class AskedAhead:
     """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots.
 
     `since`: how often these had been rewound when it began, if it is to ask for nothing after the next time.
+    `mark`: see `trace.Asides.request`.
     """
 
     is_unheard = True
 
-    def __init__(self, call: Call, urgency: Urgency, since: int | None = None) -> None:
+    def __init__(self, call: Call, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed
+        self.asides = call  # where to go on when the function has ended
         self._call = call
         self._urgency = urgency
         self._since = since
+        self._mark = mark
 
     @property
     def is_closed(self) -> bool:
@@ -51,13 +56,15 @@ class AskedAhead:
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         require_asking(self._call, spec)
-        theirs = self._call.submit_ahead(spec, op, payloads, settings, self._urgency, since=self._since)
+        theirs = self._call.submit_ahead(
+            spec, op, payloads, settings, self._urgency, since=self._since, mark=self._mark
+        )
         mine = [Reply() for _ in theirs]
         pass_on(self._call, theirs, mine)
         return mine
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        return self._call.claim_ahead(spec, op, payload, settings, self._since)
+        return self._call.claim_ahead(spec, op, payload, settings, self._since, self._mark)
 
     def observe(self, component: object, value: Any) -> None:
         """What runs ahead tells nobody."""

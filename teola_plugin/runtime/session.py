@@ -14,7 +14,6 @@ import itertools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -45,7 +44,7 @@ from teola_plugin.runtime.run_ahead import Prepared, RunAhead
 from teola_plugin.runtime.slots import SHARED, Next, Slots
 from teola_plugin.seams import Held, Hold, Reply
 from teola_plugin.tenancy import ANYBODY, Terms
-from teola_plugin.trace import Asides, Items
+from teola_plugin.trace import Asides, Hear, Items, Mark
 from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
@@ -123,6 +122,7 @@ class Session:
         self._graphs: dict[int, Graph] = {}
         self._prefills: list[Reply] = []
         self._asides: list[Future[Any]] = []
+        self._hearing: list[Hear] = []
         self._holds: WeakSet[Hold] = WeakSet()
         self._is_closed = False
         self._started_s = time.perf_counter()
@@ -201,19 +201,19 @@ class Session:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (), since: int | None = None,
+        places: Sequence[Place] = (), since: int | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
         """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked.
 
-        `since`: see `claim_ahead`.
+        `since`: see `claim_ahead`; `mark`: see `trace.Asides.request`.
         """
-        return self._ahead(spec, op, payloads, settings, urgency, since=since)
+        return self._ahead(spec, op, payloads, settings, urgency, since=since, mark=mark)
 
     def _ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
-        is_guess: bool = False, since: int | None = None, coming: Counter[Hashable] | None = None,
+        is_guess: bool = False, since: int | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
-        """`coming`: how many of each key come before these, where the framework's run will take them next."""
+        """`mark`: the framework's run will take these after it."""
         engine = engine_for(spec)
         provider = self._provider_of(spec)
         asks = self._outside.may_ask(provider)
@@ -233,11 +233,10 @@ class Session:
                     replies.append(_ended_reply("the item is like no other"))
                     continue
                 shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
-                if coming is None:
+                if mark is None:
                     slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
                 else:
-                    slot = self._slots.coming(asked, coming[asked], stamp, asks=asks)
-                    coming[asked] += 1
+                    slot = self._slots.coming(asked, mark, stamp, asks=asks)
                 if slot.source:
                     shared.append((slot.source, payload, slot.reply))
                 elif slot.outcome == "miss":
@@ -326,15 +325,16 @@ class Session:
             self._outside.ask(self._provider_of(spec), self._prefills[-1], is_own=False)
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
-    def asking(self, urgency: Urgency, since: int | None = None) -> AskedAhead | _Inner:
-        """See `run_ahead.Ahead`, and of `since` `claim_ahead`."""
-        return _Inner(self, urgency) if self._is_beside else AskedAhead(self, urgency, since)
+    def asking(self, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> AskedAhead | _Inner:
+        """See `run_ahead.Ahead`, and `submit_ahead`."""
+        return _Inner(self, urgency, mark) if self._is_beside else AskedAhead(self, urgency, since, mark)
 
     def aside(
-        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False
-    ) -> None:
+        self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False,
+        mark: Mark | None = None,
+    ) -> None:  # fmt: skip
         """See `trace.Asides`."""
-        session = self.asking(NEXT, self._rewound if is_until_rewound else None)
+        session = self.asking(NEXT, self._rewound if is_until_rewound else None, mark)
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
@@ -362,12 +362,32 @@ class Session:
             if self.is_closed:  # meanwhile
                 begun.cancel()
 
-    def request(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Reply:
+    def request(
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], mark: Mark | None = None
+    ) -> Reply:
         """See `trace.Asides`."""
         if not self._is_ahead:
             self._is_ahead = True
             self._subscribe()
-        return self._ahead(spec, op, [payload], settings, NEXT)[0]
+        return self._ahead(spec, op, [payload], settings, NEXT, mark=mark)[0]
+
+    def when_asked(self, hear: Hear) -> None:
+        """See `trace.Asides`."""
+        with kept_off, self._lock:
+            self._hearing = [*self._hearing, hear]
+
+    def _tell(self, key: Callable[[], Hashable]) -> None:
+        """The framework's run makes a request."""
+        with kept_off, self._lock:
+            mark, hearing = self._slots.mark(), self._hearing
+        try:
+            asked = key()
+            silent = [hear for hear in hearing if not hear(asked, mark)]
+        except Exception as e:  # a fault of ours is never the user's
+            silent = hearing
+            self.fell_back(e)
+        with kept_off, self._lock:
+            self._hearing = [hear for hear in self._hearing if hear not in silent]
 
     def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
         """The framework's run is about to ask for these, one after the other: ask for all of them at once."""
@@ -377,9 +397,10 @@ class Session:
         if not self._is_ahead:
             self._is_ahead = True
             self._subscribe()
-        coming: Counter[Hashable] = Counter()
+        with kept_off, self._lock:
+            mark = self._slots.mark()
         for spec, op, payload, settings in asked:
-            self._ahead(spec, op, [payload], settings, NEXT, coming=coming)
+            self._ahead(spec, op, [payload], settings, NEXT, mark=mark)
 
     def spent(self, seconds: float) -> None:
         """See `trace.Asides`."""
@@ -419,8 +440,9 @@ class Session:
         return since is not None and since != self._rewound
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None
-    ) -> tuple[Reply, bool]:
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
+        mark: Mark | None = None,
+    ) -> tuple[Reply, bool]:  # fmt: skip
         """`seams.Session.claim` for a function that runs ahead, which gets nothing new if the slots were rewound after
         their `since`-th time. Raises: Withheld.
         """
@@ -429,7 +451,8 @@ class Session:
         with kept_off, self._lock:
             if self._is_closed or self._is_past(since) or not is_comparable(key):
                 return _ended_reply(), False
-            slot = self._slots.ahead(key, asks=self._outside.may_ask(provider))
+            asks = self._outside.may_ask(provider)
+            slot = self._slots.ahead(key, asks=asks) if mark is None else self._slots.coming(key, mark, asks=asks)
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
@@ -475,6 +498,8 @@ class Session:
         replies: list[Reply] = []
         fresh: list[tuple[Any, Reply]] = []
         shared: list[tuple[Reply, Any, Reply]] = []
+        if self._hearing and payloads:
+            self._tell(lambda: request_key(spec, op, payloads[0], settings))
         with kept_off, self._lock:
             if self._is_closed or (self._is_alone and op not in SHARED):  # there is no slot to look for
                 replies = [Reply() for _ in payloads]
@@ -503,6 +528,8 @@ class Session:
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
         provider = self._provider_of(spec)
+        if self._hearing:
+            self._tell(lambda: request_key(spec, op, payload, settings))
         with kept_off, self._lock:
             if self._is_closed:
                 self._outside.ask(provider, reply := Reply(), is_own=True)
@@ -681,9 +708,10 @@ class _Inner(Session):
 
     is_unheard = True
 
-    def __init__(self, outer: Session, urgency: Urgency) -> None:
+    def __init__(self, outer: Session, urgency: Urgency, mark: Mark | None = None) -> None:
         super().__init__(outer._host, urgency=urgency, loop=outer._loop, assumed=outer.assumed)
         self._outer = outer
+        self._mark = mark
         self._query = outer._query
         self._graphs, self._fallbacks = outer._graphs, outer._fallbacks
         self._follow, self._is_beside = outer._follow, True
@@ -709,8 +737,9 @@ class _Inner(Session):
         return self._shared(slot, spec, op, payload, settings)
 
     def claim_ahead(
-        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None
-    ) -> tuple[Reply, bool]:
+        self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
+        mark: Mark | None = None,
+    ) -> tuple[Reply, bool]:  # fmt: skip
         with kept_off, self._lock:
             slot = self._slots.ahead(request_key(spec, op, payload, settings))
         return self._shared(slot, spec, op, payload, settings)
@@ -721,7 +750,7 @@ class _Inner(Session):
         if slot.outcome == "hit":
             reply = taken_over(slot.reply)
             return reply or slot.reply, reply is not None
-        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings)
+        claimed, is_mine = self._outer.claim_ahead(spec, op, payload, settings, mark=self._mark)
         slot.reply.queued = claimed.queued
         claimed.listen(slot.reply.put)
         return claimed, is_mine
@@ -747,7 +776,8 @@ class _Inner(Session):
         self, engine: Engine, op: str, work: Sequence[tuple[Any, Reply]], settings: Mapping[str, Any], urgency: Urgency,
         spec: EngineSpec, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
-        theirs = self._outer.submit_ahead(spec, op, [payload for payload, _ in work], settings, urgency)
+        payloads = [payload for payload, _ in work]
+        theirs = self._outer.submit_ahead(spec, op, payloads, settings, urgency, mark=self._mark)
         pass_on(self._outer, theirs, [reply for _, reply in work])
 
 

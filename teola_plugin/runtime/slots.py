@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from teola_plugin.engines import Failed
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Mark
 
 SHARED = ("embedding", "reranking", "searching")
 """Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
@@ -95,6 +97,19 @@ class _OfKey:
         return last.reply.copied() if op == "searching" else last.reply
 
 
+class _Mark:
+    """Implements `trace.Mark`: `taken`, how often the framework's run had asked for each key."""
+
+    def __init__(self, taken: Mapping[Hashable, int]) -> None:
+        self._at = Counter(taken)
+
+    def next(self, key: Hashable) -> int:
+        """See `trace.Mark`."""
+        at = self._at[key]
+        self._at[key] += 1
+        return at
+
+
 class Slots:
     """Those of one call. Its session sees to it that one thread at a time comes here."""
 
@@ -103,10 +118,14 @@ class Slots:
         self._dropped = 0
         self._by_key: dict[Hashable, _OfKey] = {}
 
-    def coming(self, key: Hashable, after: int, stamp: Hashable = None, *, asks: bool = True) -> Next:
-        """The one that the framework's run takes `after` so many others from now on, whatever was asked ahead."""
+    def mark(self) -> Mark:
+        """Where the framework's run is now."""
+        return _Mark({key: entry.taken for key, entry in self._by_key.items()})
+
+    def coming(self, key: Hashable, mark: Mark, stamp: Hashable = None, *, asks: bool = True) -> Next:
+        """The next one that the framework's run takes after a mark, whatever was asked ahead."""
         entry = self._by_key.setdefault(key, _OfKey())
-        at = entry.taken + after
+        at = mark.next(key)
         if at < len(entry.slots) and not entry.slots[at].is_given_up:
             return Next(entry.slots[at].reply, "hit")
         entry.slots[at : at + 1] = [_Slot(Reply(), stamp, is_left=not asks)]

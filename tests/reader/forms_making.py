@@ -47,7 +47,7 @@ def pretty_prints_and_logs(state: State) -> Any:
     return {"out": two + one.content}
 
 
-@form(1, "it makes an object of the class tqdm")
+@form(5)
 def progress_bar(state: State) -> Any:
     found = []
     for each in tqdm(state["documents"], disable=True):

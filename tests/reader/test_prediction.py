@@ -15,6 +15,7 @@ from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.engines import Done, EngineSpec, Failed
 from teola_plugin.seams import Reply
+from teola_plugin.trace import Mark
 from tests.reader.world import ELSEWHERE
 
 HERE = EngineSpec("python", object(), "ours")
@@ -31,7 +32,7 @@ class Line:
         self.asked: list[str] = []
         self.replies: dict[str, Reply] = {}
 
-    def ask(self, request: Request) -> Reply | None:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         self.asked.append(request.payload)
         return self.replies.setdefault(request.payload, Reply())
 
@@ -175,7 +176,7 @@ def test_a_program_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_fault_of_the_readers_own_ends_the_prediction() -> None:
     class Faulty(Line):
-        def ask(self, request: Request) -> Reply | None:
+        def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
             raise RuntimeError("a fault")
 
     begun = Prediction(Nobody(), Faulty(), State(asking("a"), Given()))

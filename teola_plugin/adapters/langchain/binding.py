@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import copied, is_plain
+from teola_plugin.adapters.reader.resuming import Listener
 
 ABSENT: Any = object()
 """What the caller's input does not have under a key that may be missing."""
@@ -27,13 +28,15 @@ Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "eve
 class Entered:
     """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context.
 
-    `heard`: what handlers of the call may change (see `handlers.noted_by`).
+    `heard`: what handlers of the call may change (see `handlers.noted_by`). `listeners`: of the components that are
+    read, by their id.
     """
 
     value: Any
     mode: Mode
     context: Context = field(default_factory=copy_context, compare=False)
     heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
+    listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

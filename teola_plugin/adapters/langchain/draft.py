@@ -29,7 +29,7 @@ from teola_plugin.adapters.reader.reach import Reach
 from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE, READER, STATE, Arg, Graph, Input, Literal, Primitive, When, validate
-from teola_plugin.trace import Break, Function, Reading, Traced
+from teola_plugin.trace import Asides, Break, Function, Reading, Traced
 
 
 class Draft:
@@ -59,6 +59,7 @@ class Draft:
         self._gates_before: dict[str, tuple[str, ...]] = {}
         self._stores: set[str] = set()
         self._readings: dict[str, Reading] = {}
+        self._on_call: list[Callable[[Any, Asides], None]] = []
         self._list_calls: dict[str, str] = {}
         self._fields: dict[tuple[Value, str, When | None], Value] = {}
 
@@ -80,6 +81,10 @@ class Draft:
         if not is_total:
             self._read(value.name)
         return value
+
+    def on_call(self, act: Callable[[Any, Asides], None]) -> None:
+        """See `Traced.on_call`."""
+        self._on_call.append(act)
 
     def reading(self, reading: Reading) -> Reading:
         """Note that a function of the user's is read; one that the pipeline holds several times is one reading."""
@@ -377,6 +382,7 @@ class Draft:
             tuple(self._breaks),
             repeats=self._repeats,
             readings=tuple(self._readings.values()),
+            on_call=tuple(self._on_call),
         )
 
     # --- names -------------------------------------------------------------------------------------------------------

@@ -24,13 +24,14 @@ from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Reco
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
-from teola_plugin.adapters.reader.prediction import acted_at_once, read_whole
+from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
 from teola_plugin.seams import Reply, current
-from teola_plugin.trace import Reading
+from teola_plugin.trace import Asides, Reading
 
 DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
@@ -61,7 +62,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
         origin = origin_of(function)
         reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
         return draft.read(
-            name or shown, component, fn, _read_by(component, call, reading), draft.bindings.mode(), *args,
+            name or shown, component, fn, _read_by(draft, component, call, reading), draft.bindings.mode(), *args,
             identity=identity, holds=holds, reach=reach_of(function, _is_plain_template),
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
@@ -84,7 +85,7 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
         reach = replace(reach_of(own, _is_plain_template), asks=True)
     fn = type(retriever).__name__
     return draft.read(
-        name or "docs", retriever, fn, _read_by(retriever, call, Reading(fn)), draft.bindings.mode(), *args,
+        name or "docs", retriever, fn, _read_by(draft, retriever, call, Reading(fn)), draft.bindings.mode(), *args,
         identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
 
@@ -113,8 +114,14 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
     return ""
 
 
-def _read_by(component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
+def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
     """The component as a function of the call's `Entered` and its arguments, which is read."""
+
+    def listen(entered: Entered, call: Asides) -> None:
+        entered.listeners[id(component)] = listener = Listener()
+        call.when_asked(listener.hear)
+
+    draft.on_call(listen)
 
     def read(entered: Entered, *args: Any) -> Any:
         if entered.mode == "events":
@@ -127,7 +134,10 @@ def _read_by(component: Any, given: Callable[..., Any], reading: Reading) -> Cal
         def program(run: Run) -> Any:
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
-        return read_whole(asker, _ask, program, inputs, reading.note)
+        call = getattr(current(), "asides", None)
+        later = None if call is None else CallLine(call)
+        listener = entered.listeners.get(id(component))
+        return read_whole(asker, _ask, program, inputs, reading.note, later=later, listener=listener)
 
     return read
 

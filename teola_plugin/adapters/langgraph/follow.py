@@ -36,18 +36,17 @@ from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, inter
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of
 from teola_plugin.adapters.langgraph.savable import can_be_saved
-from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
-from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State
 from teola_plugin.adapters.reader.reach import reach_of
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
-from teola_plugin.engines import Foreign
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.routes import CallRoutes
-from teola_plugin.seams import Reply, current, instrument
+from teola_plugin.seams import current, instrument
 from teola_plugin.trace import Asides, Break, Reading, Traced
 from teola_plugin.turns import Turn
 
@@ -201,8 +200,10 @@ class Following:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
+        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener()
+        asides.when_asked(listener.hear)
         self.prediction = Prediction(
-            asker, _Line(asides, has_replies_streamed(loop)), state, speculates=asides.speculates, routes=asides.routes
+            asker, line, state, speculates=asides.speculates, routes=asides.routes, listener=listener
         )
         self.prediction.begin()
 
@@ -276,37 +277,6 @@ class _Supersteps:
         left = iter(arguments)
         tasks = tuple(Task(t.name, next(left)) if t.is_sent else t for t in front.tasks)
         return replace(front, tasks=tasks, state=state)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Implements `prediction.Line` for a call: what is asked lands in its slots.
-
-    `is_streamed`: LangChain asks models for streams, which have readers; those of others are left to it.
-    """
-
-    asides: Asides
-    is_streamed: bool = False
-
-    def ask(self, request: Request) -> Reply | None:
-        """See `Line`."""
-        if self.is_streamed and (request.act is not None or isinstance(request.payload, Foreign)):
-            return None
-        if request.act is None:
-            return self.asides.request(request.spec, request.op, request.payload, request.settings)
-        return acted(self.asides, request)
-
-    def give_up(self, reply: Reply) -> None:
-        """See `Line`."""
-        self.asides.drop(reply)
-
-    def soon(self, work: Callable[[], None]) -> None:
-        """See `Line`."""
-        self.asides.read(work)
-
-    def spent(self, seconds: float) -> None:
-        """See `Line`."""
-        self.asides.spent(seconds)
 
 
 def prepared(graph: Graph) -> bool:

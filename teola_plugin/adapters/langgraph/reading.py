@@ -7,7 +7,7 @@ all of theirs, deferred nodes until nothing else is to be done. Reading goes on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -131,6 +131,7 @@ class GraphReader:
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
         """What a task writes; `led` takes in where it leads to."""
         counted, open_before, gates = run.counts.total(), len(run.asks), run.gates
+        skipped = len(run.skipped)
         barrier: Barrier | None = None
         is_whole = False
         try:
@@ -156,7 +157,7 @@ class GraphReader:
             left = sum(not may_be_asked(ask, speculates=way.speculates) for ask in asks)
             requests = run.counts.total() - counted
             if not run.is_assuming:
-                self._note(task.name, barrier, requests)
+                self._note(task.name, barrier, requests, run.skipped[skipped:])
                 self._on_read(front.number, task.name, requests - left, is_whole)
 
     def assumed(self, run: Run, front: Front) -> tuple[str, ...] | None:
@@ -166,9 +167,9 @@ class GraphReader:
         likely: Any = run.branches.assumed(route_of(front.names, front.number - self._since))
         return likely  # type: ignore[no-any-return]
 
-    def _note(self, name: str, barrier: Barrier | None, requests: int) -> None:
+    def _note(self, name: str, barrier: Barrier | None, requests: int, skipped: Sequence[Barrier]) -> None:
         if name in self._readings:
-            self._readings[name].note(barrier, requests)
+            self._readings[name].note(barrier, requests, skipped)
 
     # --- whole runs --------------------------------------------------------------------------------------------------
 

@@ -22,11 +22,12 @@ from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
+from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides, Reading
+from teola_plugin.trace import Asides, Mark, Reading
 
 LOOK_S = 0.1
 """So often somebody who waits for the run-ahead looks whether the call is over."""
@@ -87,9 +88,13 @@ class OwnRun:
                 barrier = e
                 raise
             finally:
-                self.reading.note(barrier, run.counts.total())
+                self.reading.note(barrier, run.counts.total(), run.skipped)
 
-        self.prediction = Prediction(asker, _Line(self, asides), State(program, given), speculates=asides.speculates)
+        listener = Listener()
+        asides.when_asked(listener.hear)
+        self.prediction = Prediction(
+            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
+        )
         self.prediction.begin()
 
     @property
@@ -220,17 +225,17 @@ class _Line:
     own: OwnRun
     asides: Asides
 
-    def ask(self, request: Request) -> Reply | None:
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
         """See `Line`."""
         if request.op == TOLD:
             return self.own.awaits(request)
         self.own.asks(request)
         spec, asides = request.spec, self.asides
         if request.act is not None:
-            reply = acted(asides, request)
+            reply = acted(asides, request, mark)
             self.own.leaves(lambda: spec.is_outside and reply.outcome is None and asides.withholds(spec))
         else:
-            reply = asides.request(spec, request.op, request.payload, request.settings)
+            reply = asides.request(spec, request.op, request.payload, request.settings, mark)
             self.own.leaves(lambda: spec.is_outside and reply.outcome is None and reply.provider_call is None)
         return reply
 

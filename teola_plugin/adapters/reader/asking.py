@@ -57,13 +57,14 @@ class Ask:
     `gates`: the sources of what may raise before it, other than replies to the same component at the same place: a loop
     that asks one judge about each of its items is read as a batch, which LangChain asks at once whatever the replies.
     What may raise in the same round does count: the component asks no second model behind a reply that is no JSON.
-    `is_possible`: it stands on a path that may not be taken.
+    `is_possible`: it stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`.
     """
 
     request: Request
     number: int
     gates: frozenset[Hashable]
     is_possible: bool
+    mark: Any = None
 
     @property
     def key(self) -> tuple[Hashable, int]:

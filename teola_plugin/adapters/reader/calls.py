@@ -19,8 +19,8 @@ from teola_plugin.adapters.reader import caches, calling, classes, natives, oper
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
-from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.scopes import RUN, SITE, Evaluate, Scope, own_nodes, scope_of
+from teola_plugin.adapters.reader.run import Level, Run
+from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RUN, SITE, Evaluate, Scope, own_nodes, scope_of
 from teola_plugin.adapters.reader.source import verified_node
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -162,6 +162,7 @@ def compiled(function: types.FunctionType) -> Code | None:
 def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call comes to. Raises: what the program raises there; Barrier, Undecided, Stalled."""
     run.tick()
+    is_direct, run.is_direct = run.is_direct, False
     if isinstance_of(callee, Callee):
         return callee.handler(run, args, kwargs)
     if type(callee) is not Opaque:
@@ -179,8 +180,9 @@ def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         return answer
     kind = type(held)
     if kind is types.FunctionType:
-        return _call_function(run, held, args, kwargs)
+        return _call_function(run, held, args, kwargs, is_direct=is_direct)
     if kind is types.MethodType:
+        run.is_direct = is_direct
         return call(run, run.load(held.__func__), (run.load(held.__self__), *args), kwargs)
     if kind is functools.partial:
         given = {name: run.load(value) for name, value in held.keywords.items()}
@@ -198,6 +200,7 @@ calling.install(call)
 def call_site(run: Run, callee: Any, given: Given) -> Any:
     """The value of a call expression."""
     args, kwargs = given
+    run.is_direct = True
     try:
         return call(run, callee, args, kwargs)
     except Undecided:
@@ -279,7 +282,9 @@ def all_hold(run: Run, frame: Frame, conditions: list[Evaluate]) -> bool | None:
     return True
 
 
-def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_function(
+    run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_direct: bool
+) -> Any:
     effects = declared_effects(function)
     if effects is not None:
         if not effects.pure:
@@ -290,7 +295,7 @@ def _call_function(run: Run, function: types.FunctionType, args: tuple[Any, ...]
         raise Barrier(f"it calls {function.__code__.co_qualname}, whose source cannot be read")
     defaults = tuple(map(run.load, function.__defaults__ or ()))
     keyword_defaults = {name: run.load(value) for name, value in (function.__kwdefaults__ or {}).items()}
-    return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs)
+    return _invoke(run, code, None, function, defaults, keyword_defaults, args, kwargs, is_direct=is_direct)
 
 
 def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -311,7 +316,7 @@ def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...],
 
 def _invoke(
     run: Run, code: Code, around: Frame | None, function: Any, defaults: tuple[Any, ...],
-    keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+    keyword_defaults: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_direct: bool = False,
 ) -> Any:  # fmt: skip
     if code.is_generator:
         raise Barrier(f"{code.name} is a generator function")
@@ -322,11 +327,11 @@ def _invoke(
         for name, value in zip(code.names, args, strict=True):
             frame[name] = value
     if code.is_async:
-        return _coroutine(run, code, frame)
-    return _evaluate(run, code, frame)
+        return _coroutine(run, code, frame, is_direct)
+    return _evaluate(run, code, frame, is_direct)
 
 
-def _coroutine(run: Run, code: Code, frame: Frame) -> Pending:
+def _coroutine(run: Run, code: Code, frame: Frame, is_direct: bool) -> Pending:
     is_begun = False
 
     def force() -> Any:
@@ -334,18 +339,23 @@ def _coroutine(run: Run, code: Code, frame: Frame) -> Pending:
         if is_begun:
             raise RuntimeError("cannot reuse already awaited coroutine")
         is_begun = True
-        return _evaluate(run, code, frame)
+        return _evaluate(run, code, frame, is_direct)
 
     return Pending(force)
 
 
-def _evaluate(run: Run, code: Code, frame: Frame) -> Any:
+def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:
     run.enter()
     marked = run.leaves
+    function = frame[FUNCTION]
+    is_of_program = frame[OUTER] is not None or type(function) is not types.FunctionType
+    run.levels.append(Level(frame, code.name, None if is_of_program else function.__code__, is_direct))
     try:
         ended = run.absorb(frame, RETURN, run.settle(code.block, frame), marked)
         if ended is NOWHERE or run.leaves > marked:
             raise Stalled("no way to the end is known")
+        if run.open is not None and len(run.levels) <= len(run.open.stop.codes):
+            raise Barrier("it ends before it comes to where the run is")
         return frame[2] if ended is RETURN else None
     except Undecided as e:
         raise Stalled from e
@@ -354,6 +364,7 @@ def _evaluate(run: Run, code: Code, frame: Frame) -> Any:
         raise
     finally:
         run.depth -= 1
+        run.levels.pop()
 
 
 def _bind(

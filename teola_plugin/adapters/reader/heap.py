@@ -134,10 +134,14 @@ class Leave:
 
 
 class Heap:
-    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm."""
+    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm.
+
+    `counts`: how often each request was made; of those that are `uncounted`, this often or more.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[Hashable] = Counter()
+        self.uncounted: set[Hashable] = set()
         self.gates: frozenset[Hashable] = NO_SOURCES
         self.path = 0
         self.raised = 0
@@ -358,6 +362,13 @@ class Heap:
         for leave in self._leaves[beginning.leaves :]:
             leave.marks.gates = self.gates
 
+    def has_come_here(self) -> None:
+        """The framework's run is known to have come to where the evaluation is: nothing up to here has raised."""
+        self.gates = NO_SOURCES
+        for beginning in self._beginnings:
+            beginning.raised, beginning.moments = self.raised, []
+            beginning.errors.clear()
+
     def go_back(self, beginning: Beginning, why: frozenset[Hashable]) -> None:
         """The state may be that of any moment at which something may have raised since; see `fork`."""
         gates = self.gates
@@ -569,6 +580,9 @@ class Heap:
         self.counts, self._tainted, self.gates = marks.counts.copy(), marks.tainted, marks.gates
 
     def _merge_marks(self, marks: Marks) -> None:
+        if self.counts != marks.counts:
+            both = self.counts.keys() | marks.counts.keys()
+            self.uncounted |= {key for key in both if self.counts[key] != marks.counts[key]}
         self.counts &= marks.counts
         self._tainted = {**self._tainted, **marks.tainted}
         self.gates |= marks.gates

@@ -5,9 +5,10 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from teola_plugin.adapters.reader.foreign import is_installed_file
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
@@ -66,12 +67,32 @@ def _mentioned(function: types.FunctionType) -> Iterator[Any]:
             value = function.__globals__.get(name, MISSING)
             if value is not MISSING:
                 yield value
+                yield from _functions_of(value, code.co_names)
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:
             continue
+        yield from _functions_of(cell.cell_contents, function.__code__.co_names)
     yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
+def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionType]:
+    """The functions under these names of a module, or of the class of an object, that no package manager installed."""
+    if type(value) is types.ModuleType:
+        spaces: list[Any] = [value.__dict__]
+    else:
+        spaces = [type.__dict__["__dict__"].__get__(cls) for cls in type.__dict__["__mro__"].__get__(type(value))]
+    for name in (each for each in names if each not in _ASKED):
+        found = next((space[name] for space in spaces if name in space), None)
+        if type(found) is types.FunctionType and _is_of_program(found):
+            yield found
+
+
+def _is_of_program(function: types.FunctionType) -> bool:
+    name = function.__globals__.get("__name__")
+    is_standard = type(name) is str and name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return not (is_standard or is_installed_file(function.__code__.co_filename))
 
 
 _ASKED = frozenset({

@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,13 +29,14 @@ from typing import Any, Protocol
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop, is_wrong
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
-from teola_plugin.engines import Done, Failed
+from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
-from teola_plugin.trace import Asides
+from teola_plugin.trace import Asides, Mark
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,11 @@ MAX_READINGS = 200
 class Line(Protocol):
     """Where a prediction asks, and where it has its work done."""
 
-    def ask(self, request: Request) -> Reply | None:
-        """The reply to a request, which may still be on its way; None if it is not made."""
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """The reply to a request, which may still be on its way; None if it is not made.
+
+        `mark`: see `trace.Asides.request`.
+        """
         ...
 
     def give_up(self, reply: Reply) -> None:
@@ -80,9 +84,13 @@ class Prediction:
     """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
 
     def __init__(
-        self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None
-    ) -> None:
-        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed."""
+        self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
+        listener: Listener | None = None,
+    ) -> None:  # fmt: skip
+        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed.
+
+        `listener`: hears the framework's run; see resuming.py.
+        """
         self.barriers: list[Barrier] = []
         self.readings = 0
         self._speculates = speculates
@@ -95,6 +103,11 @@ class Prediction:
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
+        self._stops: Sequence[Stop] = ()
+        self._passed: list[Passed] = []
+        self._unbound: list[Passed] = []
+        self._listener = listener or Listener()
+        self._listener.on_news = self._read_behind
         self._lock = threading.Lock()
         self._is_reading = False
         self._has_news = False
@@ -108,7 +121,7 @@ class Prediction:
     def stop(self, *, is_wrong: bool = False) -> None:
         """Nothing more is asked from here on. `is_wrong`: what was assumed is known not to be so."""
         with self._lock:
-            self.is_over = self._is_stopped = True
+            self.is_over = self._is_stopped = self._listener.is_over = True
             possible = list(self._possible.values()) if is_wrong else []
         for ask in possible:
             self._give_up(ask)
@@ -135,7 +148,7 @@ class Prediction:
                 self._evaluate()
             except Exception:  # a fault of ours is never the user's: nothing more runs ahead
                 log.exception("a program could not be read")
-                self.is_over = True
+                self.is_over = self._listener.is_over = True
             finally:
                 self._line.spent(time.thread_time() - started_s)
             if self._is_stopped and self._routes is not None:
@@ -145,24 +158,54 @@ class Prediction:
         self.readings += 1
         came = [key for key, (_, reply) in list(self._waiting.items()) if reply.outcome is not None]
         if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
-            self.is_over = True
+            self.is_over = self._listener.is_over = True
             return
         run = self._run()
         after = self._read_on(run, self.barriers)
         self._submit(run)
         if after is not None:
             self._state = after
+            self._passed = self._passed[run.used :]
+            run.hand_on(self._given)
             self._has_news = True
             return
+        self._listen(run)
         if run.branches is not None and not (self.is_over or self._has_news):
             self._go_on(run, run.branches)
-        if not self._waiting:
-            self.is_over = True
+        with self._lock:
+            self.is_over |= not (self._waiting or self._has_news)
+
+    def _listen(self, run: Run) -> None:
+        """Read on behind what was not read, once the framework's run has come past it."""
+        if run.is_lost:
+            is_wrong(run.open.stop)
+        if not run.stops:
+            return
+        del self._passed[run.used :]
+        self._stops = run.stops
+        self._listener.note(run.stops)
+        self._read_behind()
+
+    def _read_behind(self) -> None:
+        with self._lock:
+            passed = None if self._listener.is_over else self._listener.find(self._stops)
+            if passed is None:
+                return
+            self._stops = ()
+            self._unbound.append(passed)
+            self.is_over = False
+        self._news()
 
     def _run(self, *, is_assuming: bool = False) -> Run:
         branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
         run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
         run.counts.update(self._state.counts)
+        while self._unbound:
+            passed = self._unbound.pop()
+            with contextlib.suppress(Barrier):  # it is too much
+                passed.bind(self._given, run.heard)
+                self._passed.append(passed)
+        run.passed = self._passed
         return run
 
     def _read_on(self, run: Run, barriers: list[Barrier]) -> State | None:
@@ -210,7 +253,7 @@ class Prediction:
                     self._possible.pop(ask.key, None)
                 continue
             with self._lock:  # whoever stops it may ask for the same after that
-                reply = None if self.is_over else self._line.ask(ask.request)
+                reply = None if self.is_over else self._line.ask(ask.request, ask.mark)
                 if reply is not None:
                     self._replies[ask.key] = reply
                     if is_possible:
@@ -240,16 +283,18 @@ class Prediction:
 
 
 def read_whole(
-    asker: Asker, line: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
-    note: Callable[[Barrier | None, int], None] = lambda barrier, requests: None,
+    asker: Asker, ask: Callable[[Request], Reply | None], program: Callable[[Run], Any], given: Given,
+    note: Callable[[Barrier | None, int, Sequence[Barrier]], None] = lambda *noted: None, *, later: Line | None = None,
+    listener: Listener | None = None,
 ) -> Any:  # fmt: skip
     """What a program comes to, whose requests are made here; waits for their replies.
 
-    `note` is told of each reading how far it came, and how many requests it found.
+    `note` is told of each reading how far it came, how many requests it found, and what it went on behind. `later`:
+    where to ask once the framework's run has come past what was not read (`listener`: see `Prediction`).
 
     Raises: LookupError if it is not read to its end, and what the program raises.
     """
-    works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    line = _Waiting(ask, later)
     found: list[Any] = []
     raised: list[Exception] = []
 
@@ -267,14 +312,13 @@ def read_whole(
                 raised.append(e)
             raise
         finally:
-            note(barrier, run.counts.total())
+            note(barrier, run.counts.total(), run.skipped)
         if not run.asks:
             found.append(value)
 
-    prediction = Prediction(asker, _Waiting(line, works.put), State(read, given))
+    prediction = Prediction(asker, line, State(read, given), listener=listener)
     prediction.begin()
-    while not prediction.is_over:
-        works.get()()
+    line.wait(prediction)
     if raised:
         raise raised[0]
     if not found:
@@ -282,12 +326,37 @@ def read_whole(
     return found[0]
 
 
-@dataclass(frozen=True)
 class _Waiting:
-    """Implements `Line` for one thread that waits."""
+    """Implements `Line` for a thread that waits: it asks by `ask`, and goes on `later`, when nobody waits any more."""
 
-    ask: Callable[[Request], Reply | None]
-    soon: Callable[[Callable[[], None]], None]
+    def __init__(self, ask: Callable[[Request], Reply | None], later: Line | None) -> None:
+        self._ask = ask
+        self._later = later
+        self._works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_left = False
+
+    def wait(self, prediction: Prediction) -> None:
+        """Do the work of a prediction until it is over."""
+        while not prediction.is_over:
+            self._works.get()()
+        with self._lock:
+            self._is_left = True
+        while not self._works.empty():
+            self.soon(self._works.get())
+
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """See `Line`."""
+        return self._ask(request) if mark is None or self._later is None else self._later.ask(request, mark)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+        with self._lock:
+            if not self._is_left:
+                self._works.put(work)
+                return
+        if self._later is not None:
+            self._later.soon(work)
 
     def give_up(self, reply: Reply) -> None:
         """Whoever waits asks for nothing in vain."""
@@ -296,7 +365,38 @@ class _Waiting:
         """Whoever waits has spent it."""
 
 
-def acted(asides: Asides, request: Request) -> Reply:
+@dataclass(frozen=True)
+class CallLine:
+    """Implements `Line` for a call: what is asked lands in its slots.
+
+    `is_streamed`: LangChain asks models for streams, which have readers; those of others are left to it.
+    """
+
+    asides: Asides
+    is_streamed: bool = False
+
+    def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+        """See `Line`."""
+        if self.is_streamed and (request.act is not None or isinstance(request.payload, Foreign)):
+            return None
+        if request.act is None:
+            return self.asides.request(request.spec, request.op, request.payload, request.settings, mark)
+        return acted(self.asides, request, mark)
+
+    def give_up(self, reply: Reply) -> None:
+        """See `Line`."""
+        self.asides.drop(reply)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """See `Line`."""
+        self.asides.read(work)
+
+    def spent(self, seconds: float) -> None:
+        """See `Line`."""
+        self.asides.spent(seconds)
+
+
+def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
     """The reply to what is no request of one engine: what its function returns, beside the call."""
     reply = Reply()
     act: Any = request.act
@@ -312,7 +412,7 @@ def acted(asides: Asides, request: Request) -> Reply:
             raise
 
     begun, is_async = (awork if request.is_async else work), request.is_async
-    aside = partial(asides.aside, request.shown, begun, is_async=is_async, is_until_rewound=True)
+    aside = partial(asides.aside, request.shown, begun, is_async=is_async, is_until_rewound=True, mark=mark)
     asides.when_open(request.spec, aside)
     return reply
 

@@ -7,15 +7,16 @@ come so far. It is repeated from the start as answers come, so it costs little a
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
-from teola_plugin.adapters.reader.heap import Heap
+from teola_plugin.adapters.reader.heap import Frame, Heap
 from teola_plugin.adapters.reader.outer import outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
@@ -82,12 +83,31 @@ class Given:
         return fresh
 
 
+@dataclass(slots=True)
+class Level:
+    """A function of the program that is evaluated. `place`: the statement it is at; `code`: of one that exists.
+
+    `is_direct`: it was called by a call expression of the one around it, once each time that it is evaluated.
+    """
+
+    frame: Frame
+    name: str
+    code: types.CodeType | None
+    is_direct: bool
+    place: Any = None
+
+
 class Run(Heap):
     """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
 
     `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
     `heard`: what whoever hears of requests may change whenever one is made (see `handlers.noted_by`).
     `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
+
+    `levels`: the functions that are evaluated, one inside the other. `stops`: where they ended at what is not read,
+    and `skipped`: what was not read where they went on.
+    `passed`: where the framework's run has come past such a place, of which so many are `used`; `open`: the last one,
+    until it is seen at a request that it was right to read on; `is_lost`: it was not. See resuming.py.
     """
 
     def __init__(
@@ -105,6 +125,14 @@ class Run(Heap):
         self.heard = set[Hashable]() if heard is None else heard
         self.locks = 0
         self.limits = 0
+        self.levels: list[Level] = []
+        self.is_direct = False
+        self.stops: list[Any] = []
+        self.skipped: list[Barrier] = []
+        self.passed: Sequence[Any] = ()
+        self.used = 0
+        self.open: Any = None
+        self.is_lost = False
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -181,6 +209,15 @@ class Run(Heap):
             return keep(Opaque(value))
         copied = classes.copy_of(value, load, self.load, keep)
         return keep(Opaque(value)) if copied is classes.MISSING else copied
+
+    def is_outside(self, given: Given) -> None:
+        """From here on, what comes from outside is as it was when this was made."""
+        self._outer, self._names = given.outer, given.names
+        self._fixed.update((id(copy), copy) for _, copy in given.outer.values())
+
+    def hand_on(self, given: Given) -> None:
+        """Let what comes from outside be as it is here for what is read from here on."""
+        given.outer, given.names = self._outer, self._names
 
     # --- own objects -------------------------------------------------------------------------------------------------
 
@@ -286,7 +323,11 @@ class Run(Heap):
     # --- asks --------------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Any:
-        """The value of a request, Unknown while there is no answer. Raises: what the answer says, Barrier."""
+        """The value of a request, Unknown while there is no answer. Raises: what the answer says, Barrier, Stalled."""
+        if self.open is not None:
+            self.open.require(self, request)
+            self.open = None
+            self.has_come_here()
         if self.locks:
             raise Barrier("it asks while it holds a lock", hint="ask outside of the with statement")
         try:
@@ -298,8 +339,9 @@ class Run(Heap):
     def _ask(self, request: Request) -> Any:
         number = self.counts[request.key]
         self.counts[request.key] += 1
+        mark = self.passed[self.used - 1].mark if self.used else None
         key = (request.key, number)
-        answer = self._answers.get(key)
+        answer = None if request.key in self.uncounted else self._answers.get(key)  # it may be that of another time
         if answer is not None:
             if answer.error is not None:
                 raise answer.error
@@ -307,7 +349,7 @@ class Run(Heap):
         ask = self.asks.get(key)
         source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt)
+            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, mark)
         else:
             ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt

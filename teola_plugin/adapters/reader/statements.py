@@ -12,6 +12,7 @@ from teola_plugin.adapters.reader import calls, classes, operators
 from teola_plugin.adapters.reader.expressions import Expressions, binary_name, operate, refusing
 from teola_plugin.adapters.reader.heap import BREAK, CONTINUE, RETURN, Beginning, Block, Ended, Frame
 from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
+from teola_plugin.adapters.reader.resuming import goes_on, place_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate, Store
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
@@ -20,18 +21,33 @@ from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque,
 class Statements(Expressions):
     """Compiles the statements of one scope."""
 
+    _is_in_loop = False
+
+    def _repeated_block(self, nodes: Sequence[ast.stmt]) -> Block:
+        outer, self._is_in_loop = self._is_in_loop, True
+        try:
+            return self.block(nodes)
+        finally:
+            self._is_in_loop = outer
+
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
         """Some statements, one after the other."""
-        parts = [(self._statement(node), node.lineno) for node in nodes]
+        is_repeated = self._is_in_loop
+        parts = [(self._statement(node), place_of(node, nodes, is_repeated=is_repeated)) for node in nodes]
         filename = self.filename
 
         def block(frame: Frame) -> Ended:
-            for part, line in parts:
+            run: Run = frame[RUN]
+            level = run.levels[-1]
+            for part, place in parts:
+                level.place = place
                 try:
                     ended = part(frame)
                 except Barrier as e:
-                    e.where = e.where or f"{filename}:{line}"
-                    raise
+                    e.where = e.where or f"{filename}:{place.start}"
+                    if not goes_on(run, frame, place, e):
+                        raise
+                    continue
                 if ended is not None:
                     return ended
             return None
@@ -40,13 +56,14 @@ class Statements(Expressions):
 
     def returning(self, node: ast.expr) -> Block:
         """The body of a lambda."""
-        value, line, filename = self.expression(node), node.lineno, self.filename
+        value, place, filename = self.expression(node), place_of(node, [node], is_repeated=False), self.filename
 
         def block(frame: Frame) -> Ended:
+            frame[RUN].levels[-1].place = place
             try:
                 frame[RETURNED] = value(frame)
             except Barrier as e:
-                e.where = e.where or f"{filename}:{line}"
+                e.where = e.where or f"{filename}:{place.start}"
                 raise
             return RETURN
 
@@ -308,7 +325,7 @@ class Statements(Expressions):
 
     def _do_for(self, node: ast.For) -> Block:
         source, target = self.expression(node.iter), self.target(node.target)
-        body = self.block(node.body)
+        body = self._repeated_block(node.body)
         orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
         is_temporary = isinstance(node.iter, ast.Call)
 
@@ -338,7 +355,7 @@ class Statements(Expressions):
         return loop
 
     def _do_while(self, node: ast.While) -> Block:
-        test, body = self.expression(node.test), self.block(node.body)
+        test, body = self.expression(node.test), self._repeated_block(node.body)
         orelse: Block = self.block(node.orelse) if node.orelse else lambda frame: None
 
         def loop(frame: Frame) -> Ended:
