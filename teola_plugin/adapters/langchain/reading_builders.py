@@ -35,10 +35,11 @@ from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_parser,
     require_clean_schema,
     require_clean_template,
+    stock_class,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import has_clean_arguments
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.run import Run
@@ -112,7 +113,8 @@ class Builder:
         if name in OF_PARSERS:
             require_clean_parser(owner)
         if name == "with_structured_output":
-            _require_quiet(owner, args, kwargs)
+            _require_quiet(owner)
+            kwargs = _without_warning(run, owner, args, kwargs)
         return self._make(run, owner, getattr(owner, name), args, kwargs, name)
 
     def _make(
@@ -130,6 +132,8 @@ class Builder:
         if not isinstance(made, Runnable | BaseMessagePromptTemplate):
             return exchange.back(made)
         _require_clean(made)
+        if not name and isinstance(made, BaseChatModel | BaseLLM):
+            _require_likeness(made, frozenset(named), lambda: function(*given, **named))
         found = Opaque(made, is_own=True)
         if is_kept:
             self._made[key] = found, owner, args, kwargs  # what the key holds by its id is kept
@@ -207,11 +211,39 @@ def _require_known_fields(cls: Any, kwargs: Mapping[str, Any]) -> None:
         raise Barrier(f"{type_name(cls)} is given {', '.join(sorted(unknown))}")
 
 
-def _require_quiet(owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+_alike: dict[tuple[type, frozenset[str]], bool] = {}
+"""Whether models of a class, made by these arguments, are alike."""
+
+
+def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]) -> None:
+    """Raises: Barrier if the framework's run makes another model than this one: each has connections of its own."""
+    if models.is_ours(model):
+        return
+    key = type(model), names
+    if key not in _alike:
+        _alike[key] = models.as_set_now(model).configured == models.as_set_now(outcome(make)).configured
+    if not _alike[key]:
+        raise Barrier(f"each {type_name(type(model))} has a client of its own", "make it outside of the function")
+
+
+def _require_quiet(owner: Any) -> None:
     """Raises: Barrier if LangChain warns that the model cannot do this."""
     model = getattr(owner, "model_name", "") or ""
     if (type(model) is str and model.startswith(("gpt-3", "gpt-4-"))) or model == "gpt-4":
         raise Barrier(f"LangChain warns of structured output of {model}")
+
+
+def _without_warning(run: Run, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments for which LangChain makes the same without the warning: for a model of pydantic 1 it turns to tools."""
+    schema, old = kwargs.get("schema", args[0] if args else None), foreign.old_model()
+    held: Any = schema.held if type(schema) is Opaque else None
+    is_old = old is not None and foreign.is_class(held) and foreign.is_subtype(held, old)
+    warns = foreign.module_of(stock_class(owner)).startswith("langchain_openai.")
+    if not is_old or not warns or kwargs.get("method", "json_schema") != "json_schema":
+        return kwargs
+    if not outlets.warns(UserWarning):
+        run.raises()
+    return {**kwargs, "method": "function_calling"}
 
 
 def _require_clean(made: Any) -> None:

@@ -58,15 +58,27 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def model_meta() -> type | None:
-    """The metaclass of pydantic's models, None if nobody has imported pydantic."""
-    module = sys.modules.get("pydantic._internal._model_construction")
-    return None if module is None else module.__dict__.get("ModelMetaclass")
+def _is_model_meta(meta: type) -> bool:
+    """Whether it is the metaclass of pydantic's models, or of those of pydantic 1."""
+    for name in _OF_MODELS:
+        module = sys.modules.get(name)
+        if module is not None and module.__dict__.get("ModelMetaclass") is meta:
+            return True
+    return False
+
+
+_OF_MODELS = ("pydantic._internal._model_construction", "pydantic.v1.main")
 
 
 def base_model() -> type | None:
     """`pydantic.BaseModel`, None if nobody has imported pydantic."""
     module = sys.modules.get("pydantic.main")
+    return None if module is None else module.__dict__.get("BaseModel")
+
+
+def old_model() -> type | None:
+    """`pydantic.v1.BaseModel`, None if nobody has imported it."""
+    module = sys.modules.get("pydantic.v1.main")
     return None if module is None else module.__dict__.get("BaseModel")
 
 
@@ -199,7 +211,7 @@ def is_one_of(value: Any, kinds: Iterable[Any]) -> bool:
 def has_known_metaclass(cls: type) -> bool:
     """Whether using the class runs no metaclass of the user's."""
     meta = type(cls)
-    return id(meta) in _KNOWN_METAS or meta is model_meta() or (meta is not type and meta is _workflow_meta())
+    return id(meta) in _KNOWN_METAS or _is_model_meta(meta) or (meta is not type and meta is _workflow_meta())
 
 
 def has_known_classes(cls: type) -> bool:
