@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -81,6 +82,10 @@ class Builder:
         if cls in _COMPOSITES:
             return self._composite(run, cls, args, kwargs)
         _require_known_fields(cls, kwargs)
+        if is_search_class(cls):
+            if not outlets.warns(LangChainDeprecationWarning):
+                run.raises()
+            return self._make(run, cls, functools.partial(_search, cls), args, kwargs)
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -182,7 +187,7 @@ class Builder:
 
 def can_construct(cls: type) -> bool:
     """Making an object of the class asks nothing and leaves nothing behind."""
-    if cls in _COMPOSITES or cls is RunnableLambda:
+    if cls in _COMPOSITES or cls is RunnableLambda or is_search_class(cls):
         return True
     if not foreign.has_known_classes(cls):
         return False
@@ -194,6 +199,28 @@ def can_construct(cls: type) -> bool:
         foreign.is_subtype(cls, base) for base in (BasePromptTemplate, BaseLLMOutputParser, BaseMessagePromptTemplate)
     )
     return is_part and foreign.is_library_class(cls)
+
+
+_SEARCHES = {"langchain_community": ("TavilySearchResults", "TavilyAnswer"), "langchain_tavily": ("TavilySearch",)}
+
+
+_NEW = object.__dict__["__new__"]
+
+
+def is_search_class(cls: type) -> bool:
+    """It is a tool that searches the web, as its package wrote it, whose constructor leaves nothing behind."""
+    if not foreign.has_known_classes(cls):
+        return False
+    is_named = type_name(cls) in _SEARCHES.get(foreign.module_of(cls).split(".")[0], ())
+    is_made_as_published = models.is_published_method(cls, "__init__") and foreign.in_mro(cls, "__new__") is _NEW
+    return is_named and _is_under_its_name(cls) and is_made_as_published
+
+
+def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """An object of the class, made as ever, but for the warning that LangChain gives once of a deprecated class."""
+    made = cls.__new__(cls)
+    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
+    return made
 
 
 def _is_under_its_name(cls: type) -> bool:
