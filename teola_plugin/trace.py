@@ -56,6 +56,7 @@ class Reading:
     `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
     (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `requests`: how many were found in
     it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
+    `came`: how often the run came to it, None where that is not counted.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Reading:
     hint: str = ""
     requests: int = 0
     ahead: int | None = 0
+    came: int | None = None
 
     def note(self, barrier: Any, requests: int) -> None:
         """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
@@ -74,6 +76,10 @@ class Reading:
             barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
         )  # fmt: skip
         self.requests = max(self.requests, requests)
+
+    def come(self) -> None:
+        """The framework's run has come to it once more."""
+        self.came = (self.came or 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
