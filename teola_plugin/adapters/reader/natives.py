@@ -6,7 +6,15 @@ import sys
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import methods, natives_async, natives_builtins, natives_frameworks, natives_library
+from teola_plugin.adapters.reader import (
+    foreign,
+    methods,
+    natives_async,
+    natives_builtins,
+    natives_frameworks,
+    natives_library,
+    natives_packages,
+)
 from teola_plugin.adapters.reader.table import kind_of, known, registered
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
 
@@ -23,9 +31,13 @@ def native_of(obj: Any) -> Handler | None:
         return _bound(obj)
     if kind is types.MethodDescriptorType:
         return _unbound(obj)
-    if kind is types.FunctionType and not sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
-        return natives_frameworks.native_of(obj)
-    return None
+    if kind is not types.FunctionType:
+        return natives_packages.condition_of(obj) if foreign.is_class(obj) else None
+    if (found := natives_packages.native_of(obj)) is not None:
+        return found
+    if sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
+        return None
+    return natives_frameworks.native_of(obj)
 
 
 def _bound(obj: types.BuiltinMethodType) -> Handler | None:
