@@ -22,8 +22,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from teola_plugin.adapters.reader.foreign import is_installed_file
 from teola_plugin.adapters.reader.outlets import logs
+from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 

@@ -324,11 +324,6 @@ def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
 _MODULE: Any = vars(types.ModuleType)["__dict__"]
 
 
-def is_installed_file(name: str) -> bool:
-    """Whether a file, by its name, is one of a package that was installed."""
-    return any(part in name for part in ("site-packages", "dist-packages"))
-
-
 _HOLDERS = (dict, list, tuple, set, operator.itemgetter)  # the last is in the hash of a frozen model of pydantic's
 
 

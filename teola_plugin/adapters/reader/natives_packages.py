@@ -99,7 +99,7 @@ def condition_of(cls: type) -> Handler | None:
 
 
 def _retry(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """What `retry(...)` gives, which decorates a function of the program's; for `@retry` alone, that is given already."""
+    """What `retry(...)` gives: what decorates a function of the program; for `@retry` alone, the function decorated."""
     condition = kwargs.get("retry")
     held: Any = condition.held if type(condition) is Opaque else None
     is_made_here = foreign.is_class(held) and _is_of_tenacity(held, "tenacity.retry")
