@@ -57,6 +57,7 @@ class Reading:
     (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `skipped`: what was not read where
     reading went on once the framework's run had come past it, and where that stands. `requests`: how many were found in
     it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
+    `came`: how often the run came to it, None where that is not counted.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Reading:
     requests: int = 0
     ahead: int | None = 0
     skipped: tuple[tuple[str, str], ...] = ()
+    came: int | None = None
 
     def note(self, barrier: Any, requests: int, skipped: Sequence[Any] = ()) -> None:
         """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
@@ -78,6 +80,10 @@ class Reading:
             barrier.what, barrier.where.rsplit("/", 1)[-1], barrier.hint,
         )  # fmt: skip
         self.requests = max(self.requests, requests)
+
+    def come(self) -> None:
+        """The framework's run has come to it once more."""
+        self.came = (self.came or 0) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -968,6 +968,33 @@ def explained(fast: Any, call: Callable[[], Any], said: str) -> str:
     raise AssertionError(text)
 
 
+def one_or_other(state: State) -> str:
+    return "A"
+
+
+def test_explain_tells_what_no_call_has_come_to() -> None:
+    builder = StateGraph(State).add_node("A", A).add_node("B", B).add_node("C", C)
+    builder.add_conditional_edges(START, one_or_other, ["A", "B"]).add_edge("A", "C")
+    fast = optimize(builder.compile())
+    assert explain(fast).count("call the pipeline once") == 3
+    text = explained(fast, lambda: fast.invoke({"q": "x"}), r"A: node \(\S+: read whole")
+    assert "call the pipeline once" not in text
+    assert re.search(r"B: node \(\S+: not read yet: no call has come to it", " ".join(text.split()))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_node_that_hands_its_config_on_is_read(is_async: bool) -> None:
+    def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"b": llm.invoke("said", config).content}
+
+    async def anode(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"b": (await llm.ainvoke("said", config=config)).content}
+
+    fast = optimize(built({"A": A, "B": anode if is_async else node}, (START, "A"), ("A", "B")))
+    call = (lambda: asyncio.run(fast.ainvoke({"q": "x"}))) if is_async else (lambda: fast.invoke({"q": "x"}))
+    explained(fast, call, r"B: \S+ \(\S+: read whole; 1 request")
+
+
 def test_explain_names_what_is_not_read() -> None:
     graph = built({"A": A, "B": effect, "D": D}, (START, "A"), ("A", "B"), ("B", "D"))
     fast = optimize(graph)

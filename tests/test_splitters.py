@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
 from langgraph.graph import START, StateGraph
 
+from teola_plugin.adapters.langchain.reading_splitters import _pieces
 from tests.langgraph_reading import Found, read
 from tests.test_langgraph import llm
 
@@ -154,3 +155,32 @@ def test_texts_and_documents_of_the_state_stay_as_they_are() -> None:
 
     assert read(graph_of(node), {"found": [document]}).rounds == [["{'page': [1, 2]}"]]
     assert document.metadata == {"page": [1]}
+
+
+def in_turn(state: State) -> dict[str, Any]:
+    said = ""
+    for piece in RecursiveCharacterTextSplitter(chunk_size=13, chunk_overlap=2).split_text(state["text"]):
+        said = llm.invoke(f"{said} {piece}").content
+    return {"found": said}
+
+
+def of_large_chunks(state: State) -> dict[str, Any]:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=40_000, chunk_overlap=10)
+    return {"found": [llm.invoke(piece).content for piece in splitter.split_text("a word " * 6_000)]}
+
+
+def of_small_chunks(state: State) -> dict[str, Any]:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=21_000, chunk_overlap=10)
+    return {"found": [llm.invoke(piece[:10]).content for piece in splitter.split_text("a word\n\n" * 3_000)]}
+
+
+def test_a_text_is_cut_once_for_all_readings() -> None:
+    before = _pieces.cache_info().misses
+    found = reading(in_turn)
+    assert len(found.rounds) == len(RecursiveCharacterTextSplitter(chunk_size=13, chunk_overlap=2).split_text(TEXT))
+    assert _pieces.cache_info().misses == before + 1
+
+
+def test_a_text_that_takes_long_is_left_to_the_run() -> None:
+    assert reading(of_large_chunks).barrier == "it computes for too long"
+    assert len(reading(of_small_chunks).rounds) == 1

@@ -13,8 +13,9 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
 from teola_plugin import optimize, optimized
-from teola_plugin.adapters.langchain.tools import EarlyTool, read_tool
+from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
 from tests.hosted_service import Service, counted, served
+from tests.reader.langchain_reading import read, stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 RAN: list[str] = []
@@ -74,6 +75,65 @@ def test_searches_in_turn_run_side_by_side(service: Service) -> None:
     assert made == original
     report = optimized(fast).reports[-1]
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+class _Made:
+    """A tool that is made for each call."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def invoke(self, given: Any) -> Any:
+        return self._make().invoke(given)
+
+
+def _two() -> Any:
+    return TavilySearchResults(max_results=2)
+
+
+def test_searches_by_tools_that_are_made_for_them_run_side_by_side(service: Service) -> None:
+    app = app_of(service, _Made(_two))
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+def test_a_tool_that_is_set_otherwise_is_another() -> None:
+    assert _resource_of(_two()) is _resource_of(_two())
+    others = [TavilySearchResults(max_results=3), TavilySearchResults(max_results=2, tavily_api_key="b"), _Own()]
+    assert all(_resource_of(other) is not _resource_of(_two()) for other in others)
+
+
+def test_reading_leaves_the_warning_of_a_deprecated_class_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    init: Any = TavilySearchResults.__init__
+    (warned,) = (c for n, c in zip(init.__code__.co_freevars, init.__closure__, strict=True) if n == "warned")
+    warned.cell_contents = False
+    found = read(lambda x: _two().invoke({"query": x}), "hive 1")
+    assert not found.stopped
+    assert found.certain == [[True]]
+    assert warned.cell_contents is False
+    monkeypatch.setattr("warnings.showwarning", lambda *args: RAN.append("early"))
+    assert read(lambda x: _two().invoke({"query": x}), "hive 1").certain == [[False]]
+
+
+class _Loud(TavilySearchResults):
+    def __init__(self, **given: Any) -> None:
+        RAN.append("early")
+        super().__init__(**given)
+
+
+def test_tools_with_a_constructor_of_the_users_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_Loud" in stopped(lambda x: _Loud().invoke({"query": x}), "a")
+    assert "_Wrapper" in stopped(lambda x: TavilySearchResults(api_wrapper=_Wrapper()).invoke(x), "a")
+    monkeypatch.setattr(TavilySearchResults, "__init__", lambda self, **given: RAN.append("early"))
+    assert "TavilySearchResults" in stopped(lambda x: _two().invoke({"query": x}), "a")
 
 
 class _Own(TavilySearchResults):

@@ -23,8 +23,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from teola_plugin.adapters.handlers import any_raises
-from teola_plugin.adapters.reader.foreign import is_installed_file
 from teola_plugin.adapters.reader.outlets import hearers_of, makes_records
+from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 

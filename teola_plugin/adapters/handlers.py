@@ -20,8 +20,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import in_mro, is_installed_file, is_kind_of, is_of_library
+from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library
 from teola_plugin.adapters.reader.reach import CHANGING
+from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.adapters.source import FunctionNode, node_of
 
 _MAKES = (ast.Dict, ast.List, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Constant, ast.JoinedStr)

@@ -71,7 +71,8 @@ def explain_pipeline(calls: Explainable, format: str = "text", analyze: Any = No
     measured = None if analyze is None else _analyze(calls, analyze)
     name = _name_of(calls.pipeline)
     if format == "text":
-        return as_text(name, calls.traced, calls.optimized, measured, calls.assumed, calls.routes)
+        is_called = bool(calls.reports)
+        return as_text(name, calls.traced, calls.optimized, measured, calls.assumed, calls.routes, is_called=is_called)
     if format == "mermaid":
         return flowchart(calls.optimized.graph, measured)
     return json.dumps(_as_dict(name, calls, measured), indent=2, default=repr)

@@ -42,9 +42,12 @@ _NO_BREAK = "\0"
 
 def as_text(
     name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = (),
-    routes: Routes | None = None,
+    routes: Routes | None = None, *, is_called: bool = False,
 ) -> str:  # fmt: skip
-    """All sections, one after the other; `assumed`: where that stands which the user vouches for."""
+    """All sections, one after the other; `assumed`: where that stands which the user vouches for.
+
+    `is_called`: the pipeline was, so that what is not read has a reason.
+    """
     sections = [wrapped(_head(name, traced, done))]
     if traced.graph.primitives or not traced.readings:  # what is only read has no p-graph
         sections += _graph_sections(traced, done)
@@ -53,7 +56,7 @@ def as_text(
     if traced.loops:
         sections.append(_section("loops: all of their requests are made as they begin", _indented(traced.loops)))
     if traced.readings:
-        sections.append(_section("functions: read, never run early", _reading_lines(traced.readings)))
+        sections.append(_section("functions: read, never run early", _reading_lines(traced.readings, is_called)))
     if routes is not None:
         sections.append(_section("learned routes: what is likely is asked ahead", _route_lines(routes)))
     sections += [
@@ -109,7 +112,7 @@ def breaks_text(breaks: Sequence[Break]) -> str:
     return _section("left to the framework", [line for b in breaks for line in _break_lines(b)] or ["  nothing"])
 
 
-def _reading_lines(readings: Sequence[Reading]) -> list[str]:
+def _reading_lines(readings: Sequence[Reading], is_called: bool) -> list[str]:
     lines = []
     for each in readings:
         requests = "1 request" if each.requests == 1 else f"{each.requests or 'no'} requests"
@@ -117,7 +120,7 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
         ahead = f", {each.ahead} of them before the run came to it" if is_counted else ""
         found = f"{requests} found{ahead}"
         if not each.readings:
-            said = f"not read yet: {each.barrier or 'call the pipeline once'}"
+            said = f"not read yet: {each.barrier or _why_unread(each, is_called)}"
         elif each.barrier:
             said = (
                 f"read up to {each.where}, where {each.barrier}; {found}" if each.where else f"{each.barrier}; {found}"
@@ -129,6 +132,12 @@ def _reading_lines(readings: Sequence[Reading]) -> list[str]:
         if each.hint:
             lines.append(wrapped(f"hint: {each.hint}", "      ", "      "))
     return lines
+
+
+def _why_unread(reading: Reading, is_called: bool) -> str:
+    if not is_called:
+        return "call the pipeline once"
+    return "no call has come to it" if reading.came == 0 else "nothing could run ahead of it in the calls so far"
 
 
 def _route_lines(routes: Routes) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import urllib.request
 from operator import itemgetter
 from typing import Any
 
@@ -34,7 +35,10 @@ from openai._legacy_response import to_raw_response_wrapper
 from pydantic import BaseModel, Field, field_validator, v1
 
 from teola_plugin.adapters.langchain.models import as_set_now
+from teola_plugin.adapters.langchain.reading import LangChainAsker
 from teola_plugin.adapters.langchain.reading_parts import require_clean_schema
+from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier
 from tests.langchain_world import Engines, ask
 from tests.reader.langchain_reading import check, hosted, read, stopped
@@ -403,6 +407,7 @@ def test_a_client_that_was_changed_is_another(change: Any) -> None:
 def test_what_is_told_of_a_schema_says_what_to_write_instead() -> None:
     class Old(v1.BaseModel):
         score: str
+        _known = v1.validator("score", allow_reuse=True)(lambda cls, value: value)
 
     class Checked(BaseModel):
         score: str
@@ -419,3 +424,20 @@ def test_what_is_told_of_a_schema_says_what_to_write_instead() -> None:
         hints.append(told.value.hint)
     assert "BaseModel of pydantic 2" in hints[0]
     assert "without validators" in hints[1]
+
+
+def test_what_stops_in_code_of_others_may_be_declared() -> None:
+    def node(x: str) -> Any:
+        return LLM.invoke(urllib.request.urlopen(x).read()).content
+
+    def own(x: str) -> Any:
+        return LLM.invoke(open(x).read()).content
+
+    hints = []
+    for function in (node, own):
+        run = Run(LangChainAsker())
+        with pytest.raises(Barrier) as told:
+            call(run, run.load(function), ("a",), {})
+        hints.append(told.value.hint)
+    assert "teola_plugin.reads" in hints[0]
+    assert "reads" not in hints[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
+import urllib.parse
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional, Union
 
@@ -220,9 +221,27 @@ def test_a_cached_function_asks_once() -> None:
     assert again.asks == []
 
 
-def test_caches_by_type_or_by_objects_are_left() -> None:
+def test_a_cache_by_type_tells_equal_numbers_apart() -> None:
+    typed.cache_clear()
     typed(1)
-    assert read(lambda: typed(1)).barrier is not None
+    typed(number=2.0)
+    before = typed.cache_info()
+    said = read(lambda: [typed(1), typed(1.0), typed(True), typed(number=2), typed(number=2.0)])
+    assert said.value == ["1", "1.0", "True", "2", "2.0"]
+    assert typed.cache_info() == before
+
+
+def test_parts_of_an_address_are_kept_by_the_standard_library() -> None:
+    def program(text: str) -> Any:
+        parts = urllib.parse.urlsplit(text)
+        return [parts.netloc, parts.path, parts.hostname, parts[0]]
+
+    for text in ("http://a.b:80/c?d#e", "http://a.b:80/never"):
+        assert read(program, text=text).value == ["a.b:80", text[13:].partition("?")[0], "a.b", "http"]
+        program("http://a.b:80/c?d#e")
+
+
+def test_caches_by_objects_are_left() -> None:
     shown.cache_clear()
     functools.cache(len)
     loud = functools.cache(lambda value: "x")

@@ -291,30 +291,31 @@ def is_known_by_settings(model: Model) -> bool:
 
 
 class _Settings:
-    """Stands for all models that were set likewise when they were first asked."""
+    """Stands for all components that were set likewise when they were first asked."""
 
     __slots__ = ("__weakref__",)
 
 
-_resources: IdentityMap[_Settings] = IdentityMap()
+_resources: IdentityMap[object] = IdentityMap()
 _by_settings: WeakValueDictionary[Hashable, _Settings] = WeakValueDictionary()
 _latest: deque[_Settings] = deque(maxlen=64)
-"""Kept for models that are built for one call each: the next one has the same engine."""
+"""Kept for components that are built for one call each: the next one has the same engine."""
 
 _finding = threading.Lock()
 
 
-def _resource_of(model: Model) -> _Settings:
-    def find() -> _Settings:
-        settings = as_set_now(model).configured
-        with _finding:
-            found = _by_settings.get(settings)
-            if found is None:
-                found = _by_settings[settings] = _Settings()
-                _latest.append(found)
-            return found
+def _resource_of(model: Model) -> object:
+    return _resources.get(model) or _resources.get_or_make(model, lambda: stand_in(as_set_now(model).configured))
 
-    return _resources.get(model) or _resources.get_or_make(model, find)
+
+def stand_in(settings: Hashable) -> object:
+    """The same object for all components that are set likewise."""
+    with _finding:
+        found = _by_settings.get(settings)
+        if found is None:
+            found = _by_settings[settings] = _Settings()
+            _latest.append(found)
+        return found
 
 
 def as_set_now(model: Model) -> AsSetNow:

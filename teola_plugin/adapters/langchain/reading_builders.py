@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from langchain_core._api.deprecation import LangChainDeprecationWarning
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.prompts import BasePromptTemplate
@@ -35,10 +36,11 @@ from teola_plugin.adapters.langchain.reading_parts import (
     require_clean_parser,
     require_clean_schema,
     require_clean_template,
+    stock_class,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import has_clean_arguments
 from teola_plugin.adapters.langchain.reading_runnables import Function, require_plain_config
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, outlets
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.foreign import ATOMS
 from teola_plugin.adapters.reader.run import Run
@@ -80,6 +82,10 @@ class Builder:
         if cls in _COMPOSITES:
             return self._composite(run, cls, args, kwargs)
         _require_known_fields(cls, kwargs)
+        if is_search_class(cls):
+            if not outlets.warns(LangChainDeprecationWarning):
+                run.raises()
+            return self._make(run, cls, functools.partial(_search, cls), args, kwargs)
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -112,7 +118,8 @@ class Builder:
         if name in OF_PARSERS:
             require_clean_parser(owner)
         if name == "with_structured_output":
-            _require_quiet(owner, args, kwargs)
+            _require_quiet(owner)
+            kwargs = _without_warning(run, owner, args, kwargs)
         return self._make(run, owner, getattr(owner, name), args, kwargs, name)
 
     def _make(
@@ -130,6 +137,8 @@ class Builder:
         if not isinstance(made, Runnable | BaseMessagePromptTemplate):
             return exchange.back(made)
         _require_clean(made)
+        if not name and isinstance(made, BaseChatModel | BaseLLM):
+            _require_likeness(made, frozenset(named), lambda: function(*given, **named))
         found = Opaque(made, is_own=True)
         if is_kept:
             self._made[key] = found, owner, args, kwargs  # what the key holds by its id is kept
@@ -178,7 +187,7 @@ class Builder:
 
 def can_construct(cls: type) -> bool:
     """Making an object of the class asks nothing and leaves nothing behind."""
-    if cls in _COMPOSITES or cls is RunnableLambda:
+    if cls in _COMPOSITES or cls is RunnableLambda or is_search_class(cls):
         return True
     if not foreign.has_known_classes(cls):
         return False
@@ -190,6 +199,28 @@ def can_construct(cls: type) -> bool:
         foreign.is_subtype(cls, base) for base in (BasePromptTemplate, BaseLLMOutputParser, BaseMessagePromptTemplate)
     )
     return is_part and foreign.is_library_class(cls)
+
+
+_SEARCHES = {"langchain_community": ("TavilySearchResults", "TavilyAnswer"), "langchain_tavily": ("TavilySearch",)}
+
+
+_NEW = object.__dict__["__new__"]
+
+
+def is_search_class(cls: type) -> bool:
+    """It is a tool that searches the web, as its package wrote it, whose constructor leaves nothing behind."""
+    if not foreign.has_known_classes(cls):
+        return False
+    is_named = type_name(cls) in _SEARCHES.get(foreign.module_of(cls).split(".")[0], ())
+    is_made_as_published = models.is_published_method(cls, "__init__") and foreign.in_mro(cls, "__new__") is _NEW
+    return is_named and _is_under_its_name(cls) and is_made_as_published
+
+
+def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """An object of the class, made as ever, but for the warning that LangChain gives once of a deprecated class."""
+    made = cls.__new__(cls)
+    getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
+    return made
 
 
 def _is_under_its_name(cls: type) -> bool:
@@ -207,11 +238,39 @@ def _require_known_fields(cls: Any, kwargs: Mapping[str, Any]) -> None:
         raise Barrier(f"{type_name(cls)} is given {', '.join(sorted(unknown))}")
 
 
-def _require_quiet(owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+_alike: dict[tuple[type, frozenset[str]], bool] = {}
+"""Whether models of a class, made by these arguments, are alike."""
+
+
+def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]) -> None:
+    """Raises: Barrier if the framework's run makes another model than this one: each has connections of its own."""
+    if models.is_ours(model):
+        return
+    key = type(model), names
+    if key not in _alike:
+        _alike[key] = models.as_set_now(model).configured == models.as_set_now(outcome(make)).configured
+    if not _alike[key]:
+        raise Barrier(f"each {type_name(type(model))} has a client of its own", "make it outside of the function")
+
+
+def _require_quiet(owner: Any) -> None:
     """Raises: Barrier if LangChain warns that the model cannot do this."""
     model = getattr(owner, "model_name", "") or ""
     if (type(model) is str and model.startswith(("gpt-3", "gpt-4-"))) or model == "gpt-4":
         raise Barrier(f"LangChain warns of structured output of {model}")
+
+
+def _without_warning(run: Run, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments for which LangChain makes the same without the warning: for a model of pydantic 1 it turns to tools."""
+    schema, old = kwargs.get("schema", args[0] if args else None), foreign.old_model()
+    held: Any = schema.held if type(schema) is Opaque else None
+    is_old = old is not None and foreign.is_class(held) and foreign.is_subtype(held, old)
+    warns = foreign.module_of(stock_class(owner)).startswith("langchain_openai.")
+    if not is_old or not warns or kwargs.get("method", "json_schema") != "json_schema":
+        return kwargs
+    if not outlets.warns(UserWarning):
+        run.raises()
+    return {**kwargs, "method": "function_calling"}
 
 
 def _require_clean(made: Any) -> None:

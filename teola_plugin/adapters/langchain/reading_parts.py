@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.output_parsers import JsonOutputParser, ListOutputParser, PydanticOutputParser, StrOutputParser
 from langchain_core.output_parsers.base import BaseLLMOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser, PydanticToolsParser
@@ -23,9 +23,9 @@ from teola_plugin.adapters.langchain.templates import is_transparent, partials_o
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
-from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
+from teola_plugin.adapters.reader.pydantic_schemas import is_made_without_code
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Undecided, Unknown, type_name
+from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, type_name
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.value_keys import value_key
 
@@ -202,30 +202,29 @@ def _require_clean_parser(parser: Any) -> None:
         require_clean_parser(inner)
     for schema in _schemas(parser):
         require_clean_schema(schema)
-    if not is_free_of_code(parser):
+    if not is_free_of_code(*(held for name, held in vars(parser).items() if name not in _SCHEMAS)):
         raise Barrier(f"it parses by a {type_name(type(parser))} that holds code of the user's")
 
 
 def require_clean_schema(schema: Any) -> None:
     """Raises: Barrier if making an object of the class may run code of the user's."""
-    if not (foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_model(schema)):
+    if not (foreign.is_class(schema) and foreign.has_known_classes(schema) and is_made_without_code(schema)):
         name = type_name(schema) if foreign.is_class(schema) else "its schema"
         raise Barrier(f"validating {name} runs code", _hint(schema))
 
 
 def _hint(schema: Any) -> str:
     if foreign.is_class(schema) and "__validators__" in foreign.namespace_of(schema):
-        return "derive it from BaseModel of pydantic 2: models of pydantic.v1 are not read"
-    return "use a schema without validators, computed fields and functions that make defaults"
+        return "use plain types without validators, or derive it from BaseModel of pydantic 2: of it more is read"
+    return "use a schema without validators and functions that make defaults"
+
+
+_SCHEMAS = ("pydantic_object", "tools", "pydantic_schema", "enum")
 
 
 def _schemas(parser: Any) -> list[Any]:
-    held = vars(parser)
-    return [
-        *(each for each in (held.get("pydantic_object"),) if each is not None),
-        *(held.get("tools", ()) if isinstance(parser, PydanticToolsParser) else ()),
-        *(each for each in (held.get("pydantic_schema"), held.get("enum")) if each is not None),
-    ]
+    held = [vars(parser).get(name) for name in _SCHEMAS]
+    return [part for each in held if each is not None for part in (each if type(each) is list else [each])]
 
 
 def _unknown_parsed(run: Run, parser: Any, value: Any) -> Any:
@@ -264,6 +263,9 @@ def structured_schema(function: Any) -> Any:
 def parse_structured(run: Run, function: Any, schema: type, value: Any) -> Any:
     """What the model's reply in the form of a schema comes to."""
     require_clean_schema(schema)
+    parsed = value.additional_kwargs.get("parsed") if type(value) is AIMessage else None
+    if type(parsed) is Opaque and type(parsed.held) is schema:
+        return parsed
     exchange = Exchange(run)
     try:
         given = exchange.out(value)

@@ -31,7 +31,7 @@ from pydantic import BaseModel
 
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.langchain import reading_retrievers
-from teola_plugin.adapters.langchain.models import is_published
+from teola_plugin.adapters.langchain.models import is_published, stand_in
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
 from teola_plugin.adapters.langchain.trace import trace
 from teola_plugin.adapters.leaf import is_stock
@@ -43,6 +43,7 @@ from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
+from teola_plugin.value_keys import configuration_key, is_comparable
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
 """Arguments of a tool's `_run` that the framework adds."""
@@ -213,7 +214,13 @@ def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | Non
     session = current()
     if key is None or session is None or _talkative.get(tool) or not is_said_to_read(tool):
         return None
-    return session.claim(EngineSpec("python", tool, tool.name), "tool", (key, is_async), {})
+    return session.claim(EngineSpec("python", _resource_of(tool), tool.name), "tool", (key, is_async), {})
+
+
+def _resource_of(tool: BaseTool) -> object:
+    """What a tool asks: searches of the web that are set alike ask the same, also where they are made for one call."""
+    settings = configuration_key(tool) if _is_search(tool) else None
+    return stand_in((type(tool), settings)) if settings is not None and is_comparable(settings) else tool
 
 
 def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:

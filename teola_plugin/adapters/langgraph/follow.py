@@ -30,6 +30,7 @@ from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 from teola_plugin.adapters.langchain import hosted_embeddings
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langchain.reading_runnables import CALLBACKS
 from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
@@ -150,6 +151,8 @@ class Following:
         self.loop = weakref.ref(value)
         tasks = _tasks(value)
         names = tuple(task.name for task in tasks)
+        for name in self.followed.readings.keys() & names:
+            self.followed.readings[name].come()
         if asides.routes is not None:
             self._learn(asides.routes, tasks, value.step)
             if asides.routes.is_at_rest:
@@ -317,7 +320,7 @@ def readings_of(graph: Graph) -> dict[str, Reading]:
         function = bound.func or bound.afunc if type(bound) is RunnableCallable else None
         if name != START and function is not None:
             origin = origin_of(function)
-            found[name] = Reading(f"{name}: {origin}", origin)
+            found[name] = Reading(f"{name}: {origin}", origin, came=0)
     return found
 
 
@@ -360,7 +363,7 @@ def _way_of(loop: Any, *, speculates: bool) -> Way:
     configurable = {
         key: Unknown() if key.startswith(("__", "checkpoint_")) else value for key, value in configured.items()
     }
-    hidden = {key: Unknown() for key in ("callbacks", "metadata", "tags", "run_name", "run_id")}
+    hidden = {"callbacks": CALLBACKS, **{key: Unknown() for key in ("metadata", "tags", "run_name", "run_id")}}
     limit = loop.config.get("recursion_limit", Unknown())
     return Way(
         isinstance(loop, AsyncPregelLoop),

@@ -25,8 +25,8 @@ def field_of(cls: type, name: str) -> str | type | None:
 
 def _is_data_class(mro: tuple[type, ...]) -> bool:
     """Its fields are attributes: of a TypedDict they are items."""
-    base = foreign.base_model()
-    return any(each is base or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
+    bases = (foreign.base_model(), foreign.old_model())
+    return any(foreign.is_one_of(each, bases) or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
 
 
 _SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "number", float: "number"}

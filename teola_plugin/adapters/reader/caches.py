@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of, type_name
 
 _INFO: Any = vars(functools).get("_CacheInfo")
 _KINDS = (str, int, bool, float, bytes, type(None))
-WRAPPER: type = type(functools.lru_cache(lambda: None))
+_WRAPPERS: tuple[Any, ...] = (functools.lru_cache(lambda: None), functools.lru_cache()(lambda: None))
+WRAPPER: type = type(_WRAPPERS[0])
 
 
 def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -28,7 +31,9 @@ def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, An
     wanted: Any = args
     if kwargs:
         wanted = (*args, mark, *(part for pair in kwargs.items() for part in pair))
-    elif len(args) == 1 and type(args[0]) in (str, int):
+    if _is_typed(held):
+        wanted = (*wanted, *map(type, (*args, *kwargs.values())))
+    elif len(args) == 1 and type(args[0]) in (str, int) and not kwargs:
         wanted = args[0]
     for key, result in results:
         run.tick()
@@ -36,9 +41,16 @@ def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, An
             return run.load(result)
     counts = run.counts.copy()
     made = call(run, run.load(function), args, kwargs)
-    if run.counts != counts or not (foreign.is_atom(made) or isinstance_of(made, Opaque)):
+    if run.counts != counts or not (_never_changes(made) or isinstance_of(made, Opaque)):
         raise Barrier("it calls a cached function that makes more than a component", hint="call it before")
     return made
+
+
+def _never_changes(value: Any) -> bool:
+    """It is plain, or a tuple of what is: also one with names."""
+    parts = records.fields_of(value) if facts_of(type(value)).kind == "tuple" else None
+    held = parts.values() if parts is not None else value if type(value) is tuple else [value]
+    return all(map(foreign.is_atom, held))
 
 
 def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
@@ -60,5 +72,16 @@ def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
 def _is_plain(key: Any, mark: Any) -> bool:
     """Whether comparing a key runs no code of the user's."""
     if type(key) is tuple:
-        return all(each is mark or type(each) in _KINDS for each in key)
+        return all(each is mark or type(each) in _KINDS or any(each is kind for kind in _KINDS) for each in key)
     return type(key) in _KINDS
+
+
+_PARAMETERS = [vars(each)["cache_parameters"].__code__ for each in _WRAPPERS]
+
+
+def _is_typed(held: Any) -> bool:
+    """Whether the cache tells 1 from 1.0. Raises: Barrier if that cannot be told."""
+    told = vars(held).get("cache_parameters")
+    if type(told) is not types.FunctionType or not foreign.is_one_of(told.__code__, _PARAMETERS):
+        raise Barrier("it calls a cached function")
+    return bool(told()["typed"])

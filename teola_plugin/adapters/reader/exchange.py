@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader import records
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING
 from teola_plugin.adapters.reader.heap import SETS, sources_of
+from teola_plugin.adapters.reader.pydantic_schemas import made_up_fields
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.table import require_order
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of, shown
@@ -94,7 +95,11 @@ class Exchange:
             return copy
 
         made = records.copy_of(value, self.back, self._key, keep)
-        return keep(Opaque(value)) if made is MISSING else made
+        if made is MISSING:
+            return keep(Opaque(value))
+        for name in made_up_fields(value):
+            object.__getattribute__(made, "__dict__")[name] = self._run.unknown(is_safe=True)
+        return made
 
     def _marked(self, text: str) -> Unknown:
         if text in self._marks:

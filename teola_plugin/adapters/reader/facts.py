@@ -73,7 +73,8 @@ class Facts:
     """What is known about a class. `user_names`: methods and properties that a user has written.
 
     `members`: of a pydantic model, what reads and stores `MODEL_SLOTS`. `is_event`: of an event of a workflow, whose
-    objects keep what they are given under other names than their fields'.
+    objects keep what they are given under other names than their fields'. `is_computed`: it would be a record, but for
+    computed fields, which are asked when an object is shown or written out.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Facts:
     user_names: frozenset[str] = frozenset()
     members: tuple[Any, ...] = ()
     is_event: bool = False
+    is_computed: bool = False
 
 
 NOTHING = Facts("")
@@ -257,8 +259,6 @@ def _model(cls: type, model: type, names: frozenset[str]) -> Facts | None:
         return None
     decorators = in_mro(cls, "__pydantic_decorators__")
     noted = getattr(decorators, "computed_fields", None) if foreign.is_library_class(type(decorators)) else MISSING
-    if (computed is not MISSING and computed) or noted:
-        return None
     own = namespace_of(model)
     if any(name in own and name != "model_post_init" for name in names - _MAKING) or any(
         _hides(cls, name) for name in fields
@@ -266,6 +266,8 @@ def _model(cls: type, model: type, names: frozenset[str]) -> Facts | None:
         return None
     if any(_has_slots(each) for each in mro_of(cls) if each is not model):
         return None
+    if (computed is not MISSING and computed) or noted:
+        return Facts("component", is_model=True, user_names=names, is_computed=True)
     members = tuple([in_mro(cls, name) for name in MODEL_SLOTS])
     if not all(type(member) is types.MemberDescriptorType for member in members):
         return None

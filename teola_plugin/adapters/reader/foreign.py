@@ -58,15 +58,27 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def model_meta() -> type | None:
-    """The metaclass of pydantic's models, None if nobody has imported pydantic."""
-    module = sys.modules.get("pydantic._internal._model_construction")
-    return None if module is None else module.__dict__.get("ModelMetaclass")
+def _is_model_meta(meta: type) -> bool:
+    """Whether it is the metaclass of pydantic's models, or of those of pydantic 1."""
+    for name in _OF_MODELS:
+        module = sys.modules.get(name)
+        if module is not None and module.__dict__.get("ModelMetaclass") is meta:
+            return True
+    return False
+
+
+_OF_MODELS = ("pydantic._internal._model_construction", "pydantic.v1.main")
 
 
 def base_model() -> type | None:
     """`pydantic.BaseModel`, None if nobody has imported pydantic."""
     module = sys.modules.get("pydantic.main")
+    return None if module is None else module.__dict__.get("BaseModel")
+
+
+def old_model() -> type | None:
+    """`pydantic.v1.BaseModel`, None if nobody has imported it."""
+    module = sys.modules.get("pydantic.v1.main")
     return None if module is None else module.__dict__.get("BaseModel")
 
 
@@ -199,7 +211,7 @@ def is_one_of(value: Any, kinds: Iterable[Any]) -> bool:
 def has_known_metaclass(cls: type) -> bool:
     """Whether using the class runs no metaclass of the user's."""
     meta = type(cls)
-    return id(meta) in _KNOWN_METAS or meta is model_meta() or (meta is not type and meta is _workflow_meta())
+    return id(meta) in _KNOWN_METAS or _is_model_meta(meta) or (meta is not type and meta is _workflow_meta())
 
 
 def has_known_classes(cls: type) -> bool:
@@ -310,11 +322,6 @@ def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
 
 
 _MODULE: Any = vars(types.ModuleType)["__dict__"]
-
-
-def is_installed_file(name: str) -> bool:
-    """Whether a file, by its name, is one of a package that was installed."""
-    return any(part in name for part in ("site-packages", "dist-packages"))
 
 
 _HOLDERS = (dict, list, tuple, set, operator.itemgetter)  # the last is in the hash of a frozen model of pydantic's

@@ -8,8 +8,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.reader.foreign import is_installed_file
-from teola_plugin.adapters.reader.values import isinstance_of
+from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
 MOST = 200

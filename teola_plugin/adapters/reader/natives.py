@@ -13,10 +13,10 @@ from teola_plugin.adapters.reader import (
     natives_builtins,
     natives_frameworks,
     natives_library,
-    operators,
+    natives_packages,
 )
 from teola_plugin.adapters.reader.table import kind_of, known, registered
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Lazy
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
 
 __all__ = ["native_of", "natives_async", "natives_builtins", "natives_library"]
 
@@ -31,28 +31,13 @@ def native_of(obj: Any) -> Handler | None:
         return _bound(obj)
     if kind is types.MethodDescriptorType:
         return _unbound(obj)
-    if kind is types.FunctionType and not sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
-        return natives_frameworks.native_of(obj)
-    if kind is type and _is_progress_bar(obj):
-        return _walked
-    return None
-
-
-def _is_progress_bar(cls: type) -> bool:
-    """Whether this is one of the classes of tqdm, which show how far a loop is."""
-    name = foreign.module_of(cls)
-    module = sys.modules.get(name) if name.partition(".")[0] == "tqdm" else None
-    return type(module) is types.ModuleType and module.__dict__.get(foreign.name_of_class(cls)) is cls
-
-
-def _walked(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A progress bar gives what it is given; what it shows is shown by the framework's run."""
-    if len(args) != 1 or not _BAR.issuperset(kwargs):
-        raise Barrier("it gives a progress bar more than a label")
-    return run.unknown(args[0]) if run.is_unknown(args[0]) else Lazy(run, iter(operators.iterated(run, args[0])))
-
-
-_BAR = frozenset({"desc", "total", "leave", "unit", "position", "ncols", "disable"})
+    if kind is not types.FunctionType:
+        return natives_packages.making_of(obj) if foreign.is_class(obj) else None
+    if (found := natives_packages.native_of(obj)) is not None:
+        return found
+    if sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
+        return None
+    return natives_frameworks.native_of(obj)
 
 
 def _bound(obj: types.BuiltinMethodType) -> Handler | None:

@@ -18,8 +18,8 @@ from types import FunctionType
 from typing import Any
 
 from teola_plugin.adapters.handlers import any_raises
-from teola_plugin.adapters.reader.foreign import is_installed_file, is_kind_of, is_subtype
-from teola_plugin.adapters.reader.values import type_name
+from teola_plugin.adapters.reader.foreign import is_kind_of, is_subtype
+from teola_plugin.adapters.reader.values import is_installed_file, type_name
 
 _WRITES_ALL = ("utf8", "utf16", "utf32")
 

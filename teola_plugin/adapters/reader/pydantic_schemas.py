@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.facts import facts_of, is_user_code
 from teola_plugin.adapters.reader.foreign import ATOMS, MISSING, in_mro, namespace_of
-from teola_plugin.adapters.reader.records import fields_of
+from teola_plugin.adapters.reader.old_models import is_clean_old_model
+from teola_plugin.adapters.reader.records import fields_of, model_slot
 
 MOST = 5_000
 """Parts of one schema."""
@@ -39,24 +43,29 @@ _DATA = foreign.words(
 )  # fmt: skip
 
 _FACTORIES = (list, dict, set, str, int, float, tuple)
+RANDOM = (uuid.uuid4, uuid.uuid1, time.time)
+"""Functions that make another default in each run."""
 
 
 def is_clean_model(cls: type) -> bool:
     """Whether making an object of a pydantic model, and writing it out, runs nothing that a user wrote."""
     facts = facts_of(cls)
-    if facts.kind != "record" or not facts.is_model:
-        return False
-    known = _known.get(id(cls))
+    return facts.kind == "record" and facts.is_model and _kept(cls, "model", lambda: _is_clean(cls))
+
+
+def _kept(cls: type, what: str, find: Callable[[], bool]) -> bool:
+    """What `find` tells of a class, until classes are looked at anew."""
+    known = _known.get((id(cls), what))
     if known is not None and known[0] is cls and known[1] == foreign.epoch():
         return known[2]
     if len(_known) >= foreign.MOST_CLASSES:
         _known.clear()
-    now, found = foreign.epoch(), _is_clean(cls)
-    _known[id(cls)] = cls, now, found
+    now, found = foreign.epoch(), find()
+    _known[id(cls), what] = cls, now, found
     return found
 
 
-_known: dict[int, tuple[type, int, bool]] = {}
+_known: dict[tuple[int, str], tuple[type, int, bool]] = {}
 
 
 def dumped_fields(cls: Any) -> list[str] | None:
@@ -82,13 +91,38 @@ def is_clean_schema(cls: type) -> bool:
     return is_clean_model(cls) or (_is_without_code(cls) and _is_clean(cls))
 
 
+def is_made_without_code(cls: type) -> bool:
+    """Whether pydantic makes an object of a model, from JSON, without code of the user's: others than clean ones may
+    have computed fields, which show themselves only, `RANDOM` defaults, or be of pydantic 1."""
+    return is_clean_model(cls) or _kept(cls, "made", lambda: _is_made_without_code(cls))
+
+
+def _is_made_without_code(cls: type) -> bool:
+    facts = facts_of(cls)
+    is_data = facts.is_model and (facts.kind == "record" or facts.is_computed)
+    return (is_data and _is_clean(cls, is_shown=False)) or is_clean_old_model(cls)
+
+
+def made_up_fields(value: Any) -> list[str]:
+    """The fields of an object of a model that were not given, and are `RANDOM`."""
+    fields_set = model_slot(value, "__pydantic_fields_set__")
+    if type(fields_set) is not set or foreign.is_library_class(type(value)):
+        return []
+    fields = in_mro(type(value), "__pydantic_fields__")
+    return [
+        name
+        for name, field in fields.items()
+        if name not in fields_set and foreign.is_one_of(getattr(field, "default_factory", None), RANDOM)
+    ]
+
+
 def _is_without_code(cls: type) -> bool:
     """Whether it is a model in which nothing is defined that could run, though it says that it is a framework's."""
     facts, model = facts_of(cls), foreign.base_model()
     return facts.kind == "component" and not facts.user_names and model is not None and foreign.is_subtype(cls, model)
 
 
-def _is_clean(cls: type) -> bool:
+def _is_clean(cls: type, *, is_shown: bool = True) -> bool:
     core = sys.modules.get("pydantic_core._pydantic_core")
     if core is None:
         return False
@@ -99,11 +133,14 @@ def _is_clean(cls: type) -> bool:
         return False
     if in_mro(cls, "__pydantic_post_init__") is not None or not is_clean_config(in_mro(cls, "model_config")):
         return False
-    return has_no_code(namespace.get("__pydantic_core_schema__", MISSING))
+    return has_no_code(namespace.get("__pydantic_core_schema__", MISSING), is_shown=is_shown)
 
 
-def has_no_code(schema: Any) -> bool:
-    """Whether pydantic's core calls nothing for a schema but itself."""
+def has_no_code(schema: Any, *, is_shown: bool = True) -> bool:
+    """Whether pydantic's core calls nothing for a schema but itself.
+
+    `is_shown`: objects are shown and written out, too, so that computed fields are asked.
+    """
     todo = [schema]
     for _ in range(MOST):
         if not todo:
@@ -112,7 +149,7 @@ def has_no_code(schema: Any) -> bool:
         if type(part) is list or type(part) is tuple:
             todo += part
         elif type(part) is dict:
-            inner = _inner(part)
+            inner = _inner(part, is_shown)
             if inner is None:
                 return False
             todo += inner
@@ -121,14 +158,14 @@ def has_no_code(schema: Any) -> bool:
     return False
 
 
-def _inner(schema: dict[Any, Any]) -> list[Any] | None:
+def _inner(schema: dict[Any, Any], is_shown: bool) -> list[Any] | None:
     """The schemas in a schema, None if it may call something."""
     if not all(type(key) is str for key in schema):
         return None
     kind = schema.get("type")
     if kind is None or type(kind) is not str:  # fields or choices, by name
         return list(schema.values())
-    if kind not in _TYPES or not schema.keys() <= _KEYS | _DATA or not _is_clean_data(kind, schema):
+    if kind not in _TYPES or not schema.keys() <= _KEYS | _DATA or not _is_clean_data(kind, schema, is_shown):
         return None
     found: list[Any] = []
     for key in _KEYS - {"type"}:
@@ -140,8 +177,10 @@ def _inner(schema: dict[Any, Any]) -> list[Any] | None:
     return found
 
 
-def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
-    if any(schema.get(name) for name in ("custom_init", "post_init", "computed_fields", "from_attributes")):
+def _is_clean_data(kind: str, schema: dict[str, Any], is_shown: bool) -> bool:
+    if any(schema.get(name) for name in ("custom_init", "post_init", "from_attributes")):
+        return False
+    if schema.get("computed_fields") and is_shown:
         return False
     if "serialization_exclude_if" in schema or "missing" in schema or type(schema.get("pattern", "")) is not str:
         return False
@@ -149,8 +188,8 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
         return False
     if not is_clean_config(schema.get("config")) or not is_clean_metadata(schema.get("metadata")):
         return False
-    factory = schema.get("default_factory", list)
-    if schema.get("default_factory_takes_data") or not any(factory is each for each in _FACTORIES):
+    factory, factories = schema.get("default_factory", list), _FACTORIES if is_shown else (*_FACTORIES, *RANDOM)
+    if schema.get("default_factory_takes_data") or not foreign.is_one_of(factory, factories):
         return False
     if not is_plain_default(schema.get("default")) or not is_plain_default(schema.get("expected")):
         return False
@@ -161,8 +200,9 @@ def _is_clean_data(kind: str, schema: dict[str, Any]) -> bool:
         if not foreign.is_class(cls):
             return False
         facts = facts_of(cls)
-        is_record = facts.kind == "record" and not facts.user_names & {"__init__", "model_post_init"}
-        return is_record or _is_without_code(cls)
+        is_data = facts.kind == "record" or (facts.is_computed and not is_shown)
+        is_made = is_data and not facts.user_names & {"__init__", "model_post_init"}
+        return is_made or _is_without_code(cls)
     return cls is None or (foreign.is_class(cls) and type(cls) in foreign.TYPED_DICT_METAS)
 
 

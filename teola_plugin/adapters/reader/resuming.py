@@ -34,7 +34,16 @@ from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Callee,
+    Opaque,
+    Stalled,
+    Undecided,
+    Unknown,
+    is_installed_file,
+    isinstance_of,
+)
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
@@ -511,7 +520,7 @@ def _is_library(frame: types.FrameType) -> bool:
     is_passing = type(name) is str and name.partition(".")[0] in _PASSING
     if len(_libraries) > MAX_CODES:
         _libraries.clear()
-    _libraries[id(code)] = code, is_passing or foreign.is_installed_file(code.co_filename)
+    _libraries[id(code)] = code, is_passing or is_installed_file(code.co_filename)
     return _libraries[id(code)][1]
 
 

@@ -40,9 +40,11 @@ _READING = frozenset(
 def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     """`value.name(*args, **kwargs)`."""
     if (own := _of_program(value, name)) is not None:
+        run.raises(value.sources)
+        if type(own) is staticmethod:
+            return call(run, run.load(own.__func__), args, kwargs)
         if type(own) is not types.FunctionType:
             raise Stalled(f"it is not known what {name} does")
-        run.raises(value.sources)
         return call(run, run.load(own), (value, *args), kwargs)
     if kind_of(value) == "text":
         return texts.unknown_text_method(run, value, name, args, kwargs)

@@ -12,6 +12,7 @@ error of the program that is read.
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
@@ -22,8 +23,24 @@ class Barrier(BaseException):
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
         self.what = what
-        self.hint = hint
         self.where = ""
+        self._hint = hint
+
+    @property
+    def hint(self) -> str:
+        """What was said of the construct; of code of others, which nobody rewrites, what may be declared."""
+        is_of_others = is_installed_file(self.where) or self.where.startswith(_STDLIB)
+        return self._hint or (DECLARE_CALLER if is_of_others else "")
+
+
+DECLARE_CALLER = "if it only reads, put the call into a function that says so: @teola_plugin.reads(...)"
+
+_STDLIB = sysconfig.get_paths()["stdlib"]
+
+
+def is_installed_file(name: str) -> bool:
+    """Whether a file, by its name, is one of a package that was installed."""
+    return any(part in name for part in ("site-packages", "dist-packages"))
 
 
 class Undecided(BaseException):
