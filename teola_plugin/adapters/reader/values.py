@@ -12,7 +12,7 @@ error of the program that is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NoReturn
 
 
@@ -114,6 +114,10 @@ class Callee(Opaque):
         self.is_own = True
         self.handler = handler
         self.name = name
+
+    def is_plain(self, frames: Sequence[Any]) -> bool:
+        """Whether it holds nothing that changes, besides the variables of these frames."""
+        return False
 
 
 class Pending(Opaque):
