@@ -7,6 +7,7 @@ rows = unread(fetch)              a statement that the reader cannot read; the f
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import httpx
 import pytest
@@ -189,10 +190,34 @@ def asked_by_what_is_not_read(make: Make) -> Callable[[State], State]:
     return node
 
 
+class Closing:
+    """Says when it ends."""
+
+    ends: ClassVar[list[str]] = []
+
+    def __del__(self) -> None:
+        self.ends.append("end")
+
+
+def ends_of_objects(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        Closing.ends.clear()
+        one = unread(Closing)
+        more = [one]
+        first = told(model, "first")
+        one = more = None
+        seen = unread(list, Closing.ends)
+        return {"out": [first, seen, told(model, "last")]}
+
+    return node
+
+
 PROGRAMS = [
     body_of_a_class, called_twice_in_a_statement, default_that_is_changed, bound_argument_that_is_changed,
     model_of_a_chain_that_is_changed, model_in_a_list_that_is_changed, asked_in_a_thread_before,
-    asked_in_threads_by_a_batch, asked_by_what_is_not_read,
+    asked_in_threads_by_a_batch, asked_by_what_is_not_read, ends_of_objects,
 ]  # fmt: skip
 
 
@@ -229,11 +254,14 @@ def test_the_requests_are_those_of_the_original(program: Any) -> None:
 
 
 def test_what_stands_behind_it_is_asked_at_once() -> None:
+    """A connection is on the stack, too."""
+
     def rows(make: Make) -> Callable[[State], State]:
         model = make()
 
         def node(state: State) -> State:
-            names = unread(list, ["a", "b", "c"])
+            cursor = sqlite3.connect(":memory:").cursor()
+            names = [name for (name,) in cursor.execute("values ('a'), ('b'), ('c')")]
             return {"out": [told(model, name) for name in names]}
 
         return node

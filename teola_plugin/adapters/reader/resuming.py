@@ -519,9 +519,13 @@ def _passed(
     run = Run(Nobody(), given=copies, operations=OPERATIONS)
     levels = []
     calls = _calls(frames)
+    kept = [_outside_of(frame) for frame in frames]
+    kept.append(list(_variables_of(frames[0], _parameters(frames[0].f_code)).values()))
     try:
         for frame, call in zip(frames, calls, strict=True):
-            seen = {name: run.load(value, is_given=True) for name, value in _variables_of(frame).items()}
+            code = frame.f_code
+            variables = _variables_of(frame, (*code.co_varnames, *code.co_cellvars))
+            seen = {name: _copy_of(run, copies, value, kept) for name, value in variables.items()}
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
@@ -581,11 +585,46 @@ _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "con
 """Packages that no package manager has installed, whose functions may stand between those of the user's."""
 
 
-def _variables_of(frame: types.FrameType) -> dict[str, Any]:
-    """What the local variables of a frame hold, which keeps nothing of it."""
-    code = frame.f_code
+def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:
+    """STALE if the copy would keep something alive whose end is seen: a file, a connection, an object of the user's."""
+    before = set(copies.copies)
+    copy = run.load(value, is_given=True)
+    fresh = copies.copies.keys() - before
+    if all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
+        return copy
+    for number in fresh:
+        del copies.copies[number]
+    return STALE
+
+
+def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
+    kind = type(held)
+    if any(held is each for some in kept for each in some):
+        return True
+    if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
+        return False
+    if not isinstance_of(copy, Opaque) or kind in _LASTING or foreign.is_class(held):
+        return True
+    if kind is types.MethodType:
+        return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
+    return foreign.module_of(kind).partition("_")[0].partition(".")[0] in _FRAMEWORKS
+
+
+_LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_FRAMEWORKS = frozenset({"langchain", "langgraph", "llama"})
+"""Packages, by how their names begin, of whose objects nobody sees when they end."""
+
+
+def _outside_of(frame: types.FrameType) -> list[Any]:
+    """What the names from outside of a function stand for: it lives on when the function has ended."""
+    code, names = frame.f_code, frame.f_globals
+    around = [names[name] for name in code.co_names if name in names] if type(names) is dict else []
+    return [*around, *_variables_of(frame, code.co_freevars).values()]
+
+
+def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
+    """What variables of a frame hold, which keeps nothing of it."""
     local = frame.f_locals
-    names = (*code.co_varnames, *code.co_cellvars)
     held = {name: local[name] for name in names if name in local}
     if type(local) is dict and sys.getrefcount(local) <= _OWN_REFERENCES:  # kept with the frame, up to Python 3.12
         local.clear()
