@@ -205,9 +205,8 @@ def ends_of_objects(make: Make) -> Callable[[State], State]:
     def node(state: State) -> State:
         Closing.ends.clear()
         one = unread(Closing)
-        more = [one]
         first = told(model, "first")
-        one = more = None
+        del one
         seen = unread(list, Closing.ends)
         return {"out": [first, seen, told(model, "last")]}
 

@@ -313,8 +313,22 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
     return name not in code.co_cellvars
 
 
-STALE = Unknown()
-"""What the reader made, and what is not read may have changed in part."""
+class _Refusing(type):
+    """Metaclass of a class of which nothing is read."""
+
+
+class _Stale(Opaque, metaclass=_Refusing):
+    def __getattribute__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError
+
+    __bool__ = __call__ = __eq__ = __hash__ = _refuse
+
+
+STALE = Opaque(_Stale(None))
+"""Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
 
 
 def _forget_own(run: Run) -> None:
