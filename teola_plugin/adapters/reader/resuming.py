@@ -35,7 +35,16 @@ from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import Given, Run
-from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Stalled, Undecided, Unknown, isinstance_of
+from teola_plugin.adapters.reader.values import (
+    Barrier,
+    Callee,
+    Opaque,
+    Stale,
+    Stalled,
+    Undecided,
+    Unknown,
+    isinstance_of,
+)
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
@@ -313,21 +322,7 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
     return name not in code.co_cellvars
 
 
-class _Refusing(type):
-    """Metaclass of a class of which nothing is read."""
-
-
-class _Stale(Opaque, metaclass=_Refusing):
-    def __getattribute__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def _refuse(self, *args: Any) -> Any:
-        raise TypeError
-
-    __bool__ = __call__ = __eq__ = __hash__ = _refuse
-
-
-STALE = Opaque(_Stale(None))
+STALE = Opaque(Stale())
 """Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
 
 

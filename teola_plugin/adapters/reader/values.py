@@ -120,6 +120,22 @@ class Callee(Opaque):
         return False
 
 
+class _Refusing(type):
+    """Metaclass of a class of which nothing is read."""
+
+
+class Stale(metaclass=_Refusing):
+    """An object of which nothing is known; see `resuming.STALE`."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError
+
+    __bool__ = __call__ = __eq__ = __hash__ = _refuse
+
+
 class Pending(Opaque):
     """A coroutine that was not awaited yet: `force()` runs it."""
 
