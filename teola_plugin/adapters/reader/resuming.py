@@ -599,7 +599,8 @@ def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]])
     before = set(copies.copies)
     copy = run.load(value, is_given=True)
     fresh = copies.copies.keys() - before
-    if all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
+    is_kept = any(value is each for some in kept for each in some)
+    if is_kept or all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
         return copy
     for number in fresh:
         del copies.copies[number]
