@@ -148,7 +148,16 @@ class Follower(Protocol):
 
 
 class Mark(Protocol):
-    """Where the framework's run is: how often it has asked for each item."""
+    """Where the framework's run is: how often it has asked for each item.
+
+    `is_beside`: others ask beside the function that has come there, so that it is not known which of them asked.
+    """
+
+    is_beside: bool
+
+    def taken(self, key: Hashable) -> int:
+        """How often it had asked for an item."""
+        ...
 
     def next(self, key: Hashable) -> int:
         """Which time an item will be that is asked for after this, and after those that this has told of."""

@@ -232,8 +232,11 @@ class Session:
                 if not is_comparable(asked := key(payload)):  # the framework's run could not find it
                     replies.append(_ended_reply("the item is like no other"))
                     continue
+                if _is_unsure(mark, asked):
+                    replies.append(_ended_reply("it is not known who has asked for it"))
+                    continue
                 shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
-                if mark is None:
+                if mark is None or mark.is_beside:
                     slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
                 else:
                     slot = self._slots.coming(asked, mark, stamp, asks=asks)
@@ -452,7 +455,12 @@ class Session:
             if self._is_closed or self._is_past(since) or not is_comparable(key):
                 return _ended_reply(), False
             asks = self._outside.may_ask(provider)
-            slot = self._slots.ahead(key, asks=asks) if mark is None else self._slots.coming(key, mark, asks=asks)
+            if _is_unsure(mark, key):
+                return _ended_reply(), False
+            if mark is None or mark.is_beside:
+                slot = self._slots.ahead(key, asks=asks)
+            else:
+                slot = self._slots.coming(key, mark, asks=asks)
             if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
@@ -779,6 +787,11 @@ class _Inner(Session):
         payloads = [payload for payload, _ in work]
         theirs = self._outer.submit_ahead(spec, op, payloads, settings, urgency, mark=self._mark)
         pass_on(self._outer, theirs, [reply for _, reply in work])
+
+
+def _is_unsure(mark: Mark | None, key: Hashable) -> bool:
+    """Whether an item was asked for before the mark by one of several that ask side by side."""
+    return mark is not None and mark.is_beside and mark.taken(key) > 0
 
 
 def _ended_reply(why: str = "the call is over") -> Reply:

@@ -101,7 +101,13 @@ class _Mark:
     """Implements `trace.Mark`: `taken`, how often the framework's run had asked for each key."""
 
     def __init__(self, taken: Mapping[Hashable, int]) -> None:
+        self.is_beside = False
+        self._taken = taken
         self._at = Counter(taken)
+
+    def taken(self, key: Hashable) -> int:
+        """See `trace.Mark`."""
+        return self._taken.get(key, 0)
 
     def next(self, key: Hashable) -> int:
         """See `trace.Mark`."""

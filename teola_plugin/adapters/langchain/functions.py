@@ -132,6 +132,7 @@ def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: R
         asker = LangChainAsker(entered.context, is_async=is_async, heard=entered.heard)
 
         def program(run: Run) -> Any:
+            run.is_beside = True
             return asker.run_component(run, component, value, {}, is_async=is_async, source=component)
 
         call = getattr(current(), "asides", None)

@@ -92,7 +92,9 @@ class GraphReader:
         before, ended = run.gates, run.gates
         blocked: BaseException | None = None
         led = _Led({key: set(seen) for key, seen in front.joined.items()}, waits=front.waits)
+        mark, last, run.is_beside = run.mark, run.mark, len(front.tasks) > 1
         for place, task in enumerate(front.tasks):
+            run.mark = mark
             run.gates = before if place < SIDE_BY_SIDE else ended  # side by side none waits for another
             marked = run.leaves
             try:
@@ -101,7 +103,8 @@ class GraphReader:
                 run.drop_leaves(marked)
                 blocked = e if blocked is None or isinstance(e, Barrier) else blocked
             ended |= run.gates
-        run.gates = ended
+            last = last if run.mark is mark else run.mark
+        run.gates, run.mark = ended, last
         if isinstance(blocked, Barrier):
             raise blocked
         if blocked is not None:

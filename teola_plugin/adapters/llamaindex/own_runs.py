@@ -81,6 +81,7 @@ class OwnRun:
 
         def program(run: Run) -> None:
             asker.begin()
+            run.is_beside = True
             barrier: Barrier | None = None
             try:
                 self.program(asker, run, copies)

@@ -11,7 +11,7 @@ import functools
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,11 +67,24 @@ class Code:
 class FunctionValue(Callee):
     """A function that the program made while it is read. `code`: for those who look at its name."""
 
-    __slots__ = ("code",)
+    __slots__ = ("_around", "_defaults", "code")
 
-    def __init__(self, code: Code, handler: Callable[[Run, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(
+        self, code: Code, handler: Callable[[Run, tuple[Any, ...], dict[str, Any]], Any], around: Frame,
+        defaults: Sequence[Any],
+    ) -> None:  # fmt: skip
         super().__init__(handler, code.name)
         self.code = code
+        self._around = around
+        self._defaults = defaults
+
+    def is_plain(self, frames: Sequence[Any]) -> bool:
+        around: Frame | None = self._around
+        while around is not None:
+            if not any(around is each for each in frames):
+                return False
+            around = around[OUTER]
+        return all(map(classes.is_atom, self._defaults))
 
 
 _compilers: list[Callable[[Scope, str], Any]] = []
@@ -136,7 +149,7 @@ def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaul
     def handler(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _invoke(run, code, around, around[1], defaults, keyword_defaults, args, kwargs)
 
-    return FunctionValue(code, handler)
+    return FunctionValue(code, handler, around, (*defaults, *keyword_defaults.values()))
 
 
 _codes: dict[int, tuple[types.CodeType, Code | None]] = {}

@@ -389,22 +389,23 @@ class Expressions:
     def _call(self, node: ast.Call) -> Evaluate:
         arguments = self._arguments(node)
         if isinstance(node.func, ast.Attribute):
-            return self._method_call(node.func, arguments, has_arguments=bool(node.args or node.keywords))
-        callee, site = self.expression(node.func), next(_sites)
+            return self._method_call(node, node.func, arguments)
+        callee, site, end = self.expression(node.func), next(_sites), (node.end_lineno, node.end_col_offset)
 
         def called(frame: Frame) -> Any:
             run: Run = frame[RUN]
             function = callee(frame)
             given = arguments(frame, function)
-            run.site = (frame[SITE], site)
+            run.site, run.levels[-1].call = (frame[SITE], site), end
             return calls.call_site(run, function, given)
 
         return called
 
     def _method_call(
-        self, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given], *, has_arguments: bool
+        self, call: ast.Call, node: ast.Attribute, arguments: Callable[[Frame, Any], calls.Given]
     ) -> Evaluate:
         owner, name, site = self.expression(node.value), node.attr, next(_sites)
+        has_arguments, end = bool(call.args or call.keywords), (call.end_lineno, call.end_col_offset)
         is_join = name == "join"
 
         def called(frame: Frame) -> Any:
@@ -432,7 +433,7 @@ class Expressions:
             except Undecided:
                 function = run.unknown(held)
             given = arguments(frame, function)
-            run.site = (frame[SITE], site)
+            run.site, run.levels[-1].call = (frame[SITE], site), end
             return calls.call_site(run, function, given)
 
         return called

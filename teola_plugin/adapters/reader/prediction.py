@@ -106,6 +106,7 @@ class Prediction:
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
         self._unbound: list[Passed] = []
+        self._mark: Mark | None = None
         self._listener = listener or Listener()
         self._listener.on_news = self._read_behind
         self._lock = threading.Lock()
@@ -165,7 +166,7 @@ class Prediction:
         self._submit(run)
         if after is not None:
             self._state = after
-            self._passed = self._passed[run.used :]
+            self._passed, self._mark = self._passed[run.used :], run.mark
             run.hand_on(self._given)
             self._has_news = True
             return
@@ -205,7 +206,7 @@ class Prediction:
             with contextlib.suppress(Barrier):  # it is too much
                 passed.bind(self._given, run.heard)
                 self._passed.append(passed)
-        run.passed = self._passed
+        run.passed, run.mark = self._passed, self._mark
         return run
 
     def _read_on(self, run: Run, barriers: list[Barrier]) -> State | None:

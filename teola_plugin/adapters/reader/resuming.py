@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import itertools
 import sys
 import threading
 import types
@@ -38,6 +39,7 @@ from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
     Opaque,
+    Stale,
     Stalled,
     Undecided,
     Unknown,
@@ -176,11 +178,13 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
 class Variables:
     """Those of one function on the stack of the framework's run, which is at `line`, as copies by name.
 
+    `call`: where the expression ends that it is at.
     `seen`: as they were. `copies`: to read on with, where what the program was given is what the reader has of it.
     """
 
     code: types.CodeType
     line: int
+    call: tuple[int | None, int | None]
     seen: dict[str, Any]
     copies: dict[str, Any] = field(default_factory=dict)
 
@@ -191,6 +195,7 @@ class Passed:
 
     `seen`: all copies, with what they were made of, by its id. For the program that reads on: `given`, pairs of what
     the reader has of what it was given, and what that was then; `outside`, copies of what is outside, from then on.
+    `is_alone`: all requests before were made under the function.
     """
 
     stop: Stop
@@ -200,6 +205,7 @@ class Passed:
     seen: Mapping[int, tuple[Any, Any]]
     given: Sequence[tuple[Any, Any]] = ()
     outside: Given = field(default_factory=Given)
+    is_alone: bool = True
 
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
         """A program that was given this reads on. `heard`: see `Run`. Raises: Barrier if there is too much."""
@@ -232,6 +238,7 @@ class Passed:
         level = self.levels[len(run.levels) - 1]
         same = _Same(run)
         parameters = _parameters(level.code)
+        is_changed = False
         for name, seen in level.seen.items():
             if name in parameters and (len(run.levels) == 1 or name not in place.names):
                 continue
@@ -244,30 +251,39 @@ class Passed:
                     with contextlib.suppress(Undecided):
                         if same(mine, seen):
                             continue
+                is_changed = is_changed or not classes.is_atom(mine)
             run.note(frame)
             frame[name] = level.copies[name]
+        if is_changed:
+            _forget_own(run)
         run.is_outside(self.outside)
+        run.mark = self.mark
+        self.mark.is_beside |= run.is_beside
 
     def require(self, run: Run, request: Request) -> None:
         """Reading has come to the request that the framework's run was making. Raises: Barrier, Stalled."""
         try:
-            run.is_lost = not (self._is_asked(request) and self._is_right(run, request))
+            run.is_lost = not (self._is_asked(run, request) and self._is_right(run, request))
         except Undecided as e:
             raise Stalled from e
         if run.is_lost:
             raise Barrier("it does not come to where the run is")
 
-    def _is_asked(self, request: Request) -> bool:
+    def _is_asked(self, run: Run, request: Request) -> bool:
         if request.act is not None:  # it makes requests of its own
             return True
         key = request_key(request.spec, request.op, request.payload, request.settings)
-        return is_comparable(key) and key == self.key
+        if not is_comparable(key) or key != self.key:
+            return False
+        return self.is_alone or self.mark.taken(key) == run.counts[request.key]
 
     def _is_right(self, run: Run, request: Request) -> bool:
         if len(run.levels) > len(self.levels) or (len(run.levels) < len(self.levels) and request.act is None):
             return False
         same = _Same(run)
         for own, level in zip(run.levels, self.levels, strict=False):
+            if own.call != level.call:
+                return False
             if own.code is not level.code and not (own.code is None and own.name == level.code.co_name):
                 return False
             if own.place is None or not own.place.start <= level.line <= own.place.end:
@@ -279,6 +295,8 @@ class Passed:
                 if name not in level.seen:
                     return False
                 mine, seen = own.frame[name], level.seen[name]
+                if mine is STALE:
+                    continue
                 if not (_is_kept(level.code, name, mine, seen) if _is_own(mine) else same(mine, seen)):
                     return False
         return all(_Same(run)(copy, seen) for copy, seen in self.given)
@@ -303,6 +321,20 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
         function = seen.held if type(seen) is Opaque else None
         return type(function) is types.FunctionType and function.__code__.co_name == mine.name
     return name not in code.co_cellvars
+
+
+STALE = Opaque(Stale())
+"""Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
+
+
+def _forget_own(run: Run) -> None:
+    """What the program holds was changed by what is not read: so may be what the reader made of it."""
+    frames = [level.frame for level in run.levels]
+    for frame in frames:
+        for name, value in list(frame.items()):
+            if type(name) is str and _is_own(value) and not (isinstance_of(value, Callee) and value.is_plain(frames)):
+                run.note(frame)
+                frame[name] = STALE
 
 
 class _Same:
@@ -392,16 +424,14 @@ NONE = Known()
 _lock = threading.Lock()
 
 
-def _note(stop: Stop) -> bool:
-    """A reading ended there. Returns whether that is news."""
+def _note(stop: Stop) -> None:
+    """A reading ended there."""
     with _lock:
         if len(_known) > MAX_KNOWN:
             _known.clear()
         known = _known.setdefault(id(stop.codes[0]), Known())
-        if any(map(stop.is_at, known.stops)):
-            return False
-        known.stops = (*known.stops, stop)[-MAX_STOPS:]
-        return True
+        if not any(map(stop.is_at, known.stops)):
+            known.stops = (*known.stops, stop)[-MAX_STOPS:]
 
 
 def is_wrong(stop: Stop) -> None:
@@ -432,11 +462,8 @@ class Listener:
 
     def note(self, stops: Sequence[Stop]) -> None:
         """A reading has ended there."""
-        with self._lock:
-            for stop in stops:
-                if _note(stop):
-                    for levels in self._asked:
-                        self._has_passed(stop, levels)
+        for stop in stops:
+            _note(stop)
 
     def find(self, stops: Sequence[Stop]) -> Passed | None:
         """How the framework's run has come past one of these stops; told once."""
@@ -462,7 +489,9 @@ class Listener:
         if not come_to:
             return True
         stop, at = come_to[0]
-        passed = _passed(stop, frames[at:], key, mark)
+        number = levels[at][0]
+        is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
+        passed = _passed(stop, frames[at:], key, mark, is_alone=is_alone)
         if passed is not None:
             with self._lock:
                 self._passed[levels[at][0]] = passed
@@ -479,23 +508,58 @@ class Listener:
         if heard in self._heard or not stop.is_passed([(code, line) for _, code, line in levels[at:]]):
             return None
         self._heard.add(heard)
+        for earlier in self._asked:  # the reading may have ended there since
+            began = next((number for number, level in enumerate(earlier) if level[0] == levels[at][0]), None)
+            if began is not None and stop.is_passed([(code, line) for _, code, line in earlier[began:]]):
+                return None
         return at
 
 
-def _passed(stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any) -> Passed | None:
+def _passed(
+    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool
+) -> Passed | None:
     """None if its variables cannot be copied, or are too much."""
-    if sys.gettrace() is not None or any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
+    if sys.gettrace() is not None or sys.getprofile() is not None:
         return None
+    if any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
+        return None
+    if not all(frame.f_code.co_flags & inspect.CO_OPTIMIZED for frame in frames):
+        return None  # the body of a class or of a module: its variables are those that it defines
     copies = Given()
     run = Run(Nobody(), given=copies, operations=OPERATIONS)
     levels = []
+    calls = _calls(frames)
+    kept = [_outside_of(frame) for frame in frames]
+    kept.append(list(_variables_of(frames[0], _parameters(frames[0].f_code)).values()))
     try:
-        for frame in frames:
-            seen = {name: run.load(value, is_given=True) for name, value in _variables_of(frame).items()}
-            levels.append(Variables(frame.f_code, frame.f_lineno, seen))
+        for frame, call in zip(frames, calls, strict=True):
+            code = frame.f_code
+            variables = _variables_of(frame, (*code.co_varnames, *code.co_cellvars))
+            seen = {name: _copy_of(run, copies, value, kept) for name, value in variables.items()}
+            levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
-    return Passed(stop, key, mark, tuple(levels), copies.copies)
+    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone)
+
+
+def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
+    """Where the expression ends, by line and column, that each frame is at: maybe in a comprehension of its own."""
+    found: list[tuple[int | None, int | None]] = []
+    frame: types.FrameType | None = sys._getframe(1)
+    inner: types.FrameType | None = None
+    while frame is not None and len(found) < len(frames):
+        if frame is frames[-1 - len(found)]:
+            found.append(_end_of(inner or frame))
+            inner = None
+        elif frame.f_code.co_name in _COMPREHENSIONS and not _is_library(frame):
+            inner = inner or frame
+        frame = frame.f_back
+    return found[::-1]
+
+
+def _end_of(frame: types.FrameType) -> tuple[int | None, int | None]:
+    _, line, _, column = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return line, column
 
 
 def _frames() -> list[types.FrameType]:
@@ -531,12 +595,52 @@ _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "con
 """Packages that no package manager has installed, whose functions may stand between those of the user's."""
 
 
-def _variables_of(frame: types.FrameType) -> dict[str, Any]:
-    """What the local variables of a frame hold, which keeps nothing of it."""
-    code = frame.f_code
+def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:
+    """STALE if the copy would keep something alive whose end is seen: a file, a connection, an object of the user's."""
+    before = set(copies.copies)
+    copy = run.load(value, is_given=True)
+    fresh = copies.copies.keys() - before
+    is_kept = any(value is each for some in kept for each in some)
+    if is_kept or all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
+        return copy
+    for number in fresh:
+        del copies.copies[number]
+    return STALE
+
+
+def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
+    kind = type(held)
+    if any(held is each for some in kept for each in some):
+        return True
+    if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
+        return False
+    if not isinstance_of(copy, Opaque) or kind in _LASTING or foreign.is_class(held):
+        return True
+    if kind is types.MethodType:
+        return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
+    return foreign.module_of(kind).partition("_")[0].partition(".")[0] in _FRAMEWORKS
+
+
+_LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_FRAMEWORKS = frozenset({"langchain", "langgraph", "llama"})
+"""Packages, by how their names begin, of whose objects nobody sees when they end."""
+
+
+def _outside_of(frame: types.FrameType) -> list[Any]:
+    """What the names from outside of a function stand for: it lives on when the function has ended."""
+    code, names = frame.f_code, frame.f_globals
+    around = [names[name] for name in code.co_names if name in names] if type(names) is dict else []
+    return [*around, *_variables_of(frame, code.co_freevars).values()]
+
+
+def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
+    """What variables of a frame hold, which keeps nothing of it."""
     local = frame.f_locals
-    names = (*code.co_varnames, *code.co_cellvars)
     held = {name: local[name] for name in names if name in local}
-    if type(local) is dict:  # kept with the frame, up to Python 3.12
+    if type(local) is dict and sys.getrefcount(local) <= _OWN_REFERENCES:  # kept with the frame, up to Python 3.12
         local.clear()
     return held
+
+
+_OWN_REFERENCES = 3
+"""To the variables of a frame, if nobody else looks at them: its own, a local variable and an argument."""

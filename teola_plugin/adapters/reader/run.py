@@ -88,6 +88,7 @@ class Level:
     """A function of the program that is evaluated. `place`: the statement it is at; `code`: of one that exists.
 
     `is_direct`: it was called by a call expression of the one around it, once each time that it is evaluated.
+    `call`: where the call ends that it is at.
     """
 
     frame: Frame
@@ -95,6 +96,7 @@ class Level:
     code: types.CodeType | None
     is_direct: bool
     place: Any = None
+    call: Any = None
 
 
 class Run(Heap):
@@ -107,7 +109,8 @@ class Run(Heap):
     `levels`: the functions that are evaluated, one inside the other. `stops`: where they ended at what is not read,
     and `skipped`: what was not read where they went on.
     `passed`: where the framework's run has come past such a place, of which so many are `used`; `open`: the last one,
-    until it is seen at a request that it was right to read on; `is_lost`: it was not. See resuming.py.
+    until it is seen at a request that it was right to read on; `is_lost`: it was not; `mark`: where the run was then.
+    `is_beside`: others ask beside the function that is evaluated. See resuming.py.
     """
 
     def __init__(
@@ -133,6 +136,8 @@ class Run(Heap):
         self.used = 0
         self.open: Any = None
         self.is_lost = False
+        self.mark: Any = None
+        self.is_beside = False
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -339,7 +344,6 @@ class Run(Heap):
     def _ask(self, request: Request) -> Any:
         number = self.counts[request.key]
         self.counts[request.key] += 1
-        mark = self.passed[self.used - 1].mark if self.used else None
         key = (request.key, number)
         answer = None if request.key in self.uncounted else self._answers.get(key)  # it may be that of another time
         if answer is not None:
@@ -349,7 +353,7 @@ class Run(Heap):
         ask = self.asks.get(key)
         source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, mark)
+            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, self.mark)
         else:
             ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt

@@ -13,7 +13,7 @@ error of the program that is read.
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NoReturn
 
 
@@ -131,6 +131,26 @@ class Callee(Opaque):
         self.is_own = True
         self.handler = handler
         self.name = name
+
+    def is_plain(self, frames: Sequence[Any]) -> bool:
+        """Whether it holds nothing that changes, besides the variables of these frames."""
+        return False
+
+
+class _Refusing(type):
+    """Metaclass of a class of which nothing is read."""
+
+
+class Stale(metaclass=_Refusing):
+    """An object of which nothing is known; see `resuming.STALE`."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError
+
+    __bool__ = __call__ = __eq__ = __hash__ = _refuse
 
 
 class Pending(Opaque):

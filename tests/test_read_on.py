@@ -1,0 +1,273 @@
+"""Functions that are read on behind what is not read: requests and answers stay those of the original.
+
+rows = unread(fetch)              a statement that the reader cannot read; the framework's run comes past it
+[model.invoke(r) for r in rows]   ... and while it asks here, the rest is read from copies of its variables
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, ClassVar, TypedDict
+
+import httpx
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+
+from teola_plugin import optimize
+
+ROUNDS = 3
+TAKES_S = 0.03
+
+
+class State(TypedDict, total=False):
+    x: str
+    out: list[Any]
+
+
+class Service(httpx.BaseTransport):
+    """Answers with the number of times that it was asked the same. `together`: so many are answered at once only."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.together: threading.Barrier | None = None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.read())
+        told = f"{sent['messages'][-1]['content']} {sent.get('temperature')}"
+        self.asked.append(told)
+        if self.together is None:
+            time.sleep(TAKES_S)
+        else:
+            self.together.wait(10)
+        message = {"role": "assistant", "content": f"to {told}"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return httpx.Response(200, json={"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]})
+
+
+def unread(function: Callable[..., Any], *args: Any) -> Any:
+    return copy_context().run(function, *args)
+
+
+def told(model: Any, text: str) -> Any:
+    return model.invoke(text).content
+
+
+def tune(model: Any) -> None:
+    model.temperature = 0.5
+
+
+def tune_all(models: list[Any]) -> None:
+    for each in models:
+        tune(each)
+
+
+Make = Callable[..., ChatOpenAI]
+
+
+def body_of_a_class(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        unread(len, state["x"])
+
+        class Made:
+            before = 1
+            asked = told(model, "body")
+            after = before + 1
+
+        return {"out": [Made.before, Made.asked, Made.after, told(model, "end")]}
+
+    return node
+
+
+def called_twice_in_a_statement(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def part(n: int) -> tuple[Any, bool]:
+        n = unread(abs, n)
+        return (told(model, "part"), True) if n else ("", False)
+
+    def node(state: State) -> State:
+        return {"out": [part(0)[1] and told(model, "other"), part(1)[0]]}
+
+    return node
+
+
+def default_that_is_changed(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        rows: list[str] = []
+
+        def ask(n: int, rows: list[str] = rows) -> Any:
+            return told(model, f"{n} {rows}")
+
+        unread(rows.append, "row")
+        return {"out": [told(model, "first"), ask(1), ask(2)]}
+
+    return node
+
+
+def bound_argument_that_is_changed(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        rows: list[str] = []
+        ask = partial(lambda rows, n: told(model, f"{n} {rows}"), rows)
+        unread(rows.append, "row")
+        first = told(model, f"first {rows}")
+        return {"out": [first, ask(1), ask(2)]}
+
+    return node
+
+
+def model_of_a_chain_that_is_changed(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        own = ChatOpenAI(model="m", http_client=model.http_client, api_key=model.openai_api_key)
+        chain = ChatPromptTemplate.from_template("say {x}") | own
+        unread(tune, own)
+        first = told(model, "first")
+        return {"out": [first, chain.invoke({"x": "1"}).content, chain.invoke({"x": "2"}).content]}
+
+    return node
+
+
+def model_in_a_list_that_is_changed(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        own = ChatOpenAI(model="m", http_client=model.http_client, api_key=model.openai_api_key)
+        models = [own]
+        unread(tune_all, models)
+        first = told(model, "first")
+        return {"out": [first, own.invoke("1").content, own.invoke("2").content]}
+
+    return node
+
+
+def asked_in_a_thread_before(make: Make) -> Callable[[State], State]:
+    model = make()
+    both = RunnableParallel(asked=model, given=RunnableLambda(lambda x: x))
+
+    def node(state: State) -> State:
+        unread(len, state["x"])
+        return {"out": [both.invoke("same")["asked"].content, model.invoke("same").content]}
+
+    return node
+
+
+def asked_in_threads_by_a_batch(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        unread(len, state["x"])
+        return {"out": [model.batch(["same", "same"])[0].content, model.invoke("same").content]}
+
+    return node
+
+
+def asked_by_what_is_not_read(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda text: told(model, text), ["same", "same"]))
+        return {"out": [told(model, "same"), told(model, "same"), told(model, "last")]}
+
+    return node
+
+
+class Closing:
+    """Says when it ends."""
+
+    ends: ClassVar[list[str]] = []
+
+    def __del__(self) -> None:
+        self.ends.append("end")
+
+
+def ends_of_objects(make: Make) -> Callable[[State], State]:
+    model = make()
+
+    def node(state: State) -> State:
+        Closing.ends.clear()
+        one = unread(Closing)
+        first = told(model, "first")
+        del one
+        seen = unread(list, Closing.ends)
+        return {"out": [first, seen, told(model, "last")]}
+
+    return node
+
+
+PROGRAMS = [
+    body_of_a_class, called_twice_in_a_statement, default_that_is_changed, bound_argument_that_is_changed,
+    model_of_a_chain_that_is_changed, model_in_a_list_that_is_changed, asked_in_a_thread_before,
+    asked_in_threads_by_a_batch, asked_by_what_is_not_read, ends_of_objects,
+]  # fmt: skip
+
+
+def made(service: Service, program: Callable[[Make], Any], host: str) -> Any:
+    def make(**settings: Any) -> ChatOpenAI:
+        client = httpx.Client(transport=service, base_url=f"http://{host}/v1")
+        return ChatOpenAI(
+            model="m", base_url=f"http://{host}/v1", api_key="x", max_retries=0, http_client=client, **settings
+        )
+
+    graph = StateGraph(State)
+    graph.add_node("node", program(make))
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+    return graph.compile()
+
+
+def rounds(service: Service, app: Any) -> list[Any]:
+    found = []
+    for n in range(ROUNDS):
+        service.asked.clear()
+        value = app.invoke({"x": str(n)})
+        found.append((value, Counter(service.asked)))
+    return found
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_requests_are_those_of_the_original(program: Any) -> None:
+    host = f"{program.__name__.replace('_', '-')}.invalid"
+    service = Service()
+    original = rounds(service, made(service, program, host))
+    service = Service()
+    assert rounds(service, optimize(made(service, program, host))) == original
+
+
+def test_what_stands_behind_it_is_asked_at_once() -> None:
+    """A connection is on the stack, too."""
+
+    def rows(make: Make) -> Callable[[State], State]:
+        model = make()
+
+        def node(state: State) -> State:
+            cursor = sqlite3.connect(":memory:").cursor()
+            names = [name for (name,) in cursor.execute("values ('a'), ('b'), ('c')")]
+            return {"out": [told(model, name) for name in names]}
+
+        return node
+
+    service = Service()
+    app = optimize(made(service, rows, "rows.invalid"))
+    app.invoke({"x": ""})
+    app.invoke({"x": ""})
+    service.together = threading.Barrier(3)
+    assert app.invoke({"x": ""})["out"] == ["to a None", "to b None", "to c None"]
