@@ -33,6 +33,7 @@ from teola_plugin.adapters.reader.table import (
     whole,
 )
 from teola_plugin.adapters.reader.values import (
+    STALE,
     Arguments,
     Barrier,
     Callee,
@@ -309,6 +310,8 @@ def _callable(run: Any, value: Any) -> Any:
     if not isinstance_of(value, Opaque):
         return callable(value)
     held = value.held
+    if value is STALE:
+        raise Barrier("it asks whether something can be called that is not known")
     if isinstance_of(held, Opaque):
         return False
     return foreign.in_mro(type(held), "__call__") is not foreign.MISSING

@@ -24,7 +24,7 @@ from teola_plugin.adapters.reader.table import (
     unknown_number,
     walked,
 )
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
+from teola_plugin.adapters.reader.values import STALE, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
 
 formatted = texts.formatted
 percent = texts.percent
@@ -279,6 +279,8 @@ def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
         if a is b:
             return is_same
         return run.unknown(a, b, holds="bool", is_safe=True)
+    if a is STALE or b is STALE:
+        raise Barrier("it compares what is not known by `is`")
     if isinstance_of(a, Opaque) and isinstance_of(b, Opaque):
         if a.is_own != b.is_own or (a.is_own and a is not b):
             return _own_identity(is_same, a, b)

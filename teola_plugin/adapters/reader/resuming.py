@@ -36,10 +36,10 @@ from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
 from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.values import (
+    STALE,
     Barrier,
     Callee,
     Opaque,
-    Stale,
     Stalled,
     Undecided,
     Unknown,
@@ -321,10 +321,6 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
         function = seen.held if type(seen) is Opaque else None
         return type(function) is types.FunctionType and function.__code__.co_name == mine.name
     return name not in code.co_cellvars
-
-
-STALE = Opaque(Stale())
-"""Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
 
 
 def _forget_own(run: Run) -> None:

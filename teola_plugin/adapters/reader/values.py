@@ -142,7 +142,7 @@ class _Refusing(type):
 
 
 class Stale(metaclass=_Refusing):
-    """An object of which nothing is known; see `resuming.STALE`."""
+    """An object of which nothing is known; see `STALE`."""
 
     def __getattribute__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -151,6 +151,10 @@ class Stale(metaclass=_Refusing):
         raise TypeError
 
     __bool__ = __call__ = __eq__ = __hash__ = _refuse
+
+
+STALE = Opaque(Stale())
+"""Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
 
 
 class Pending(Opaque):
