@@ -164,9 +164,9 @@ class Mark(Protocol):
         ...
 
 
-Hear = Callable[[Hashable, Mark], bool]
-"""Is told of each request that the framework's run makes: its key and where the run was before it. Returns whether it
-wants to hear of more."""
+Hear = Callable[[Callable[[], Hashable], Callable[[], Mark]], bool]
+"""Is told of each request that the framework's run makes: how to have its key, and where the run is before it. Returns
+whether it wants to hear of more."""
 
 
 class Asides(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
@@ -510,3 +511,28 @@ def test_graphs(mode: str, is_conditional: bool) -> None:
 
 def test_compare_does_not_hear_it() -> None:
     assert compare(in_turn().with_config(callbacks=[TeolaCallbackHandler()]), [{"q": "bees"}], repeats=1).equal
+
+
+class Session:
+    """Says how often somebody has looked who listens to it."""
+
+    def __init__(self) -> None:
+        self.looked = threading.Semaphore(0)
+        self._listeners: list[Any] = []
+
+    @property
+    def listeners(self) -> list[Any]:
+        self.looked.release()
+        return self._listeners
+
+
+def test_a_handler_joins_a_call_once_though_several_of_its_runs_begin_together() -> None:
+    runs, session = runs_module.Runs(1, None, lambda report: None), Session()
+    with ThreadPoolExecutor(2) as pool:
+        with runs._joining:
+            joined = [pool.submit(runs.joined, session, "chain") for _ in range(2)]  # type: ignore[arg-type]
+            for _ in joined:
+                session.looked.acquire()
+        first, second = (each.result() for each in joined)
+    assert first is second
+    assert session.listeners == [first]

@@ -17,11 +17,15 @@ from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnableParallel
+from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.callbacks import CallbackManager
+from llama_index_instrumentation import root_dispatcher
 from pydantic import BaseModel, ConfigDict
 
 from teola_plugin import optimize
 from teola_plugin.comparison import Comparison, Node, canonical_tree, compare, differences, plain, tree_differences
 from teola_plugin.comparison.langchain import Recorder
+from teola_plugin.comparison.llamaindex import recording
 from teola_plugin.comparison.result import interval
 from teola_plugin.comparison.values import without_new_ids
 from teola_plugin.errors import TeolaError
@@ -62,6 +66,7 @@ def test_same(first: object, second: object) -> None:
         ([1, 2], [1], "2 items != 1 items"),
         ({"a": 1}, {}, "only in the original"),
         (0.5, 0.51, "0.5 != 0.51"),
+        (0.5, 0.501, "0.5 != 0.501"),
         (None, "", "None != ''"),
         (True, 1, "True != 1"),
         ([Scored("a", 1.0)], [Scored("a", 2.0)], "[0].score"),
@@ -97,6 +102,27 @@ def test_trees_ignore_order_of_siblings_and_ids() -> None:
 def test_trees_tell_a_missing_moved_tagged_or_other_node(changed: dict[str, Node]) -> None:
     tree = {"1": Node("chain", "a"), "2": Node("llm", "b", "1"), "3": Node("llm", "c", "1")}
     assert tree_differences(canonical_tree(tree), canonical_tree(changed))
+
+
+def test_trees_tell_how_often_there_is_a_node() -> None:
+    one, two = {"1": Node("llm", "b")}, {"1": Node("llm", "b"), "2": Node("llm", "b")}
+    found = tree_differences(canonical_tree(one), canonical_tree(two))
+    assert found == ["llm b: 1 x in the original, 2 x in the optimized"]
+
+
+def test_a_node_whose_parent_is_not_there_is_a_root() -> None:
+    assert canonical_tree({"2": Node("llm", "b", "gone")}) == (("llm b", ()),)
+
+
+def test_nothing_hears_llamaindex_any_more_when_a_pipeline_was_recorded() -> None:
+    manager = CallbackManager()
+    pipeline = VectorStoreIndex.from_documents([], embed_model=MockEmbedding(2)).as_retriever()
+    pipeline.callback_manager = manager
+    heard = [root_dispatcher.event_handlers, root_dispatcher.span_handlers, manager.handlers]
+    before = [list(each) for each in heard]
+    with recording(pipeline):
+        assert [list(each) for each in heard] != before
+    assert [list(each) for each in heard] == before
 
 
 class Loose(BaseModel):

@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 
-from teola_plugin import explain, optimize, pure
+from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin.errors import TeolaError
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.explanation.measure import FRAMEWORK, Measured, measure
@@ -169,6 +169,26 @@ def test_mermaid_labels_hold_no_signs_of_its_own() -> None:
     )
     lines = flowchart(graph).splitlines()
     assert all(_STATEMENT.fullmatch(line) for line in lines[1:]), lines
+
+
+def test_mermaid_draws_what_only_comes_after() -> None:
+    graph = parse("inputs(x); a = call(x, fn='f') @ python; b = call(x, fn='g') @ python, after(a); outputs(b)")
+    first, second = (line.split("[")[0].strip() for line in flowchart(graph).splitlines() if "call" in line)
+    assert f"  {first} -.-> {second}" in flowchart(graph).splitlines()
+
+
+def test_a_long_constant_is_cut_in_the_middle() -> None:
+    graph = parse(f"inputs(x); y = prefilling('{'a' * 60}', x) @ llm; outputs(y)")
+    text = as_text("chain", Traced(graph), optimize_graph(graph, DEFAULT, Context()), None)
+    assert f"{'a' * 22} [16 more] {'a' * 22}" in text
+
+
+def test_a_measured_run_is_one_that_runs_ahead_even_if_the_pipeline_rests() -> None:
+    chain = optimize(ChatPromptTemplate.from_template("{q}") | HostedNatively() | StrOutputParser())
+    calls: Any = optimized(chain)
+    resting = calls._worth
+    explain(chain, analyze={"q": "why"})
+    assert calls._worth is not resting
 
 
 def test_an_unknown_object_is_explained() -> None:

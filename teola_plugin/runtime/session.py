@@ -381,16 +381,18 @@ class Session:
 
     def _tell(self, key: Callable[[], Hashable]) -> None:
         """The framework's run makes a request."""
-        with kept_off, self._lock:
-            mark, hearing = self._slots.mark(), self._hearing
+        hearing = self._hearing
         try:
-            asked = key()
-            silent = [hear for hear in hearing if not hear(asked, mark)]
+            silent = [hear for hear in hearing if not hear(key, self._mark_here)]
         except Exception as e:  # a fault of ours is never the user's
             silent = hearing
             self.fell_back(e)
         with kept_off, self._lock:
             self._hearing = [hear for hear in self._hearing if hear not in silent]
+
+    def _mark_here(self) -> Mark:
+        with kept_off, self._lock:
+            return self._slots.mark()
 
     def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
         """The framework's run is about to ask for these, one after the other: ask for all of them at once."""
@@ -400,8 +402,7 @@ class Session:
         if not self._is_ahead:
             self._is_ahead = True
             self._subscribe()
-        with kept_off, self._lock:
-            mark = self._slots.mark()
+        mark = self._mark_here()
         for spec, op, payload, settings in asked:
             self._ahead(spec, op, [payload], settings, NEXT, mark=mark)
 

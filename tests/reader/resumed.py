@@ -106,8 +106,11 @@ class SideBySide:
     def _asked(self, key: Key, number: int) -> Any:
         question = sys._getframe(1).f_locals["question"]
         self._turn()
-        asked, mark = request_key(ELSEWHERE, "decoding", question, {}), self._slots.mark()
-        self._hearing = [hear for hear in self._hearing if hear(asked, mark)]
+
+        def asked() -> Hashable:
+            return request_key(ELSEWHERE, "decoding", question, {})
+
+        self._hearing = [hear for hear in self._hearing if hear(asked, self._slots.mark)]
         self._turn()
         slot = self._slots.retire(key)
         if slot.outcome != "hit":

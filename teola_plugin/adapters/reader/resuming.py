@@ -469,7 +469,7 @@ class Listener:
                     return self._passed.pop(number)
         return None
 
-    def hear(self, key: Hashable, mark: Any) -> bool:
+    def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
         """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
         if self.is_over:
             return False
@@ -487,7 +487,7 @@ class Listener:
         stop, at = come_to[0]
         number = levels[at][0]
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
-        passed = _passed(stop, frames[at:], key, mark, is_alone=is_alone)
+        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone)
         if passed is not None:
             with self._lock:
                 self._passed[levels[at][0]] = passed
