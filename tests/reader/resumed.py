@@ -20,8 +20,8 @@ from typing import Any
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import Prediction, State
-from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.engines import Done
 from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.slots import Next, Slots

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from teola_plugin.adapters.reader import resuming
+from teola_plugin.adapters.reader import stacks
 from tests.reader.fuzzing import Key, TooLong, native, replies
 from tests.reader.random_programs import inputs, shown, source
 from tests.reader.resumed import HIDDEN, SideBySide, hide
@@ -23,8 +23,8 @@ PER_FILE = 50
 @pytest.fixture(autouse=True)
 def tests_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of this folder may stand between those of a program, as those of a framework do."""
-    monkeypatch.setattr(resuming, "_PASSING", resuming._PASSING | {"tests", "contextlib"})
-    monkeypatch.setattr(resuming, "_libraries", {})
+    monkeypatch.setattr(stacks, "_PASSING", stacks._PASSING | {"tests", "contextlib"})
+    monkeypatch.setattr(stacks, "_libraries", {})
 
 
 def numbered(seed: int) -> Any:

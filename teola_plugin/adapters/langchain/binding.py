@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
 from teola_plugin.adapters.plain import copied, is_plain
-from teola_plugin.adapters.reader.resuming import Listener
+from teola_plugin.adapters.reader.stacks import Listener
 
 ABSENT: Any = object()
 """What the caller's input does not have under a key that may be missing."""

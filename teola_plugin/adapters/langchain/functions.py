@@ -26,8 +26,8 @@ from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.natives import native_of
 from teola_plugin.adapters.reader.prediction import CallLine, acted_at_once, read_whole
 from teola_plugin.adapters.reader.reach import Reach, reach_of
-from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.effects import ASSUMED, Effects, declared_effects
 from teola_plugin.seams import Reply, current

@@ -41,8 +41,8 @@ from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
 from teola_plugin.adapters.reader.prediction import CallLine, Prediction, State
 from teola_plugin.adapters.reader.reach import reach_of
-from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.graph import Graph as PGraph

@@ -22,8 +22,8 @@ from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
-from teola_plugin.adapters.reader.resuming import Listener
 from teola_plugin.adapters.reader.run import Given, Run, TooLarge
+from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply

@@ -11,4 +11,6 @@ natives.py      functions of Python and of libraries, by identity; methods.py, o
 classes.py      what may be done with classes and objects of others
 asking.py       requests, and what adapters know of their frameworks
 prediction.py   evaluations, repeated as answers come
+resuming.py, stacks.py
+                reading on behind what is not read, from the stack of the framework's run
 """

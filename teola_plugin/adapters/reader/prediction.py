@@ -29,8 +29,9 @@ from typing import Any, Protocol
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.exchange import Exchange
-from teola_plugin.adapters.reader.resuming import Listener, Passed, Stop, is_wrong
+from teola_plugin.adapters.reader.resuming import Passed, Stop
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
+from teola_plugin.adapters.reader.stacks import Listener, is_wrong
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld

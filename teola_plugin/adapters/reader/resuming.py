@@ -19,12 +19,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import itertools
-import sys
-import threading
 import types
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,34 +40,16 @@ from teola_plugin.adapters.reader.values import (
     Stalled,
     Undecided,
     Unknown,
-    is_installed_file,
     isinstance_of,
 )
 from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
-OPERATIONS = 5_000
-"""Parts of values that are copied while the framework's run waits: some 2 ms."""
+OPERATIONS = 20_000
+"""Parts of values that are copied once more."""
 
-MAX_CODES = 10_000
-"""Functions of which it is kept whose they are."""
-
-MAX_FRAMES = 400
-"""So much of a stack is looked at."""
-
-MAX_KNOWN, MAX_STOPS = 1_000, 32
-"""Functions in which readings ended, and places in each, that are kept."""
-
-MAX_ASKED = 1_000
-"""Requests of a call that are noted."""
-
-MAX_WRONG = 3
-"""So often what is read behind a place may be wrong before it is forgotten."""
-
-_LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir", "f_locals"})
+LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir", "f_locals"})
 """Names by which functions get the variables of a frame: looking at these would show in what they have."""
-
-_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -145,7 +124,7 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
     for each in around:
         if each.code is None or each.place is None or each.place.is_repeated or each.place.has_rounds:
             return None
-    if any(_LOOKING.intersection(each.code.co_names) for each in run.levels if each.code is not None):
+    if any(LOOKING.intersection(each.code.co_names) for each in run.levels if each.code is not None):
         return None
     if not all(each.is_direct for each in run.levels[1:]):  # `map` calls it, say
         return None
@@ -214,7 +193,7 @@ class Passed:
         self.outside.copies = {id(seen): (seen, mine) for mine, seen in self.given}
         for seen in (seen for number, (_, seen) in self.seen.items() if number in heard):
             self.outside.copies[id(seen)] = seen, Unknown()
-        run = Run(Nobody(), given=self.outside, operations=4 * OPERATIONS)
+        run = Run(Nobody(), given=self.outside, operations=OPERATIONS)
         for level in self.levels:
             level.copies = {name: run.load(seen) for name, seen in level.seen.items()}
         own = self.outside.outer
@@ -231,13 +210,13 @@ class Passed:
     def is_of(self, run: Run) -> bool:
         """The framework's run was given what is read here. Raises: Undecided."""
         same, frame, level = _Same(run), run.levels[0].frame, self.levels[0]
-        return all(same(frame.get(name), level.seen.get(name)) for name in _parameters(level.code))
+        return all(same(frame.get(name), level.seen.get(name)) for name in parameters_of(level.code))
 
     def fill(self, run: Run, frame: Frame, place: Place) -> None:
         """Give the variables of a frame the values that they have behind a statement."""
         level = self.levels[len(run.levels) - 1]
         same = _Same(run)
-        parameters = _parameters(level.code)
+        parameters = parameters_of(level.code)
         is_changed = False
         for name, seen in level.seen.items():
             if name in parameters and (len(run.levels) == 1 or name not in place.names):
@@ -302,7 +281,8 @@ class Passed:
         return all(_Same(run)(copy, seen) for copy, seen in self.given)
 
 
-def _parameters(code: types.CodeType) -> tuple[str, ...]:
+def parameters_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of the parameters of a function."""
     variadic = (code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + sum(map(bool, variadic))]
 
@@ -395,248 +375,3 @@ def _told(element: Any) -> Hashable:
 
 def _slot(value: Any, name: str) -> Any:
     return records.model_slot(value, name)
-
-
-# --- the stack of the framework's run --------------------------------------------------------------------------------
-
-
-Level = tuple[int, types.CodeType, int]
-"""A function on a stack: its frame, by its `id`, its code and the line that it is at."""
-
-
-@dataclass(slots=True)
-class Known:
-    """Where readings of a function ended, in all calls. `wrong`: how often what was read behind each was not so."""
-
-    stops: tuple[Stop, ...] = ()
-    wrong: dict[int, int] = field(default_factory=dict)
-
-
-_known: dict[int, Known] = {}
-"""By the `id` of the code of the function, which its stops keep."""
-
-NONE = Known()
-
-_lock = threading.Lock()
-
-
-def _note(stop: Stop) -> None:
-    """A reading ended there."""
-    with _lock:
-        if len(_known) > MAX_KNOWN:
-            _known.clear()
-        known = _known.setdefault(id(stop.codes[0]), Known())
-        if not any(map(stop.is_at, known.stops)):
-            known.stops = (*known.stops, stop)[-MAX_STOPS:]
-
-
-def is_wrong(stop: Stop) -> None:
-    """What was read behind it was not what the run did: if that happens again and again, it is forgotten."""
-    with _lock:
-        known = _known.get(id(stop.codes[0]), Known())
-        number = id(stop.places[-1])
-        known.wrong[number] = known.wrong.get(number, 0) + 1
-        if known.wrong[number] >= MAX_WRONG:
-            known.stops = tuple(each for each in known.stops if not each.is_at(stop))
-
-
-class Listener:
-    """Hears where the framework's run has come past places where readings of a program ended.
-
-    It is to hear all requests of that run, from before it comes to the program: what counts is the first one behind
-    such a place. The run may be faster than the reading. So it is also noted when it has come past one that is known
-    of earlier calls, and as long as it has not made its next request the reading can go on from there.
-    """
-
-    def __init__(self) -> None:
-        self.on_news: Callable[[], None] = lambda: None
-        self.is_over = False
-        self._asked: list[list[Level]] = []
-        self._heard: set[tuple[int, int]] = set()
-        self._passed: dict[int, Passed] = {}
-        self._lock = threading.Lock()
-
-    def note(self, stops: Sequence[Stop]) -> None:
-        """A reading has ended there."""
-        for stop in stops:
-            _note(stop)
-
-    def find(self, stops: Sequence[Stop]) -> Passed | None:
-        """How the framework's run has come past one of these stops; told once."""
-        with self._lock:
-            for number, passed in list(self._passed.items()):
-                if any(map(passed.stop.is_at, stops)):
-                    return self._passed.pop(number)
-        return None
-
-    def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
-        """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
-        if self.is_over:
-            return False
-        frames = _frames()
-        levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
-        with self._lock:
-            for number, *_ in levels:
-                self._passed.pop(number, None)
-            known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
-            come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels)) is not None]
-            if len(self._asked) < MAX_ASKED:
-                self._asked.append(levels)
-        if not come_to:
-            return True
-        stop, at = come_to[0]
-        number = levels[at][0]
-        is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
-        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone)
-        if passed is not None:
-            with self._lock:
-                self._passed[levels[at][0]] = passed
-            self.on_news()
-        return True
-
-    def _has_passed(self, stop: Stop, levels: Sequence[Level]) -> int | None:
-        """Where on a stack the function begins that has come past a stop now, for the first time."""
-        begins = [at for at, (_, code, _) in enumerate(levels) if code is stop.codes[0]]
-        if len(begins) != 1 or len(self._asked) == MAX_ASKED:
-            return None
-        (at,) = begins
-        heard = levels[at][0], id(stop.places[-1])
-        if heard in self._heard or not stop.is_passed([(code, line) for _, code, line in levels[at:]]):
-            return None
-        self._heard.add(heard)
-        for earlier in self._asked:  # the reading may have ended there since
-            began = next((number for number, level in enumerate(earlier) if level[0] == levels[at][0]), None)
-            if began is not None and stop.is_passed([(code, line) for _, code, line in earlier[began:]]):
-                return None
-        return at
-
-
-def _passed(
-    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool
-) -> Passed | None:
-    """None if its variables cannot be copied, or are too much."""
-    if sys.gettrace() is not None or sys.getprofile() is not None:
-        return None
-    if any(_LOOKING.intersection(frame.f_code.co_names) for frame in frames):
-        return None
-    if not all(frame.f_code.co_flags & inspect.CO_OPTIMIZED for frame in frames):
-        return None  # the body of a class or of a module: its variables are those that it defines
-    copies = Given()
-    run = Run(Nobody(), given=copies, operations=OPERATIONS)
-    levels = []
-    calls = _calls(frames)
-    kept = [_outside_of(frame) for frame in frames]
-    kept.append(list(_variables_of(frames[0], _parameters(frames[0].f_code)).values()))
-    try:
-        for frame, call in zip(frames, calls, strict=True):
-            code = frame.f_code
-            variables = _variables_of(frame, (*code.co_varnames, *code.co_cellvars))
-            seen = {name: _copy_of(run, copies, value, kept) for name, value in variables.items()}
-            levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
-    except Barrier:
-        return None
-    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone)
-
-
-def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
-    """Where the expression ends, by line and column, that each frame is at: maybe in a comprehension of its own."""
-    found: list[tuple[int | None, int | None]] = []
-    frame: types.FrameType | None = sys._getframe(1)
-    inner: types.FrameType | None = None
-    while frame is not None and len(found) < len(frames):
-        if frame is frames[-1 - len(found)]:
-            found.append(_end_of(inner or frame))
-            inner = None
-        elif frame.f_code.co_name in _COMPREHENSIONS and not _is_library(frame):
-            inner = inner or frame
-        frame = frame.f_back
-    return found[::-1]
-
-
-def _end_of(frame: types.FrameType) -> tuple[int | None, int | None]:
-    _, line, _, column = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return line, column
-
-
-def _frames() -> list[types.FrameType]:
-    """The frames of the user's functions that run in this thread; the last of them asks."""
-    found: list[types.FrameType] = []
-    frame: types.FrameType | None = sys._getframe(1)
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            break
-        if not (frame.f_code.co_name in _COMPREHENSIONS or _is_library(frame)):
-            found.append(frame)
-        frame = frame.f_back
-    return found[::-1]
-
-
-def _is_library(frame: types.FrameType) -> bool:
-    code = frame.f_code
-    known = _libraries.get(id(code))
-    if known is not None and known[0] is code:
-        return known[1]
-    name = frame.f_globals.get("__name__")
-    is_passing = type(name) is str and name.partition(".")[0] in _PASSING
-    if len(_libraries) > MAX_CODES:
-        _libraries.clear()
-    _libraries[id(code)] = code, is_passing or is_installed_file(code.co_filename)
-    return _libraries[id(code)][1]
-
-
-_libraries: dict[int, tuple[types.CodeType, bool]] = {}
-
-
-_PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "contextlib", "contextvars"})
-"""Packages that no package manager has installed, whose functions may stand between those of the user's."""
-
-
-def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:
-    """STALE if the copy would keep something alive whose end is seen: a file, a connection, an object of the user's."""
-    before = set(copies.copies)
-    copy = run.load(value, is_given=True)
-    fresh = copies.copies.keys() - before
-    is_kept = any(value is each for some in kept for each in some)
-    if is_kept or all(_may_be_kept(*copies.copies[number], kept) for number in fresh):
-        return copy
-    for number in fresh:
-        del copies.copies[number]
-    return STALE
-
-
-def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
-    kind = type(held)
-    if any(held is each for some in kept for each in some):
-        return True
-    if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
-        return False
-    if not isinstance_of(copy, Opaque) or kind in _LASTING or foreign.is_class(held):
-        return True
-    if kind is types.MethodType:
-        return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
-    return foreign.module_of(kind).partition("_")[0].partition(".")[0] in _FRAMEWORKS
-
-
-_LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-_FRAMEWORKS = frozenset({"langchain", "langgraph", "llama"})
-"""Packages, by how their names begin, of whose objects nobody sees when they end."""
-
-
-def _outside_of(frame: types.FrameType) -> list[Any]:
-    """What the names from outside of a function stand for: it lives on when the function has ended."""
-    code, names = frame.f_code, frame.f_globals
-    around = [names[name] for name in code.co_names if name in names] if type(names) is dict else []
-    return [*around, *_variables_of(frame, code.co_freevars).values()]
-
-
-def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
-    """What variables of a frame hold, which keeps nothing of it."""
-    local = frame.f_locals
-    held = {name: local[name] for name in names if name in local}
-    if type(local) is dict and sys.getrefcount(local) <= _OWN_REFERENCES:  # kept with the frame, up to Python 3.12
-        local.clear()
-    return held
-
-
-_OWN_REFERENCES = 3
-"""To the variables of a frame, if nobody else looks at them: its own, a local variable and an argument."""
