@@ -158,14 +158,15 @@ def test_events_are_those_of_the_original(make: Callable[[Any], Any], act: Calla
 
 def test_the_slots_that_come_next() -> None:
     slots = Slots()
-    first, second = (slots.coming("key", after) for after in range(2))
+    begun = slots.mark()
+    first, second = (slots.coming("key", begun) for _ in range(2))
     assert (first.outcome, second.outcome) == ("miss", "miss")
-    assert slots.coming("key", 0)[:2] == (first.reply, "hit")
+    assert slots.coming("key", slots.mark())[:2] == (first.reply, "hit")
     assert slots.retire("key").reply is first.reply
-    assert slots.coming("key", 0).reply is second.reply
+    assert slots.coming("key", slots.mark()).reply is second.reply
     assert slots.ahead("key").outcome == "miss"
     assert slots.give_up(second.reply)
-    again = slots.coming("key", 0)
+    again = slots.coming("key", slots.mark())
     assert again.outcome == "miss"
     assert slots.retire("key").reply is again.reply
     assert slots.clear()[1] == 1
