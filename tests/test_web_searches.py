@@ -63,20 +63,6 @@ def app_of(service: Service, tool: Any) -> Any:
     return builder.add_edge("saying", END).compile()
 
 
-def test_searches_in_turn_run_side_by_side(service: Service) -> None:
-    app = app_of(service, TavilySearchResults(max_results=2))
-    with counted(service) as original:
-        plain = app.invoke({})
-    fast = optimize(app)
-    service.holds, service.awaits = "search hive 1", "search hive 3"
-    with counted(service) as made:
-        assert fast.invoke({}) == plain
-    assert not service.has_waited_in_vain
-    assert made == original
-    report = optimized(fast).reports[-1]
-    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
-
-
 class _Made:
     """A tool that is made for each call."""
 
@@ -91,8 +77,9 @@ def _two() -> Any:
     return TavilySearchResults(max_results=2)
 
 
-def test_searches_by_tools_that_are_made_for_them_run_side_by_side(service: Service) -> None:
-    app = app_of(service, _Made(_two))
+@pytest.mark.parametrize("make", [_two, lambda: _Made(_two)], ids=["made before", "made for each search"])
+def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], Any]) -> None:
+    app = app_of(service, make())
     with counted(service) as original:
         plain = app.invoke({})
     fast = optimize(app)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import operator
 import types
 from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence, Set
@@ -96,8 +97,8 @@ class Stop:
         """It is the same place."""
         return (
             len(self.codes) == len(other.codes)
-            and all(map(_is_same, self.codes, other.codes))
-            and all(map(_is_same, self.places, other.places))
+            and all(map(operator.is_, self.codes, other.codes))
+            and all(map(operator.is_, self.places, other.places))
         )
 
     def is_passed(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
@@ -110,10 +111,6 @@ class Stop:
             if not place.start <= line <= place.end:
                 return False
         return self.places[-1].is_before(levels[len(self.places) - 1][1])
-
-
-def _is_same(one: Any, two: Any) -> bool:
-    return one is two
 
 
 def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
@@ -360,7 +357,7 @@ class _Same:
             return False
         if not all(self(own[name], theirs[name]) for name in own):
             return False
-        return all(_slot(mine, name) == _slot(seen, name) for name in MODEL_SLOTS[:1])
+        return bool(records.model_slot(mine, MODEL_SLOTS[0]) == records.model_slot(seen, MODEL_SLOTS[0]))
 
 
 def _is_twin(one: Any, two: Any) -> bool:
@@ -371,7 +368,3 @@ def _is_twin(one: Any, two: Any) -> bool:
 
 def _told(element: Any) -> Hashable:
     return type(element), value_key(element)
-
-
-def _slot(value: Any, name: str) -> Any:
-    return records.model_slot(value, name)

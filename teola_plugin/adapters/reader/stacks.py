@@ -132,7 +132,7 @@ class Listener:
         passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone)
         if passed is not None:
             with self._lock:
-                self._passed[levels[at][0]] = passed
+                self._passed[number] = passed
             self.on_news()
         return True
 
