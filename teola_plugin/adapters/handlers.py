@@ -12,7 +12,6 @@ import builtins
 import dis
 import functools
 import logging
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType
@@ -20,7 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from teola_plugin.adapters.reader.facts import facts_of
-from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library
+from teola_plugin.adapters.reader.foreign import in_mro, is_kind_of, is_of_library, is_standard
 from teola_plugin.adapters.reader.reach import CHANGING
 from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.adapters.source import FunctionNode, node_of
@@ -83,15 +82,7 @@ def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
 def _is_users(function: FunctionType) -> bool:
     is_installed = is_installed_file(function.__code__.co_filename)
     is_ours = function.__module__.startswith("teola_plugin.")
-    return not (is_installed or is_ours or _is_standard(function) or is_of_library(function))
-
-
-def _is_standard(function: FunctionType) -> bool:
-    """It stands in a module of the standard library."""
-    own = function.__globals__
-    name = str(own.get("__name__"))
-    is_named = name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
-    return is_named and getattr(sys.modules.get(name), "__dict__", None) is own
+    return not (is_installed or is_ours or is_standard(function) or is_of_library(function))
 
 
 def _called_by(cls: type, functions: list[FunctionType]) -> list[FunctionType]:

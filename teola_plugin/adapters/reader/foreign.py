@@ -309,6 +309,14 @@ def _workflow_meta() -> type | None:
     return module.__dict__.get("WorkflowMeta") if module is not None and is_in_library("workflows.workflow") else None
 
 
+def is_standard(function: types.FunctionType) -> bool:
+    """Whether a function stands in a module of the standard library."""
+    own = function.__globals__
+    name = str(own.get("__name__"))
+    is_named = name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
+    return is_named and getattr(sys.modules.get(name), "__dict__", None) is own
+
+
 def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
     """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses, and wraps no other."""
     own = function.__globals__

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from teola_plugin.adapters.reader.foreign import is_standard
 from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
@@ -84,14 +85,10 @@ def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionTy
         spaces = [type.__dict__["__dict__"].__get__(cls) for cls in type.__dict__["__mro__"].__get__(type(value))]
     for name in (each for each in names if each not in _ASKED):
         found = next((space[name] for space in spaces if name in space), None)
-        if type(found) is types.FunctionType and _is_of_program(found):
+        if type(found) is types.FunctionType and not (
+            is_standard(found) or is_installed_file(found.__code__.co_filename)
+        ):
             yield found
-
-
-def _is_of_program(function: types.FunctionType) -> bool:
-    name = function.__globals__.get("__name__")
-    is_standard = type(name) is str and name.split(".")[0] in sys.stdlib_module_names - {"__main__"}
-    return not (is_standard or is_installed_file(function.__code__.co_filename))
 
 
 _ASKED = frozenset({
