@@ -10,8 +10,10 @@ import pytest
 
 from tests.mutants.faults import layers_in, stale_in
 from tests.mutants.operators import sampled
+from tests.mutants.reach import reaching
 from tests.mutants.record import Record
 from tests.mutants.run import LISTS, ROOT, main
+from tests.mutants.trees import FORKS, copies
 
 LAYERS = layers_in(ROOT / LISTS)
 
@@ -191,3 +193,33 @@ def test_samples_are_repeatable_and_differ_from_the_source() -> None:
     assert changes != sampled(files, ROOT, 100, "another seed")
     for change in changes:
         assert ast.dump(ast.parse(change.text)) != ast.dump(ast.parse((ROOT / change.file).read_text()))
+
+
+SLOW_TESTS = """
+import time
+from thing import larger
+
+
+def test_nothing():
+    time.sleep(1)
+
+
+def test_slow():
+    time.sleep(0.1)
+    assert larger(1, 2)
+
+
+class TestClass:
+    def test_fast(self):
+        assert larger(1, 2) == 2
+"""
+
+
+def test_tests_that_run_its_function_are_tried_first(tmp_path: Path) -> None:
+    written(tmp_path, KILLED, SURVIVES, tests=SLOW_TESTS)
+    layer = layers_in(tmp_path / LISTS)["tiny"]
+    FORKS.set_forkserver_preload(["pytest"])
+    with copies(tmp_path, tmp_path / "copies", 1, 30) as free:
+        reached = reaching(layer.faults, layer.tests, free.get(), is_real=True)
+    slow, fast = "tests/test_thing.py::test_slow", "tests/test_thing.py::TestClass::test_fast"
+    assert reached == {"the smaller one": [fast, slow], "nobody asks": []}

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
+from tests.mutants.probes import Probes
+
 ROOT = Path(__file__).parents[2]
 
 PRELOADED = (
@@ -34,7 +36,7 @@ FEWER = {
 """Random cases for one fault, unless the environment says otherwise: what survives these mostly survives them all."""
 
 
-def run(folder: str, options: Sequence[str], mark: tuple[str, str]) -> None:
+def run(folder: str, options: Sequence[str], mark: tuple[str, str], is_probed: bool) -> None:
     """Run pytest in that copy of the source, in a session of its own, and exit with its status."""
     os.setsid()
     os.chdir(folder)
@@ -57,7 +59,8 @@ def run(folder: str, options: Sequence[str], mark: tuple[str, str]) -> None:
         patient = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         settings.register_profile("mutants", patient)
         settings.load_profile("mutants")
-        status = int(pytest.main([*OPTIONS, *options]))
+        plugins = [Probes()] if is_probed else []
+        status = int(pytest.main([*OPTIONS, *options], plugins))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # what the tests left open is ended by whoever started this

@@ -32,6 +32,10 @@ class Record:
         self._rows: dict[str, list[str | None]] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self._lock = threading.Lock()
 
+    def noticed(self, fault: Fault) -> bool:
+        """Whether a test noticed it the last time."""
+        return "::" in (self._rows.get(fault.name, (None, None))[1] or "")
+
     def likely(self, fault: Fault) -> list[str]:
         """The test that noticed it the last time, or else those that noticed most faults of its file."""
         of_file = [fault] if self._rows.get(fault.name, (None, None))[1] else self._layer.faults

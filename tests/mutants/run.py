@@ -7,10 +7,11 @@
     python -m tests.mutants.run lane --again                  # also what is known from runs before (record.py)
     python -m tests.mutants.run lane --sample 20 --seed 7     # random changes to the files of the layer besides
 
-The test that noticed a fault the last time, or tests that noticed others of its file, are run first. Whichever notices
-it has to pass without the fault, or nothing is known of it. The exit status is 1 if fewer than `TARGET` of a layer's
-faults are known to be killed, if a test fails without a fault, or if a fault of a list cannot be planted any more. What
-survives of a sample is shown and not counted: some of it changes nothing that matters.
+The test that noticed a fault the last time is run first; else those that run its function (reach.py), or that noticed
+others of its file. Whichever notices it has to pass without the fault, or nothing is known of it. The exit status is 1
+if fewer than `TARGET` of a layer's faults are known to be killed, if a test fails without a fault, or if a fault of a
+list cannot be planted any more. What survives of a sample is shown and not counted: some of it changes nothing that
+matters.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ from pathlib import Path
 from tests.mutants.child import PRELOADED
 from tests.mutants.faults import Fault, Layer, layers_in, planted, stale_in
 from tests.mutants.operators import Change, sampled
+from tests.mutants.reach import reaching
 from tests.mutants.record import Record
 from tests.mutants.trees import FORKS, CannotRun, Tree, copies
 
 ROOT = Path(__file__).parents[2]
 LISTS = Path("tests/mutants")
 TARGET = 0.9
+PROBED = 5
+"""With so many faults of which no run before knows a test, it is found out first which tests run their functions."""
+
 HANGS = 10
 """So many times what one test may take, all of a fault's tests may take together."""
 
@@ -104,12 +109,17 @@ class Trial:
         record = Record(self.layer, self.root, LISTS)
         found = {} if self.asked.again else {fault.name: record.found(fault) for fault in tried}
 
+        reached = self._reached(
+            [fault for fault in tried if found.get(fault.name) is None and not (fault.tests or record.noticed(fault))]
+        )
+
         def look(fault: Fault) -> str | None:
             if (by := found.get(fault.name)) is not None or time.monotonic() > self.asked.until_s:
                 return by
             with self._tree() as tree:
                 text = planted(fault, tree.path)
-                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, record.likely(fault))
+                first = reached.get(fault.name) or record.likely(fault)
+                by = self._noticed_by(tree, fault.name, fault.file, text, fault.tests, first)
                 if by is not None:
                     record.add(fault, by, tree.path)
             return by
@@ -130,6 +140,17 @@ class Trial:
         for fault in equivalent:
             print(f"  equivalent: {fault.name} ({fault.equivalent})")
         return killed >= TARGET * len(tried)
+
+    def _reached(self, unknown: Sequence[Fault]) -> dict[str, list[str]]:
+        if len(unknown) < PROBED or time.monotonic() > self.asked.until_s:
+            return {}
+        began_s = time.monotonic()
+        with self._tree() as tree:
+            reached = reaching(unknown, self.layer.tests, tree, is_real=self.layer.is_real)
+        print(
+            f"{time.monotonic() - began_s:4.0f} s  which tests run the functions of {len(unknown)} faults", flush=True
+        )
+        return reached
 
     def _random(self) -> None:
         if not self.asked.sample:

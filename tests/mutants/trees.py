@@ -9,6 +9,7 @@ import queue
 import re
 import shutil
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -57,12 +58,19 @@ class Tree:
         finally:
             _write(path, before)
 
-    def run(self, tests: Sequence[str], limit_s: float | None = None, *, is_real: bool = True) -> Ran:
-        """Run the tests until one fails; no end within the limit is a failure. `is_real`: also tests marked so."""
+    def run(
+        self, tests: Sequence[str], limit_s: float | None = None, *, is_real: bool = True, is_probed: bool = False
+    ) -> Ran:
+        """Run the tests until one fails; no end within the limit is a failure. `is_real`: also tests marked so.
+
+        `is_probed`: run all of them, and write down which probes they ran (probes.py).
+        """
         mark = (MARK, uuid.uuid4().hex)
         options = ["-o", f"timeout={self.hang_s}", *([] if is_real else ["-m", "not real and not papers"]), *tests]
+        if is_probed:
+            options.append(f"--maxfail={sys.maxsize}")
         began_s = time.monotonic()
-        process = FORKS.Process(target=child.run, args=(str(self.path), options, mark))
+        process = FORKS.Process(target=child.run, args=(str(self.path), options, mark, is_probed))
         process.start()
         assert process.pid is not None
         try:
