@@ -33,7 +33,7 @@ from load_runs import HEADS, PROFILE_S, ROW, Measured, Run, Way, World, lines, p
 from simulator.arrivals import poisson
 
 from teola_plugin import runtime
-from teola_plugin.runtime.policies import POLICIES
+from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.screen import own_screen, progress_bar
 
 

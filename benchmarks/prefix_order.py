@@ -32,15 +32,15 @@ from teola_plugin.graph import parse
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER_LLM
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.engines.prefix_cache import BLOCK_TOKENS, PrefixCache
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.lane import Rules
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.policies import PolicyName
+from teola_plugin.runtime.scheduler.worker import Rules
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.screen import own_screen, progress_bar
 
 ROW = "{:>6} {:14}{:>10}{:>9}{:>9}{:>9}{:>9}{:>9}"

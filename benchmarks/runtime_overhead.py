@@ -22,8 +22,8 @@ from teola_plugin.engines import Batch, Capabilities, Done, Emit, Engine, Engine
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 
 OPS = ("embedding", "searching", "reranking", "embedding", "searching", "reranking", "embedding", "searching")
 UNDER_WAY = 64
@@ -58,8 +58,8 @@ def main(
     here: dict[str, Engine] = {op: AtOnce(op) for op in dict.fromkeys(OPS)}
     print(_row("local", here, queries))
     if ray:
-        from teola_plugin.runtime.ray_cluster import connect
-        from teola_plugin.runtime.ray_engines import start
+        from teola_plugin.runtime.hosts.ray.cluster import connect
+        from teola_plugin.runtime.hosts.ray.engines import start
 
         connect(num_cpus=8)
         made = "runtime_overhead:AtOnce"  # Ray puts the folder of the script on its workers' path

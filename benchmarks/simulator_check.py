@@ -50,11 +50,11 @@ from simulator.arrivals import Arrival, Ended, drive, poisson
 
 from teola_plugin import runtime
 from teola_plugin.profile import PAPER, PAPER_LLM, LlmProfile, Profile
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated_text import answer, tokenize
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.screen import own_screen, progress_bar
 
 ROW = "{:>5}{:>8}  {:>8}{:>11}{:>8}  {:>8}{:>11}{:>8}  {:>11}{:>8}"

@@ -32,12 +32,12 @@ from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.routes import CallRoutes, Routes
 from teola_plugin.runtime import host
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.inline import Inline
-from teola_plugin.runtime.placement import Runtime, place
-from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.runtime.report import Listener, Report
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Begun, Session
+from teola_plugin.runtime.hosts.inline import Inline
+from teola_plugin.runtime.hosts.selection import Runtime, place
+from teola_plugin.runtime.scheduler.policies import PolicyName
+from teola_plugin.runtime.session.plan_executor import Prepared
+from teola_plugin.runtime.session.report import Listener, Report
+from teola_plugin.runtime.session.session import Begun, Session
 from teola_plugin.seams import current, holds_engine_loop
 from teola_plugin.tenancy import Terms, current_terms
 from teola_plugin.trace import Asides, Break, Follower, Traced
@@ -255,7 +255,7 @@ def optimize(
     - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
       made of it; for code that cannot be decorated. A `@writes` stands.
     - `runtime`: where the engines run: in this process (`local`), on Ray (`ray`), or on Ray only where this process is
-      connected and an engine of the same model runs there already (`auto`); see `teola_plugin.runtime.placement`.
+      connected and an engine of the same model runs there already (`auto`); see `teola_plugin.runtime.hosts.selection`.
     - `stream_lists`: a hosted LangChain model that writes a list whose items are used one by one is asked for a stream
       when it runs ahead, so that each item goes on while the next is written. The framework gets the reply as a whole,
       put together by LangChain; it may lack the token usage (`stream_usage=True` of the model asks for it), and its

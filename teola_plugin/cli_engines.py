@@ -106,13 +106,13 @@ def stop(
 
 def _rays(address: str) -> Any:
     """The module of Ray's engines, connected."""
-    from teola_plugin.runtime import ray_cluster, ray_engines
+    from teola_plugin.runtime.hosts.ray import cluster
 
     try:
-        ray_cluster.connect(address)
+        cluster.connect(address)
     except EngineError as e:
         raise EngineError(f"{e}\nA cluster that asks for a token: {CLUSTER}") from e
-    return ray_engines
+    return engines
 
 
 def _run(work: Any) -> None:

@@ -145,7 +145,7 @@ class Item:
 
     place: Place | None = None
     onward: tuple[Onward, ...] = ()
-    """For engines in other processes, which may hand its value on (runtime/onward.py)."""
+    """For engines in other processes, which may hand its value on (runtime/hosts/remote/forwarding.py)."""
 
 
 @dataclass(frozen=True, slots=True)

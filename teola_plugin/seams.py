@@ -83,7 +83,7 @@ class Reply:
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
-        self.queued: Any = None  # what may be taken over from its engine: see runtime/queued_calls.py
+        self.queued: Any = None  # what may be taken over from its engine: see runtime/session/queued_calls.py
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 
 PATIENCE_CALLS = 3
 REST_CALLS = 50

@@ -7,11 +7,11 @@ import pickle
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.messages import PROTOCOL, Asked, Hello, Said
-from teola_plugin.runtime.remote import RemoteEngine
-from teola_plugin.runtime.service import EngineService
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Asked, Hello, Said
+from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 

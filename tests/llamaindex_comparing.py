@@ -38,7 +38,7 @@ from pydantic import BaseModel
 
 import teola_plugin
 from teola_plugin.api import OpenCall, OptimizedPipeline
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from teola_plugin.seams import current
 from tests.llamaindex_world import Engines, Record, apart
 

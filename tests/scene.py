@@ -8,8 +8,8 @@ import random
 from typing import Any
 
 from teola_plugin.engines import Capabilities, Failed, Taker, Urgency
-from teola_plugin.runtime.lane import Rules
-from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.scheduler.worker import Rules
 from teola_plugin.tenancy import Terms
 from tests.faulty_engines import Faults, Instance, Record, Several
 from tests.simulated_requests import Watched

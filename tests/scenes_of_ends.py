@@ -7,8 +7,8 @@ from typing import Any
 
 from teola_plugin.engines import WRITES, Done
 from teola_plugin.errors import DeadlineExceeded, EngineClosed, EngineError
-from teola_plugin.runtime.deadlines import ROOM
-from teola_plugin.runtime.lane import Rules
+from teola_plugin.runtime.scheduler.deadlines import ROOM
+from teola_plugin.runtime.scheduler.worker import Rules
 from tests.faulty_engines import Faults, Instance, Restartable
 from tests.scene import LLM, Scene, error_of
 from tests.simulated_requests import GREEDY, SAMPLED

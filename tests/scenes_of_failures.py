@@ -7,8 +7,8 @@ from typing import Any
 
 from teola_plugin.engines import WRITES, Delta, Done
 from teola_plugin.errors import EngineCrashed, Poisoned
-from teola_plugin.runtime.engine_scheduler import Limits
-from teola_plugin.runtime.lane import Rules
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.worker import Rules
 from tests.faulty_engines import BatchError, Instance, ItemError
 from tests.scene import LLM, Scene, error_of
 from tests.simulated_requests import GREEDY

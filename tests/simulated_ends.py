@@ -20,9 +20,9 @@ from teola_plugin.errors import (
     Overloaded,
     Poisoned,
 )
-from teola_plugin.runtime.debts import Counts
-from teola_plugin.runtime.lane import Lane
-from teola_plugin.runtime.retries import ALONE_AFTER
+from teola_plugin.runtime.scheduler.retries import ALONE_AFTER
+from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.worker import Lane
 from tests.faulty_engines import BatchError, GoneError, Hiccup, ItemError, nature_of, text_of, value_of
 from tests.simulated_requests import GREEDY, SAMPLED, Asked
 from tests.simulated_world import AGING_S, Served, World

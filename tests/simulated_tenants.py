@@ -15,8 +15,8 @@ from collections import Counter
 
 from teola_plugin.engines import Batch, Capabilities, Done, Emit, Failed
 from teola_plugin.errors import DeadlineExceeded
-from teola_plugin.runtime.engine_scheduler import Limits
-from teola_plugin.runtime.lane import Rules
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.worker import Rules
 from tests.faulty_engines import Instance
 from tests.scene import Scene, error_of
 from tests.simulated_requests import Watched

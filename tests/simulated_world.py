@@ -18,10 +18,10 @@ from typing import Any
 
 from teola_plugin.engines import WRITES, Capabilities, Done, Failed, Outcome, Taker, Urgency
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.engine_scheduler import Limits
-from teola_plugin.runtime.lane import Lane, Rules
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.shares import OVERFULL
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.fairness import OVERFULL
+from teola_plugin.runtime.scheduler.worker import Lane, Rules
 from teola_plugin.tenancy import Terms
 from tests.faulty_engines import Faults, Instance, Record, Restartable, Several
 from tests.simulated_requests import GREEDY, SAMPLED, Asked, Ending, Watched
@@ -30,10 +30,10 @@ PATIENCE_S = 5000.0
 """After this a reply without an end is taken to have none."""
 
 LLM_PROFILE = LlmProfile(Profile.affine(0.3), Profile.affine(0.1))
-"""With this, prompts of several queries wait for each other at an LLM (runtime/company.py)."""
+"""With this, prompts of several queries wait for each other at an LLM (runtime/scheduler/prefill_admission.py)."""
 
 TAKERS = (None, Taker(0.5, 2.0))
-"""With the latter, texts of a query that has the LLM to itself come in waves (runtime/waves.py)."""
+"""With the latter, texts of a query that has the LLM to itself come in waves (runtime/scheduler/staggered_prefills.py)."""
 
 STALL_S = 8.0
 AGING_S = 5.0

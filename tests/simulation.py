@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from teola_plugin.runtime.virtual_time import Stuck, VirtualLoop
+from teola_plugin.runtime.hosts.virtual_time import Stuck, VirtualLoop
 from tests.simulated_ends import judge, judge_rest
 from tests.simulated_world import World
 

@@ -11,14 +11,14 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Emit, Item, Taker, Urgency
 from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
-from teola_plugin.runtime.company import PIECE_CHARACTERS, Company
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.lane import Rules
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.prefill_admission import PIECE_CHARACTERS, Company
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.worker import Rules
 from teola_plugin.seams import Reply
 
 LLM = LlmProfile(Profile.affine(0.0, token_s=0.01), Profile.affine(0.1))

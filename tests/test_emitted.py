@@ -12,10 +12,10 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, Failed, Foreign
 from teola_plugin.errors import EngineError
-from teola_plugin.runtime import lane
-from teola_plugin.runtime.debts import Counts
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler import worker
+from teola_plugin.runtime.scheduler.work_item import Counts
 from teola_plugin.seams import Reply
 
 Told = Callable[[Batch, Emit], None]
@@ -125,7 +125,7 @@ def test_a_wrong_position_is_logged_without_the_value(monkeypatch: pytest.Monkey
     records: list[logging.LogRecord] = []
     alone = logging.Logger("alone")  # whoever sets up logging in this process may have disabled the registered loggers
     alone.handle = records.append  # type: ignore[method-assign]
-    monkeypatch.setattr(lane, "log", alone)
+    monkeypatch.setattr(worker, "log", alone)
     asked(Odd(at_wrong(-1), is_right_alone=True), "embedding", ["a", "b"])
     (told,) = [each for each in records if each.levelno >= logging.ERROR]
     assert "emitted a Done for position -1, in a batch of 2" in told.getMessage()

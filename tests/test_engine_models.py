@@ -474,7 +474,7 @@ def test_an_answer_that_is_not_streamed_comes_in_one_piece() -> None:
 
 
 def test_models_ask_the_session_of_the_call() -> None:
-    from teola_plugin.runtime.session import Session
+    from teola_plugin.runtime.session.session import Session
 
     engine = llm()
     session = Session(runtime.host)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teola_plugin.engines import Batch, Capabilities, Item, Urgency
-from teola_plugin.runtime.beginnings import PREFIX_CHARS
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.prefixes import PREFIX_CHARS
+from teola_plugin.runtime.scheduler.request import Request
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from teola_plugin.engines import Batch, Capabilities, Item, Taker, Urgency
 from teola_plugin.errors import Overloaded
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.shares import OVERFULL
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.fairness import OVERFULL
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.request import Request
 
 LIMIT = 12
 SLOW = LlmProfile(Profile.affine(5.0), Profile.affine(1.0))

@@ -26,7 +26,7 @@ from teola_plugin.graph import Graph, parse
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from teola_plugin.trace import Break, Traced
 from tests.test_langchain_foreign import HostedNatively
 from tests.tiny_profiles import TINY_CPU_LLM

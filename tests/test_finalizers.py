@@ -12,7 +12,7 @@ import pytest
 
 from teola_plugin.engines import Done
 from teola_plugin.runtime.engines.worker import Worker
-from teola_plugin.runtime.local import LocalHost
+from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.seams import Reply
 from tests.fakes import collect_garbage
 

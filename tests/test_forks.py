@@ -13,8 +13,8 @@ from teola_plugin import runtime
 from teola_plugin.engines import EngineSpec
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.engines.vllm import VllmEngine
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import Reply, active, current
 from tests.fakes import FakeEngine
 from tests.test_runtime import barrier, gated

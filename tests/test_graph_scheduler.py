@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Graph, parse
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime.graph_scheduler import LOST, Closed, Event, Fragment, Fragments, GraphScheduler, Lost, Ready
+from teola_plugin.runtime.session.graph_scheduler import (
+    LOST,
+    Closed,
+    Event,
+    Fragment,
+    Fragments,
+    GraphScheduler,
+    Lost,
+    Ready,
+)
 from tests.interpret import interpret
 
 RAG = """

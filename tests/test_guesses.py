@@ -19,10 +19,10 @@ from teola_plugin.graph import parse
 from teola_plugin.passes import BRANCHES, DEFAULT, Context, Pass, optimize_graph
 from teola_plugin.passes.estimates import planned
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, says
 

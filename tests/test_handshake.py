@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from teola_plugin.runtime.handshake import HELLO, NUMBER_BYTES, ClientSide, ServerSide, Stranger
+from teola_plugin.runtime.hosts.remote.handshake import HELLO, NUMBER_BYTES, ClientSide, ServerSide, Stranger
 
 SECRET = b"s" * 32
 

@@ -37,9 +37,9 @@ from teola_plugin.engines import (
 )  # fmt: skip
 from teola_plugin.errors import EngineLoopBlocked
 from teola_plugin.models.langchain import EngineChatModel
-from teola_plugin.runtime import queued_calls
 from teola_plugin.runtime.engines.python import MAX_ITEMS, PythonEngine
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session import queued_calls
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import Reply, current, share
 from teola_plugin.templates import App, Generation
 from tests.fakes import FakeEngine

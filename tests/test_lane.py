@@ -13,17 +13,17 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed, Item, Urgency, is_repeatable
 from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, EngineError, Overloaded
-from teola_plugin.runtime.attempts import Attempt
-from teola_plugin.runtime.deadlines import ROOM, Deadlines
-from teola_plugin.runtime.debts import Counts, Debt, Reader
-from teola_plugin.runtime.engine_scheduler import EngineScheduler
-from teola_plugin.runtime.lane import Lane
-from teola_plugin.runtime.ledger import Ledger
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.recovery import Recovery
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.tasks import spawn
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.tasks import spawn
+from teola_plugin.runtime.scheduler.attempt import Attempt
+from teola_plugin.runtime.scheduler.batching import EngineScheduler
+from teola_plugin.runtime.scheduler.deadlines import ROOM, Deadlines
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.recovery import Recovery
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Counts, Debt, Reader
+from teola_plugin.runtime.scheduler.work_table import Ledger
+from teola_plugin.runtime.scheduler.worker import Lane
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import run
@@ -299,7 +299,7 @@ async def test_a_watchdog_finds_what_is_lost() -> None:
 
 
 def test_the_watchdog_looks_while_anything_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teola_plugin.runtime.local.AUDIT_S", 0.01)
+    monkeypatch.setattr("teola_plugin.runtime.hosts.local.AUDIT_S", 0.01)
     looked: list[int] = []
     enough = threading.Event()
 

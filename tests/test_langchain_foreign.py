@@ -27,9 +27,9 @@ from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.models import foreign_call
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
-from teola_plugin.runtime import queued_calls, session
 from teola_plugin.runtime.engines.python import PythonEngine
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session import queued_calls, session
+from teola_plugin.runtime.session.report import Report
 from tests.langchain_world import Engines, Recorder, ask, digest
 
 

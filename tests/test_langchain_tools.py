@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from teola_plugin import pure, reads, runtime, writes
 from teola_plugin.adapters.langchain import tools
 from teola_plugin.adapters.langchain.tools import EarlyTool, TalkedError, read_tool
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import active
 
 

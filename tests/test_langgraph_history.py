@@ -28,7 +28,7 @@ from langgraph.types import Command
 from teola_plugin import optimize, optimized, runtime
 from teola_plugin.adapters.langgraph import adapter
 from teola_plugin.adapters.langgraph.saves import _SAVES, Saves, _remembering_first
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import active
 from tests.langchain_world import ask as prompt_of
 from tests.langgraph_world import ChangedState, SteadyMaker, Tardy, World

@@ -25,7 +25,7 @@ from teola_plugin.adapters.langgraph import adapter
 from teola_plugin.engines import Batch, Failed
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.routes import ACCOUNT_CALLS, LEAST
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import Reply
 from tests.fakes import says
 from tests.langgraph_world import Maker

@@ -27,7 +27,7 @@ from teola_plugin import pure
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import OpenCall, OptimizedPipeline, Options
 from teola_plugin.graph import PIPELINE
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from tests.fakes import says
 from tests.llamaindex_world import MODES, QUESTION, Engines, Record, answer, apart, engine_of, index_of
 

@@ -28,7 +28,7 @@ from teola_plugin import optimize
 from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.known import reads_any_choice
 from teola_plugin.api import optimized
-from teola_plugin.runtime.slots import Slots
+from teola_plugin.runtime.session.slots import Slots
 from tests.hosted_service import Service, counted, served
 from tests.llamaindex_comparing import Stage, same
 from tests.llamaindex_world import QUESTION, apart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import parse
-from teola_plugin.runtime.lockstep import Lockstep, batch_gates
+from teola_plugin.runtime.session.batch_gates import Lockstep, batch_gates
 from teola_plugin.trace import Function
 
 GRAPH = parse("""

@@ -21,8 +21,8 @@ from teola_plugin.demo.tiny_model import minilm_path
 from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import lock_for, version
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.session import NEXT, Session
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.seams import active
 from teola_plugin.value_keys import value_key
 from tests.real_models import TEXTS, InlineSession, collection, cross_encoder, minilm, same

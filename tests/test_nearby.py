@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from teola_plugin.errors import EngineCrashed, EngineError
-from teola_plugin.runtime import nearby
-from teola_plugin.runtime.handshake import HELLO, NUMBER_BYTES, PROOF_BYTES
-from teola_plugin.runtime.messages import Nearby
-from teola_plugin.runtime.nearby import Connection, Server, connect
+from teola_plugin.runtime.hosts.remote import unix_rpc
+from teola_plugin.runtime.hosts.remote.handshake import HELLO, NUMBER_BYTES, PROOF_BYTES
+from teola_plugin.runtime.hosts.remote.messages import Nearby
+from teola_plugin.runtime.hosts.remote.unix_rpc import Connection, Server, connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets are Linux's")
 
@@ -351,7 +351,7 @@ def test_what_a_stranger_sends_is_not_unpickled_and_the_others_go_on(parts: list
 
 
 def test_who_stops_in_the_middle_of_the_greeting_is_let_go(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(unix_rpc, "HANDSHAKE_S", 0.1)
 
     async def work() -> None:
         async with serving(echo) as server:
@@ -400,7 +400,7 @@ def test_proofs_that_were_heard_prove_nothing(run: Any) -> None:
 def test_a_false_server_is_told_nothing_and_not_unpickled(
     says: bytes, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearby, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(unix_rpc, "HANDSHAKE_S", 0.1)
     heard: list[bytes] = []
 
     async def false(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,15 +12,15 @@ import pytest
 from teola_plugin.engines import NOT_URGENT, Batch, Done, Emit, Item, Place
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime import service as services
-from teola_plugin.runtime.ancestry import sights_of
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.followers import followers_of
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.messages import Asked
-from teola_plugin.runtime.onward import Expected
-from teola_plugin.runtime.remote import HANDED_ON_S, RemoteEngine
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.remote import server as services
+from teola_plugin.runtime.hosts.remote.client import HANDED_ON_S, RemoteEngine
+from teola_plugin.runtime.hosts.remote.forwarding import Expected
+from teola_plugin.runtime.hosts.remote.messages import Asked
+from teola_plugin.runtime.session.ancestry import sights_of
+from teola_plugin.runtime.session.followers import followers_of
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.tenancy import Terms
 from teola_plugin.trace import Function
 from tests.direct_line import DirectLine, attached, run

@@ -14,19 +14,19 @@ import pytest
 
 from teola_plugin.engines import Delta, Done, Failed
 from teola_plugin.errors import EngineCrashed, Overloaded
-from teola_plugin.runtime import debts, lane, retries
-from teola_plugin.runtime.company import Company
-from teola_plugin.runtime.deadlines import Deadlines
-from teola_plugin.runtime.debts import Debt
-from teola_plugin.runtime.engine_scheduler import Limits
-from teola_plugin.runtime.instances import Instances
-from teola_plugin.runtime.lane import Lane
-from teola_plugin.runtime.ledger import Ledger
-from teola_plugin.runtime.policies import POLICIES, topology
-from teola_plugin.runtime.recovery import Recovery
-from teola_plugin.runtime.retries import Retries
-from teola_plugin.runtime.shares import Shares
-from teola_plugin.runtime.waves import Waves
+from teola_plugin.runtime.scheduler import retries, work_item, worker
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.deadlines import Deadlines
+from teola_plugin.runtime.scheduler.fairness import Shares
+from teola_plugin.runtime.scheduler.policies import POLICIES, topology
+from teola_plugin.runtime.scheduler.prefill_admission import Company
+from teola_plugin.runtime.scheduler.recovery import Recovery
+from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.retries import Retries
+from teola_plugin.runtime.scheduler.staggered_prefills import Waves
+from teola_plugin.runtime.scheduler.work_item import Debt
+from teola_plugin.runtime.scheduler.work_table import Ledger
+from teola_plugin.runtime.scheduler.worker import Lane
 from tests.scenarios import SCENARIOS, play
 from tests.simulation import simulate
 
@@ -122,7 +122,7 @@ def an_unbounded_queue(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_write_is_tried_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(debts, "WRITES", frozenset())
+    patch.setattr(work_item, "WRITES", frozenset())
 
 
 @fault
@@ -223,13 +223,13 @@ def poison_spreads(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def sampled_texts_are_shared(patch: pytest.MonkeyPatch) -> None:
-    original = lane.is_repeatable
-    patch.setattr(lane, "is_repeatable", lambda op, settings: op == "decoding" or original(op, settings))
+    original = worker.is_repeatable
+    patch.setattr(worker, "is_repeatable", lambda op, settings: op == "decoding" or original(op, settings))
 
 
 @fault
 def sampled_texts_are_told_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Debt, "may_repeat", property(lambda self: self.request.op not in debts.WRITES))
+    patch.setattr(Debt, "may_repeat", property(lambda self: self.request.op not in work_item.WRITES))
 
 
 @fault
@@ -246,12 +246,12 @@ def a_repeated_text_is_told_from_its_beginning(patch: pytest.MonkeyPatch) -> Non
 
 @fault
 def readers_share_what_was_found(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(debts.copy, "deepcopy", lambda value: value)
+    patch.setattr(work_item.copy, "deepcopy", lambda value: value)
 
 
 @fault
 def a_listener_that_fails_fails_others(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(debts, "put", lambda reply, outcome: reply.put(outcome))
+    patch.setattr(work_item, "put", lambda reply, outcome: reply.put(outcome))
 
 
 @fault

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from teola_plugin.engines import Engine, Urgency
 from teola_plugin.profile import PAPER_LLM
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.policies import HASTE, POLICIES, PRIORITIES, PolicyName, Warm, critical_path, topology
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.policies import (
+    HASTE,
+    POLICIES,
+    PRIORITIES,
+    PolicyName,
+    Warm,
+    critical_path,
+    topology,
+)
 from teola_plugin.seams import Reply
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from teola_plugin.runtime import private_sockets
+from teola_plugin.runtime.hosts.remote import unix_sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets are Linux's")
 
@@ -32,7 +32,7 @@ def test_a_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.
     theirs.mkdir(mode=0o700)  # ours, as the system sees it
     monkeypatch.setattr(os, "geteuid", lambda: other)
     with pytest.raises(PermissionError, match="not a folder of this user's alone"):
-        private_sockets.listening()
+        unix_sockets.listening()
     assert files(theirs) == set()
 
 
@@ -41,7 +41,7 @@ def test_a_link_to_a_folder_is_not_followed(folder: Path) -> None:
     elsewhere.mkdir(mode=0o700)
     folder.symlink_to(elsewhere)
     with pytest.raises(PermissionError, match="not a folder of this user's alone"):
-        private_sockets.listening()
+        unix_sockets.listening()
     assert files(elsewhere) == set()
 
 
@@ -49,7 +49,7 @@ def test_a_socket_that_does_not_listen_yet_is_left_alone(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as coming:
         coming.bind(str(folder / ".coming"))
-        path, sock = private_sockets.listening()
+        path, sock = unix_sockets.listening()
         with sock:
             assert files(folder) == {".coming", path.name}
 
@@ -63,7 +63,7 @@ def test_a_socket_has_its_name_only_once_it_listens(folder: Path, monkeypatch: p
             super().listen(*args)
 
     monkeypatch.setattr(socket, "socket", Socket)
-    path, sock = private_sockets.listening()
+    path, sock = unix_sockets.listening()
     with sock, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         assert [name[0] for name in before] == ["."]

@@ -21,10 +21,10 @@ from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_o
 from teola_plugin.providers import ENOUGH, FEW, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker, ProviderCall
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.python import MAX_ITEMS
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.outside import OURS, Outside, provider_of
-from teola_plugin.runtime.session import Session
-from teola_plugin.runtime.slots import Slots
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.provider_calls import OURS, Outside, provider_of
+from teola_plugin.runtime.session.session import Session
+from teola_plugin.runtime.session.slots import Slots
 from teola_plugin.seams import Reply, active, ashare, share
 from tests.fakes import FakeEngine
 

@@ -12,11 +12,11 @@ import pytest
 from teola_plugin.engines import Capabilities
 from teola_plugin.errors import EngineCrashed, EngineError, EngineUnavailable
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime import ray_actor, ray_engines, ray_line
-from teola_plugin.runtime.messages import PROTOCOL, Hello
-from teola_plugin.runtime.ray_actor import VERSION, EngineActor
-from teola_plugin.runtime.ray_line import RayLine
-from teola_plugin.runtime.remote import RemoteEngine
+from teola_plugin.runtime.hosts.ray import actor, engines, transport
+from teola_plugin.runtime.hosts.ray.actor import VERSION, EngineActor
+from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Hello
 
 CONFIG = EngineConfig("e", "embedding", model="m", num_cpus=2, num_gpus=1, resources={"far": 1})
 
@@ -69,8 +69,8 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
         async def close(self) -> None:
             made.did[self._line.name].append("closed")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(ray_actor, "RayLine", Line)
-    monkeypatch.setattr(ray_actor, "RemoteEngine", Child)
+    monkeypatch.setattr(actor, "RayLine", Line)
+    monkeypatch.setattr(actor, "RemoteEngine", Child)
     return made
 
 
@@ -108,18 +108,18 @@ async def test_a_start_that_failed_leaves_nothing_and_is_tried_again(children: C
 async def test_an_actor_answers_its_clients_calls_alone_and_only_once_it_is_built(children: Children) -> None:
     actor = actor_of(2)
     with pytest.raises(EngineError, match="no call 'close'"):
-        await actor.ask("close", "client", ray_line.sealed(()))
+        await actor.ask("close", "client", transport.sealed(()))
     with pytest.raises(EngineCrashed, match="being started"):
-        await actor.ask("release", "client", ray_line.sealed(("owner",)))
+        await actor.ask("release", "client", transport.sealed(("owner",)))
     children.may_start.clear()
     building = asyncio.create_task(actor.stats())
     while actor._building is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(EngineCrashed, match="being started"):
-        await actor.ask("release", "client", ray_line.sealed(("owner",)))
+        await actor.ask("release", "client", transport.sealed(("owner",)))
     children.may_start.set()
     await building
-    assert ray_line.opened(await actor.ask("release", "client", ray_line.sealed(("owner",)))) is None
+    assert transport.opened(await actor.ask("release", "client", transport.sealed(("owner",)))) is None
     await actor.close()
 
 
@@ -169,8 +169,8 @@ def answering(identity: str) -> Any:
 
 
 def line_to(ray: Ray, monkeypatch: pytest.MonkeyPatch, config: EngineConfig = CONFIG, **options: Any) -> RayLine:
-    monkeypatch.setattr(ray_line, "connect", lambda: ray)
-    monkeypatch.setattr(ray_line, "_owned", {})
+    monkeypatch.setattr(transport, "connect", lambda: ray)
+    monkeypatch.setattr(transport, "_owned", {})
     return RayLine(EngineActor, config, **options)
 
 
@@ -229,9 +229,9 @@ async def test_what_does_not_fit_into_the_cluster_is_not_made(monkeypatch: pytes
 
 @pytest.mark.parametrize("differs", [{"version": "0"}, {"protocol": PROTOCOL + 1}, {"model": "other"}])
 def test_an_engine_that_is_another_is_refused(differs: dict[str, Any]) -> None:
-    ray_engines._check(greeting(), CONFIG)
+    engines._check(greeting(), CONFIG)
     with pytest.raises(EngineError, match=r"engine 'e' (runs|exists)"):
-        ray_engines._check(greeting(**differs), CONFIG)
+        engines._check(greeting(**differs), CONFIG)
 
 
 def test_the_list_shows_engines_that_do_not_answer_and_no_children(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,5 +247,5 @@ def test_the_list_shows_engines_that_do_not_answer_and_no_children(monkeypatch: 
     named = [{"name": name, "namespace": "teola"} for name in ray.actors] + [{"name": "x", "namespace": "other"}]
     ray.util = SimpleNamespace(list_named_actors=lambda all_namespaces: named)
     ray.get = get
-    monkeypatch.setattr(ray_engines, "connect", lambda address: ray)
-    assert [(each.name, each.hello) for each in ray_engines.engines()] == [("a", "hello"), ("b", None), ("c", "hello")]
+    monkeypatch.setattr(engines, "connect", lambda address: ray)
+    assert [(each.name, each.hello) for each in engines.engines()] == [("a", "hello"), ("b", None), ("c", "hello")]

@@ -1,4 +1,4 @@
-"""An instance that crashed is taken to work again, sooner or later (runtime/recovery.py)."""
+"""An instance that crashed is taken to work again, sooner or later (runtime/scheduler/recovery.py)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from teola_plugin.engines import Batch, Capabilities
-from teola_plugin.runtime.attempts import Attempt
-from teola_plugin.runtime.debts import Counts
-from teola_plugin.runtime.engine_scheduler import EngineScheduler
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.recovery import AGAIN_S, Recovery
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.attempt import Attempt
+from teola_plugin.runtime.scheduler.batching import EngineScheduler
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.recovery import AGAIN_S, Recovery
+from teola_plugin.runtime.scheduler.work_item import Counts
 
 
 class Stubborn:

@@ -34,7 +34,7 @@ from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.engines.reranking import RerankingEngine
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker
 from teola_plugin.runtime.engines.vllm import VllmEngine
-from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.scheduler.policies import PolicyName
 from tests.fakes import FakeEngine
 from tests.real_models import values
 

@@ -30,17 +30,18 @@ from teola_plugin.errors import (
 )  # fmt: skip
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime import limits, placement, ray_cluster, ray_engines, ray_line
-from teola_plugin.runtime import service as services
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.messages import Asked, Hello, said
-from teola_plugin.runtime.pool import EnginePool
-from teola_plugin.runtime.ray_actor import EngineActor
-from teola_plugin.runtime.ray_line import RayLine
-from teola_plugin.runtime.remote import RemoteEngine
-from teola_plugin.runtime.service import EngineService
+from teola_plugin.runtime.hosts import limits, selection
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.pool import EnginePool
+from teola_plugin.runtime.hosts.ray import cluster, engines, transport
+from teola_plugin.runtime.hosts.ray.actor import EngineActor
+from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.remote import server as services
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.hosts.remote.messages import Asked, Hello, said
+from teola_plugin.runtime.hosts.remote.server import EngineService
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import DirectLine, attached, run
@@ -582,13 +583,13 @@ def test_a_small_message_travels_as_bytes_and_one_with_a_large_array_as_it_is() 
         """What another process could not import."""
 
     small = (one_of(1), np.arange(8, dtype=np.float32), OfThisScript)
-    sealed = ray_line.sealed(small)
+    sealed = transport.sealed(small)
     assert isinstance(sealed, bytes)
-    asked, vector, _ = ray_line.opened(sealed)
+    asked, vector, _ = transport.opened(sealed)
     assert asked == one_of(1)
     vector[0] = 1.0  # a copy of its own
-    large = (one_of(1), np.zeros(ray_line.LARGE_BYTES, dtype=np.float32))
-    assert ray_line.opened(ray_line.sealed(large)) is large
+    large = (one_of(1), np.zeros(transport.LARGE_BYTES, dtype=np.float32))
+    assert transport.opened(transport.sealed(large)) is large
 
 
 class FakeRay:
@@ -629,12 +630,12 @@ def test_an_engine_that_cannot_be_reached_is_ended_only_by_who_made_it(
     config = EngineConfig("e", "embedding", model="m")
     if was_there:
         ray.actors["engine:e"] = failing()
-    monkeypatch.setattr(ray_line, "connect", lambda: ray)
-    monkeypatch.setattr(ray_line, "_owned", {"e": ray.actors["engine:e"]} if was_there else {})
+    monkeypatch.setattr(transport, "connect", lambda: ray)
+    monkeypatch.setattr(transport, "_owned", {"e": ray.actors["engine:e"]} if was_there else {})
     with pytest.raises(EngineError, match="starting again"):
-        ray_engines._attached(RayLine(EngineActor, config, lifetime="detached"), config)
+        engines._attached(RayLine(EngineActor, config, lifetime="detached"), config)
     assert ray.killed == ([] if was_there else [ray.actors["engine:e"]])
-    assert list(ray_line._owned) == (["e"] if was_there else [])
+    assert list(transport._owned) == (["e"] if was_there else [])
 
 
 def test_an_engine_on_ray_that_nobody_asked_for_and_that_does_not_fit_is_left_alone(
@@ -648,14 +649,14 @@ def test_an_engine_on_ray_that_nobody_asked_for_and_that_does_not_fit_is_left_al
 
     resource = FakeEngine()
     config = EngineConfig("e", "embedding", model="m", identity="m")
-    running = ray_engines.Running("e", types.SimpleNamespace(identity="m"), {})  # type: ignore[arg-type]
-    monkeypatch.setattr(ray_cluster, "is_connected", lambda: True)
-    monkeypatch.setattr(ray_cluster, "connect", lambda: None)
+    running = engines.Running("e", types.SimpleNamespace(identity="m"), {})  # type: ignore[arg-type]
+    monkeypatch.setattr(cluster, "is_connected", lambda: True)
+    monkeypatch.setattr(cluster, "connect", lambda: None)
     monkeypatch.setattr(identity, "describe", lambda _: config)
-    monkeypatch.setattr(ray_engines, "engines", lambda: [running])
-    monkeypatch.setattr(ray_engines, "attach", attach)
+    monkeypatch.setattr(engines, "engines", lambda: [running])
+    monkeypatch.setattr(engines, "attach", attach)
     specs = {"model": EngineSpec("engine", resource, "model")}
-    assert placement.place(specs, "auto") == {"model": "'e': it runs another version"}
+    assert selection.place(specs, "auto") == {"model": "'e': it runs another version"}
 
 
 # --- the host's end --------------------------------------------------------------------------------------------------
@@ -714,10 +715,10 @@ def test_who_waits_for_an_engine_is_told_why(
             return "hello"
 
     said: list[str] = []
-    monkeypatch.setattr(ray_engines.log, "warning", lambda text, *args: said.append(text % args))
-    monkeypatch.setattr(ray_engines, "PATIENT_S", 0.01)
-    monkeypatch.setattr(ray_engines, "connect", lambda: types.SimpleNamespace(available_resources=lambda: free))
+    monkeypatch.setattr(engines.log, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(engines, "PATIENT_S", 0.01)
+    monkeypatch.setattr(engines, "connect", lambda: types.SimpleNamespace(available_resources=lambda: free))
     config = EngineConfig("llm", "vllm", model="llama", num_cpus=2, num_gpus=1)
     line: Any = Slow()
-    assert ray_engines._greeted(line, config) == "hello"
+    assert engines._greeted(line, config) == "hello"
     assert said[0].startswith(f"waiting for the engine 'llm': {reason}")

@@ -11,7 +11,7 @@ import pytest
 from teola_plugin import seams
 from teola_plugin.engines import Delta, Done, Failed, Outcome
 from teola_plugin.errors import Cancelled
-from teola_plugin.runtime.asking import AskedAhead
+from teola_plugin.runtime.session.nested import AskedAhead
 from teola_plugin.seams import Reply, active, ashare, instrument, share
 
 

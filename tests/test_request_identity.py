@@ -13,15 +13,15 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities, Completion, EngineSpec, Item
 from teola_plugin.request_identity import request_key
-from teola_plugin.runtime.debts import Counts
-from teola_plugin.runtime.engine_scheduler import EngineScheduler
 from teola_plugin.runtime.engines.sampling import KNOWN
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.messages import Asked, packed, unpacked
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.session import NEXT, Session
-from teola_plugin.runtime.slots import Slots
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.remote.messages import Asked, packed, unpacked
+from teola_plugin.runtime.scheduler.batching import EngineScheduler
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.session.session import NEXT, Session
+from teola_plugin.runtime.session.slots import Slots
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.fakes import FakeEngine

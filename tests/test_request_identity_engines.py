@@ -16,8 +16,8 @@ from chromadb.api.models.Collection import Collection
 
 from teola_plugin.adapters import chroma, sentence_transformers
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.session import NEXT, Session
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.seams import active
 from tests.real_models import collection, cross_encoder, minilm
 from tests.request_variants import arguments_of, assert_all_differ, keys_asked

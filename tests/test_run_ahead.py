@@ -15,13 +15,13 @@ from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.rounds import Rounds
-from teola_plugin.runtime.ancestry import LOST, contains_lost, sights_of
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.followers import followers_of
-from teola_plugin.runtime.graph_scheduler import Ready
-from teola_plugin.runtime.guesses import Guesses
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared, PreparedRounds, RunAhead
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.ancestry import LOST, contains_lost, sights_of
+from teola_plugin.runtime.session.followers import followers_of
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.graph_scheduler import Ready
+from teola_plugin.runtime.session.plan_executor import Prepared, PreparedRounds, RunAhead
+from teola_plugin.runtime.session.speculation import Guesses
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 from tests.fakes import FakeEngine, says

@@ -17,11 +17,11 @@ from teola_plugin.engines import Batch, Done, Emit, EngineSpec
 from teola_plugin.errors import Cancelled, EngineClosed, EngineError, TeolaError
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime import run_ahead
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import NEXT, Session
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session import plan_executor
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
+from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.seams import Reply, active, current
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, collect_garbage, says
@@ -326,7 +326,7 @@ def test_the_value_of_a_barrier_lets_the_run_ahead_go_on(host: LocalHost) -> Non
 def test_a_function_is_put_off_while_the_framework_is_busy(
     host: LocalHost, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr(run_ahead, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(plan_executor, "PATIENCE_S", patience_s)
     fakes = engines()
     text = """
     inputs(question)
@@ -557,7 +557,7 @@ def test_a_task_that_outlives_its_call_has_no_session(host: LocalHost) -> None:
 
 
 def test_a_long_batch_runs_ahead_a_part_at_a_time(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teola_plugin.runtime.session.MAX_RUNS", 4)
+    monkeypatch.setattr("teola_plugin.runtime.session.session.MAX_RUNS", 4)
     engine = FakeEngine(max_items=64, concurrent=True)
     engine.gate = gated(host)
     text = "inputs(x); a = decoding(x) @ llm; b = decoding(a) @ llm; outputs(b)"

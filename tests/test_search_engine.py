@@ -24,13 +24,13 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.engines.safe_transport import Resolve, SafeTransport, is_public, resolve
 from teola_plugin.runtime.engines.search import SearchEngine
 from teola_plugin.runtime.engines.search_pages import Page, PageRules, fetch, readable
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.trace import Function
 from tests.openai_service import free_port
 from tests.search_server import Index, search_server

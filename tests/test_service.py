@@ -13,13 +13,13 @@ import pytest
 
 from teola_plugin.engines import NOT_URGENT, Batch, Capabilities, Delta, Done, Failed, Item, Onward, Place
 from teola_plugin.errors import EngineError
-from teola_plugin.runtime import service as services
-from teola_plugin.runtime.local import LocalHost, Query
-from teola_plugin.runtime.messages import Asked, Said, packed, said, unpacked
-from teola_plugin.runtime.onward import Begun, Expected, HandingOn
-from teola_plugin.runtime.pool import EnginePool
-from teola_plugin.runtime.remote import HANG_S
-from teola_plugin.runtime.service import EngineService
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.pool import EnginePool
+from teola_plugin.runtime.hosts.remote import server as services
+from teola_plugin.runtime.hosts.remote.client import HANG_S
+from teola_plugin.runtime.hosts.remote.forwarding import Begun, Expected, HandingOn
+from teola_plugin.runtime.hosts.remote.messages import Asked, Said, packed, said, unpacked
+from teola_plugin.runtime.hosts.remote.server import EngineService
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import DirectLine, attached, run

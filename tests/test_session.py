@@ -14,9 +14,9 @@ from teola_plugin.engines import EngineSpec, Foreign, Urgency
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.runtime.engines.python import PythonEngine
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import NEXT, Session
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.plan_executor import Prepared
+from teola_plugin.runtime.session.session import NEXT, Session
 from tests.fakes import FakeEngine
 
 AFTER_BARRIER = """

@@ -15,15 +15,15 @@ from teola_plugin.passes.share_prefixes import share_prefixes
 from teola_plugin.passes.share_subexpressions import share_subexpressions
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import PAPER_LLM, Profile
-from teola_plugin.runtime.beginnings import Beginnings
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.engines.simulated_text import tokenize
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.report import Report
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.session import Session
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.prefixes import Beginnings
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
+from teola_plugin.runtime.session.report import Report
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.trace import Function
 from tests.fakes import FakeEngine, says
 

@@ -12,14 +12,14 @@ import pytest
 
 from teola_plugin.engines import Capabilities, Item, Urgency
 from teola_plugin.errors import Overloaded, TeolaError
-from teola_plugin.runtime.admission import Admission
-from teola_plugin.runtime.beginnings import Beginnings, beginning_of
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.instances import Instances
-from teola_plugin.runtime.pace import AT_LEAST_S, Pace
-from teola_plugin.runtime.policies import POLICIES, PRIORITIES
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.shares import REMEMBERED_TENANTS, Shares
+from teola_plugin.runtime.hosts.admission import Admission
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.fairness import REMEMBERED_TENANTS, Shares
+from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES
+from teola_plugin.runtime.scheduler.prefixes import Beginnings, beginning_of
+from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.throughput import AT_LEAST_S, Pace
 from teola_plugin.tenancy import ANYBODY, Terms, current_terms, terms
 
 IDS = iter(range(1, 10**9))

@@ -17,9 +17,9 @@ from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.openai import OpenAIEngine
 from teola_plugin.runtime.engines.search import SearchEngine
 from teola_plugin.runtime.engines.search_shapes import Shape
-from teola_plugin.runtime.messages import Hello
-from teola_plugin.runtime.ray_actor import _identity
-from teola_plugin.runtime.ray_engines import Running, _check
+from teola_plugin.runtime.hosts.ray.actor import _identity
+from teola_plugin.runtime.hosts.ray.engines import Running, _check
+from teola_plugin.runtime.hosts.remote.messages import Hello
 from teola_plugin.templates.engines import engine_of
 
 SECRET = "s3cret"

@@ -17,13 +17,13 @@ from teola_plugin.graph import parse
 from teola_plugin.passes import DEFAULT, Context, optimize_graph
 from teola_plugin.passes.estimates import planned
 from teola_plugin.profile import PAPER, PAPER_LLM
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker, ProfileStore
 from teola_plugin.runtime.engines.simulated_text import complete, embed, score
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.policies import PolicyName
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function
 from tests.interpret import interpret

@@ -8,7 +8,7 @@ import pytest
 
 from teola_plugin.engines import Done, EngineSpec, Failed
 from teola_plugin.request_identity import request_key
-from teola_plugin.runtime.slots import SHORT_LEAD_S, Slots
+from teola_plugin.runtime.session.slots import SHORT_LEAD_S, Slots
 from teola_plugin.seams import Reply
 from tests.fakes import FakeEngine
 
@@ -100,7 +100,7 @@ def test_hits_gain_what_the_last_of_them_would_have_come_later(
         reply = slots.ahead(number).reply
         slots._by_key[number].slots[0].since_s = since_s
         reply.came_s = ended_s
-        monkeypatch.setattr("teola_plugin.runtime.slots.time.perf_counter", lambda asked_s=asked_s: asked_s)
+        monkeypatch.setattr("teola_plugin.runtime.session.slots.time.perf_counter", lambda asked_s=asked_s: asked_s)
         assert slots.retire(number).lead_s == asked_s - since_s
     assert slots.gained_s() == gained_s
 

@@ -17,8 +17,8 @@ import pytest
 from teola_plugin.graph import parse
 from teola_plugin.passes import BRANCHES, Context, optimize_graph
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.templates import App
 from teola_plugin.templates.decompose import decompose
 from teola_plugin.templates.flow import components

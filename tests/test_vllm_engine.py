@@ -26,7 +26,7 @@ from teola_plugin.runtime.engines.open_prefills import OpenPrefill
 from teola_plugin.runtime.engines.pieces import Pieces
 from teola_plugin.runtime.engines.vllm import VllmEngine
 from teola_plugin.runtime.engines.vllm_requests import Core
-from teola_plugin.runtime.local import Query
+from teola_plugin.runtime.hosts.local import Query
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 

@@ -14,10 +14,10 @@ from teola_plugin.graph import parse
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import planned, slowest_takers, takers
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
-from teola_plugin.runtime.waves import Costs, best_waves, over_s
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.staggered_prefills import Costs, best_waves, over_s
 
 LLM = LlmProfile(Profile.affine(0.0, token_s=0.01), Profile.affine(0.1))
 """A prompt of 400 characters takes 1 s, ten steps as long."""

@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from teola_plugin import explain, optimize, optimized
 from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from teola_plugin.worth import MOST_REST_CALLS, PATIENCE_CALLS, REST_CALLS, Worth
 from tests.tiny_profiles import TINY_CPU_LLM
 

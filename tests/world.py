@@ -16,7 +16,7 @@ from zlib import crc32
 
 from teola_plugin.graph import Graph, Input
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, GraphScheduler
+from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, GraphScheduler
 from tests.interpret import EngineFunction, interpret, run_instance
 
 READS = ("searching",)

@@ -39,7 +39,7 @@ from teola_plugin.passes import DEFAULT, Context, Pass, optimize_graph
 from teola_plugin.passes.estimates import planned
 from teola_plugin.plan import Plan
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.scheduler.policies import PolicyName
 
 ANSWER_TOKENS = 128
 CLAIM_TOKENS = 25

@@ -2,7 +2,7 @@
 
     put --> EngineScheduler --next_batch--> instance --tell--> readers
 
-What `runtime/lane.py` does for real engines, less all that guards against faults: batches are made once everything that
+What `runtime/scheduler/worker.py` does for real engines, less all that guards against faults: batches are made once everything that
 comes at the same instant is here; the same thing asked for twice at the same time is one item; a slot is free when its
 item has ended; an engine with much to do lets early prefills rest. `hop_s` is taken by each batch on its way to an
 instance and by each answer on its way back.
@@ -25,10 +25,10 @@ from simulator.usage import EngineUse
 from simulator.values import Count, Prompt
 from simulator.writing import output_tokens
 from teola_plugin.engines import Batch, Item
-from teola_plugin.runtime.engine_scheduler import EngineScheduler, Limits
-from teola_plugin.runtime.guesses import crowded_out
-from teola_plugin.runtime.policies import POLICIES, PRIORITIES
-from teola_plugin.runtime.request import Request as Queued
+from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES
+from teola_plugin.runtime.scheduler.request import Request as Queued
+from teola_plugin.runtime.session.speculation import crowded_out
 from teola_plugin.value_keys import value_key
 
 

@@ -1,6 +1,6 @@
 """One query of a simulation: what its graph scheduler says is ready goes to the lanes, what comes back goes on.
 
-The run-ahead (runtime/run_ahead.py) without an event loop, threads and a framework: text is joined and functions are
+The run-ahead (runtime/session/plan_executor.py) without an event loop, threads and a framework: text is joined and functions are
 called at once, and take no time. A function or an item that fails ends its primitive as lost; the query ends when
 nothing of it is on its way.
 """
@@ -23,10 +23,10 @@ from teola_plugin.graph import INLINE_KINDS, Literal, Primitive
 from teola_plugin.items import parse_items
 from teola_plugin.plan import Plan
 from teola_plugin.rounds import Rounds
-from teola_plugin.runtime.ancestry import Sight, Tag, sights_of
-from teola_plugin.runtime.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
-from teola_plugin.runtime.graph_scheduler import Lost as LostInstance
-from teola_plugin.runtime.guesses import Guesses
+from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
+from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
+from teola_plugin.runtime.session.graph_scheduler import Lost as LostInstance
+from teola_plugin.runtime.session.speculation import Guesses
 from teola_plugin.value_keys import value_key
 
 

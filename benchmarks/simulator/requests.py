@@ -9,9 +9,9 @@ from typing import Any
 
 from teola_plugin.engines import Urgency
 from teola_plugin.graph import Primitive
-from teola_plugin.runtime.ancestry import Tag
-from teola_plugin.runtime.guesses import Guess
-from teola_plugin.runtime.request import Request as Queued
+from teola_plugin.runtime.scheduler.request import Request as Queued
+from teola_plugin.runtime.session.ancestry import Tag
+from teola_plugin.runtime.session.speculation import Guess
 
 
 @dataclass(frozen=True, slots=True)

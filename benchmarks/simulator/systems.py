@@ -20,9 +20,9 @@ from teola_plugin.errors import EngineError, TeolaError
 from teola_plugin.graph import DECODES, PIPELINE, PREFILLS, Primitive
 from teola_plugin.plan import Plan, is_request
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.engine_scheduler import Limits
-from teola_plugin.runtime.policies import PolicyName
-from teola_plugin.runtime.run_ahead import PreparedRounds
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.policies import PolicyName
+from teola_plugin.runtime.session.plan_executor import PreparedRounds
 
 Answers = Callable[[str, Any, Mapping[str, Any]], Any]
 """What an engine says: of operation, payload and settings, as for `interpret`."""

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from teola_plugin import api
 from teola_plugin.callbacks.run_report import RunReport
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 
 dispatcher = get_dispatcher("teola_plugin")
 dispatcher.propagate = False
@@ -25,7 +25,7 @@ dispatcher.propagate = False
 class OptimizedCallEvent(BaseEvent):
     """A call of an optimized pipeline is over, its stream read.
 
-    The counts are those of `teola_plugin.runtime.session.Report`. `seconds` is what the call took, `bound_seconds` the
+    The counts are those of `teola_plugin.runtime.session.session.Report`. `seconds` is what the call took, `bound_seconds` the
     longest path of engine times alone. `critical_path`: primitives of the graph. `report`: all there is to know, to be
     printed; it is not part of a dump. `span_id` and `tags` are those around the call.
     """

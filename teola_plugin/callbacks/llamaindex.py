@@ -24,7 +24,7 @@ from teola_plugin.callbacks.llamaindex_listener import class_of, listen, of_node
 from teola_plugin.callbacks.llamaindex_places import go, in_stream, place_of, under_way
 from teola_plugin.callbacks.prediction import Recorded
 from teola_plugin.callbacks.runs import Call, Place, Runs, Start, text_of
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import current
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from teola_plugin.callbacks import runs as kept
 from teola_plugin.callbacks.llamaindex_places import go, in_stream, place_of, remember, under_way
 from teola_plugin.callbacks.prediction import Recorded
 from teola_plugin.callbacks.runs import Call, Place, Runs, Start, leaf_at, text_of
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import current
 
 Texts = tuple[str, ...]

@@ -12,7 +12,7 @@ from teola_plugin.events import BatchRan
 from teola_plugin.explanation.measure import Measured, measure
 from teola_plugin.explanation.text import run_text
 from teola_plugin.graph import Graph
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from teola_plugin.trace import Break
 
 

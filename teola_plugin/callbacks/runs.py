@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from teola_plugin.callbacks.prediction import Recorded, Seen
 from teola_plugin.callbacks.run_report import RunReport
 from teola_plugin.finalizers import kept_off
-from teola_plugin.runtime.report import Report
-from teola_plugin.runtime.session import Session
+from teola_plugin.runtime.session.report import Report
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import current
 from teola_plugin.trace import Break, Traced
 

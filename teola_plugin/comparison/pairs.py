@@ -14,7 +14,7 @@ from teola_plugin.comparison.result import Comparison
 from teola_plugin.comparison.trees import Node, canonical_tree, node_count, tree_differences
 from teola_plugin.comparison.values import differences, plain, without_new_ids
 from teola_plugin.errors import TeolaError
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 
 Progress = Callable[[int, int], None]
 """Told after each pair: how many are done, and of how many."""

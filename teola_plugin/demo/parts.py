@@ -80,7 +80,7 @@ def llm_parts(
 def on_ray(engine: Engine) -> Engine:
     """An equal engine on Ray, started or found there."""
     from teola_plugin.runtime.engines.identity import describe
-    from teola_plugin.runtime.ray_engines import start
+    from teola_plugin.runtime.hosts.ray.engines import start
 
     config = describe(engine)
     assert config is not None, "the demo's engines can be made anywhere"

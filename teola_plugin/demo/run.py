@@ -16,7 +16,7 @@ from teola_plugin.demo.corpus import QUESTIONS, document, passages
 from teola_plugin.demo.parts import Parts, Sizes, llm_parts
 from teola_plugin.demo.table import results_table
 from teola_plugin.errors import EngineUnavailable
-from teola_plugin.runtime.ray_cluster import connect
+from teola_plugin.runtime.hosts.ray.cluster import connect
 from teola_plugin.screen import progress_bar
 
 NOISE = (

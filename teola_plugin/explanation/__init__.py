@@ -20,7 +20,7 @@ from teola_plugin.explanation.mermaid import flowchart
 from teola_plugin.explanation.text import as_text
 from teola_plugin.passes import Optimized
 from teola_plugin.routes import Routes
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 from teola_plugin.trace import Traced
 
 __all__ = ["Format", "Measured", "explain", "explain_pipeline", "measure"]

@@ -21,8 +21,8 @@ from typing import Any
 from teola_plugin.events import BatchRan, PrimitiveRan, Retired
 from teola_plugin.graph import PIPELINE, Graph
 from teola_plugin.plan import is_request
-from teola_plugin.runtime.report import Report
-from teola_plugin.runtime.session import ASIDE
+from teola_plugin.runtime.session.report import Report
+from teola_plugin.runtime.session.session import ASIDE
 
 CLOCK_S = 1e-3
 """Two events of one cause are this close together."""

@@ -10,13 +10,13 @@
 Two primitives ask for the same if their lines read the same but for the name. What depends on them is looked at after
 them, so whole branches fall together. An output keeps its name: `b = aggregate(a)`.
 
-Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/lane.py), unless that is
+Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/scheduler/worker.py), unless that is
 a service elsewhere. Here they need not be asked for at all, nor what only prepares them.
 
 Not shared: what is not known to come to the same each time (sampled generations, tools, web searches, anything that
 writes, functions that ask models themselves, the framework's own values), what is written in between, and what has
 another condition or order edge. *Nor where a framework's own run asks for each*: it finds what ran ahead in slots, the
-n-th time the n-th (runtime/session.py), so what ran ahead once would be computed again for the second.
+n-th time the n-th (runtime/session/session.py), so what ran ahead once would be computed again for the second.
 
 Source: common subexpression elimination; across LLM calls in Helium (arXiv 2603.16104).
 """

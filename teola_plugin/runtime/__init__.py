@@ -8,7 +8,7 @@ from typing import Any
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.runtime.engines import engine_for
-from teola_plugin.runtime.local import LocalHost, Query
+from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.seams import Reply, current
 from teola_plugin.tenancy import current_terms
 from teola_plugin.value_keys import snapshot

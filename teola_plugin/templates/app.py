@@ -31,9 +31,9 @@ from teola_plugin.passes.estimates import planned
 from teola_plugin.plan import is_request
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.rounds import Rounds
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared, PreparedRounds
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared, PreparedRounds
 from teola_plugin.templates.decompose import Decomposed, decompose, labels_of
 from teola_plugin.templates.describe import describe
 from teola_plugin.templates.engines import check_op, engine_of, hint

@@ -27,10 +27,10 @@ from teola_plugin.graph import parse
 from teola_plugin.models.langchain import EngineChatModel, EngineEmbeddings
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, Sleep
 from teola_plugin.runtime.engines.simulated_text import Writer
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.tenancy import ANYBODY, Terms
 
 IS_FULL = os.environ.get("TEOLA_CHAOS") == "full"

@@ -18,13 +18,13 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime import ray_engines as rays
-from teola_plugin.runtime.direct import run_query
 from teola_plugin.runtime.engines.build import build
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.remote import RemoteEngine
-from teola_plugin.runtime.run_ahead import Prepared
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.ray import engines as rays
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from teola_plugin.trace import Function

@@ -11,9 +11,9 @@ import time
 from collections import Counter
 
 from teola_plugin import runtime
-from teola_plugin.runtime.ray_actor import EngineActor
-from teola_plugin.runtime.ray_line import RayLine
-from teola_plugin.runtime.remote import RemoteEngine
+from teola_plugin.runtime.hosts.ray.actor import EngineActor
+from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
 from tests.chaos.apps import IS_FULL
 
 KILL_EVERY_S = 5 if IS_FULL else 2.5

@@ -13,7 +13,7 @@ import pytest
 
 from teola_plugin import optimize, runtime, terms
 from teola_plugin.errors import Cancelled, DeadlineExceeded
-from teola_plugin.runtime.local import Query
+from teola_plugin.runtime.hosts.local import Query
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from tests.chaos.apps import IS_FULL, Engines, as_chain, chain, make_engines, write_much

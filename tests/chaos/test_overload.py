@@ -20,7 +20,7 @@ from simulator.arrivals import drive, poisson
 
 from teola_plugin import configure, runtime
 from teola_plugin.errors import DeadlineExceeded, Overloaded
-from teola_plugin.runtime.local import RULES
+from teola_plugin.runtime.hosts.local import RULES
 from teola_plugin.tenancy import ANYBODY, Terms
 from tests.chaos.apps import FORMS, IS_FULL, ITEMS, Answer, Engines, expected, make_engines
 

@@ -31,12 +31,12 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
-from teola_plugin.runtime import ray_engines as rays
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.local import Query
-from teola_plugin.runtime.ray_cluster import connect
-from teola_plugin.runtime.remote import RemoteEngine
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.hosts.local import Query
+from teola_plugin.runtime.hosts.ray import engines as rays
+from teola_plugin.runtime.hosts.ray.cluster import connect
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.chaos.apps import IS_FULL
@@ -85,7 +85,7 @@ outputs(text, vector)
 DRIVER = """
 import json, sys
 from teola_plugin import runtime
-from teola_plugin.runtime.ray_engines import attach
+from teola_plugin.runtime.hosts.ray.engines import attach
 from teola_plugin.seams import Reply
 
 engine = attach("shared")
@@ -149,7 +149,7 @@ def test_an_engine_that_cannot_be_built_says_why(cluster: Any) -> None:
 def test_a_dead_address_is_told_from_a_missing_one() -> None:
     addresses = ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"]
     code = (
-        "from teola_plugin.runtime.ray_cluster import connect\n"
+        "from teola_plugin.runtime.hosts.ray.cluster import connect\n"
         "from teola_plugin.errors import EngineError\n"
         f"for address in {addresses}:\n"
         "    try:\n        connect(address)\n    except EngineError as e:\n        print(e)"
@@ -168,7 +168,7 @@ def test_a_cluster_that_died_is_not_waited_for(set_to: str, said: str, tmp_path:
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     code = (
         "import functools, ray._private.services\n"
-        "from teola_plugin.runtime.ray_cluster import connect\n"
+        "from teola_plugin.runtime.hosts.ray.cluster import connect\n"
         "ray._private.services.find_gcs_addresses = functools.cache(set)  # not those of other tests\n"
         "connect('auto')"
     )
@@ -428,7 +428,7 @@ def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any
     from teola_plugin.models.langchain import EngineChatModel
     from teola_plugin.runtime.engines import engine_for
     from teola_plugin.runtime.engines.build import build
-    from teola_plugin.runtime.placement import place
+    from teola_plugin.runtime.hosts.selection import place
 
     llm = EngineChatModel(engine=build(replace(CONFIGS["llm"], name="pipeline-llm")), max_tokens=8, temperature=0.0)
     say = llm | StrOutputParser()

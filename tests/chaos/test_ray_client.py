@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not IS_FULL, reason="a cluster more; see make ch
 DRIVER = """
 import asyncio, json
 from teola_plugin import runtime
-from teola_plugin.runtime import ray_engines as rays
+from teola_plugin.runtime.hosts.ray import engines as rays
 from tests.chaos.ray_world import CONFIGS, answer, prepared
 
 engines = {name: rays.start(config) for name, config in CONFIGS.items()}

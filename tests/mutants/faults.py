@@ -1,11 +1,11 @@
 """Lists of planted faults: one file tests/mutants/LAYER.toml for each layer of the package.
 
-files = ["teola_plugin/runtime/lane.py"]                # what `--sample` changes at random
+files = ["teola_plugin/runtime/scheduler/worker.py"]                # what `--sample` changes at random
 tests = ["tests/test_recovery.py"]                      # what has to notice
 
 [[fault]]
 name = "stop words are left out of the key"
-file = "teola_plugin/runtime/slots.py"
+file = "teola_plugin/runtime/session/slots.py"
 old = '''freeze(settings)'''                            # occurs exactly once in the file
 new = '''None'''
 tests = ["tests/test_runtime.py::test_stop_words"]      # optional: instead of the layer's

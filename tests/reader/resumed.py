@@ -24,7 +24,7 @@ from teola_plugin.adapters.reader.run import Given, Run
 from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.engines import Done
 from teola_plugin.request_identity import request_key
-from teola_plugin.runtime.slots import Next, Slots
+from teola_plugin.runtime.session.slots import Next, Slots
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Hear, Mark
 from tests.reader.fuzzing import NATIVE_S, Key, World, Worldly, limited

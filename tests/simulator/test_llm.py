@@ -19,7 +19,7 @@ from teola_plugin.items import parse_items
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
-from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.scheduler.policies import PolicyName
 
 # a prefill 1 s and 10 ms a token, a step 100 ms and 10 ms more for each further sequence
 LLM = LlmServer(LlmProfile(Profile.affine(1.0, token_s=0.01), Profile(((1, 0.1), (2, 0.11)))), max_items=8)

@@ -27,7 +27,7 @@ from simulator import LlmServer
 
 from teola_plugin.passes import DEFAULT, Pass
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.scheduler.policies import PolicyName
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
            3 -> query 2 -> query 5 ...
 
 The framework, the run-ahead, the schedulers and the engine are the real ones, on one event loop whose clock jumps
-(runtime/virtual_time.py): what the machine itself needs takes no time, and two runs give the same.
+(runtime/hosts/virtual_time.py): what the machine itself needs takes no time, and two runs give the same.
 
 Each way has an engine of its own, with an empty prefix cache, and the same queries. Cache and batch are those of the
 testbed of SGLang's paper: an A10G has room for about 16,000 tokens of KV cache beside a 7B model in 16 bits (0.5 MB a
@@ -32,12 +32,12 @@ from teola_plugin.graph import DECODES, Graph
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.passes import Record
 from teola_plugin.profile import PAPER_LLM
-from teola_plugin.runtime import asides
-from teola_plugin.runtime.engine_scheduler import Limits
 from teola_plugin.runtime.engines.prefix_cache import BLOCK_TOKENS, PrefixCache
 from teola_plugin.runtime.engines.simulated import ProfileLLM
-from teola_plugin.runtime.lane import Rules
-from teola_plugin.runtime.virtual_time import VirtualLoop
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.worker import Rules
+from teola_plugin.runtime.session import background
 
 KV_TOKENS = 16_384
 MAX_ITEMS = 16
@@ -131,7 +131,7 @@ def simulated() -> Iterator[asyncio.Runner]:
             with (
                 patch("time.monotonic", loop.time),
                 patch("time.perf_counter", loop.time),
-                patch.object(asides._askers, "submit", at_once),  # as what the framework hands to threads
+                patch.object(background._askers, "submit", at_once),  # as what the framework hands to threads
             ):
                 yield runner
         finally:

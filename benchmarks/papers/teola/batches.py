@@ -23,9 +23,9 @@ from teola_plugin.engines import Capabilities, Item
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
-from teola_plugin.runtime.engine_scheduler import EngineScheduler
-from teola_plugin.runtime.policies import POLICIES
-from teola_plugin.runtime.request import Request
+from teola_plugin.runtime.scheduler.batching import EngineScheduler
+from teola_plugin.runtime.scheduler.policies import POLICIES
+from teola_plugin.runtime.scheduler.request import Request
 
 PROMPT_TOKENS = 512
 

@@ -186,7 +186,7 @@ def _texts(setting: Setting, place: Place, sizes: Sizes) -> Iterator[str]:
         f"Of {written.count} texts that {written.engine} writes for a query of ours the first is there after "
         f"{written.first_s:.2f} s, the last after {written.last_s:.2f} s: what follows can overlap "
         f"{written.last_s - written.first_s:.2f} s of it. Queries one at a time take {in_waves.mean_s:.2f} s; without "
-        f"waves (runtime/waves.py), all texts at once, they take {at_once.mean_s:.2f} s."
+        f"waves (runtime/scheduler/staggered_prefills.py), all texts at once, they take {at_once.mean_s:.2f} s."
     )
 
 

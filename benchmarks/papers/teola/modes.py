@@ -28,7 +28,7 @@ from teola_plugin.passes.decompose_stages import decompose_stages
 from teola_plugin.passes.pipeline_decoding import pipeline_decoding
 from teola_plugin.passes.prune_dependencies import prune_dependencies
 from teola_plugin.passes.split_prefilling import split_prefilling
-from teola_plugin.runtime.policies import PolicyName
+from teola_plugin.runtime.scheduler.policies import PolicyName
 
 PrefixCache = Literal["full", "instruction", "none"]
 Shape = Literal["chain", "parallel"]
@@ -38,7 +38,7 @@ Shape = Literal["chain", "parallel"]
 class Way:
     """How queries are run. `shape`: of the graph before the passes. `is_tuned`: the largest batch was doubled.
 
-    `in_waves`: the LLM scheduler may know which texts are handed on one by one (runtime/waves.py).
+    `in_waves`: the LLM scheduler may know which texts are handed on one by one (runtime/scheduler/staggered_prefills.py).
     """
 
     name: str

@@ -22,9 +22,9 @@ from papers.teola.testbed import HOP_S
 from teola_plugin.engines import Batch, Capabilities, Done, Emit, EngineSpec
 from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
-from teola_plugin.runtime.direct import run_query
-from teola_plugin.runtime.local import LocalHost
-from teola_plugin.runtime.run_ahead import Prepared
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared
 
 CHAIN = 8
 """Requests one after the other, to measure one."""

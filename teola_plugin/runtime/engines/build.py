@@ -23,7 +23,7 @@ from teola_plugin.engines import Engine
 from teola_plugin.errors import EngineError, EngineUnavailable, ModelMismatch, TeolaError
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.registry import EngineConfig, object_named
-from teola_plugin.runtime.pool import EnginePool
+from teola_plugin.runtime.hosts.pool import EnginePool
 
 DIM = 384
 """Of the vectors of a profile engine, as MiniLM's; `config.dim` says another."""

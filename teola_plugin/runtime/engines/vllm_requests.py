@@ -14,7 +14,7 @@ from typing import Any
 
 from teola_plugin.engines import Item
 from teola_plugin.runtime.engines.open_prefills import OpenPrefill, OpenPrefills, Room
-from teola_plugin.runtime.tasks import spawn
+from teola_plugin.runtime.hosts.tasks import spawn
 
 _numbers = itertools.count(1)
 

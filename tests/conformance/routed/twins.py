@@ -8,7 +8,7 @@ from typing import Any
 from teola_plugin.adapters import adapter_for
 from teola_plugin.api import OptimizedPipeline, Options, optimize
 from teola_plugin.events import PrimitiveRan
-from teola_plugin.runtime.report import Report
+from teola_plugin.runtime.session.report import Report
 
 
 class Twins:

@@ -1,0 +1,95 @@
+"""The door of a host: how many queries run at once, and whose.
+
+Where several tenants are at work each may have an equal share of `max_queries` running. A tenant that comes when the
+others fill them still finds its share, so for a while more may run, at most `OVERFULL` times as many. A query that is
+not let in hears so at once, and when to come back; one that is in is never turned away by this door because of others.
+A query that could not end before its deadline, as fast as queries ended lately, is not let in either.
+
+A host that drains lets nobody in, and waits for those inside.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from teola_plugin import forks, loops
+from teola_plugin.errors import Overloaded
+from teola_plugin.finalizers import kept_off
+from teola_plugin.runtime.scheduler.fairness import OVERFULL
+from teola_plugin.runtime.scheduler.throughput import Pace
+from teola_plugin.tenancy import Terms
+
+
+class Admission:
+    """Counts queries from any thread. `max_queries`: None for any number."""
+
+    def __init__(self, max_queries: int | None = None) -> None:
+        self.max_queries = max_queries
+        self._begin()
+        forks.in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._inside: Counter[str] = Counter()
+        self._pace = Pace()
+        self._is_draining = False
+        self._nobody_inside = threading.Event()
+        self._nobody_inside.set()
+
+    @property
+    def inside(self) -> int:
+        """Queries that run."""
+        return self._inside.total()
+
+    def enter(self, terms: Terms, now_s: float) -> None:
+        """Let a query in. Raises: Overloaded."""
+        with kept_off, self._lock:
+            if why := self._why_not(terms, now_s):
+                wait_s = self._pace.needs_s(1)
+                raise Overloaded(f"{why}: try again in {wait_s:.2g} s", wait_s)
+            if not self._inside:
+                self._pace.begin(now_s)
+            self._inside[terms.tenant] += 1
+            self._nobody_inside.clear()
+
+    def leave(self, terms: Terms, now_s: float) -> None:
+        """A query that was let in is over."""
+        with kept_off, self._lock:
+            self._inside[terms.tenant] -= 1
+            self._inside += Counter()  # without those that are at zero
+            self._pace.end(1, now_s)
+            if not self._inside:
+                self._nobody_inside.set()
+
+    def _why_not(self, terms: Terms, now_s: float) -> str:
+        if self._is_draining:
+            return "this process is shutting down"
+        if self.max_queries is None:
+            return ""
+        if self.inside >= OVERFULL * self.max_queries:
+            return f"{self.inside} queries run already"
+        running = self._inside[terms.tenant]
+        most = max(1, self.max_queries // len({*self._inside, terms.tenant}))
+        if running >= most:
+            whose = f" of tenant {terms.tenant!r}" if terms.tenant else ""
+            return f"{running} queries{whose} run already, and {most} may"
+        if now_s + self._pace.item_s * (self.inside + 1) > terms.deadline_s:
+            return f"{self.inside} queries run already, and this one would not end before its deadline"
+        return ""
+
+    def drain(self, timeout_s: float) -> int:
+        """Let nobody in any more, and wait for those inside. How many had not ended in time.
+
+        Raises: EngineLoopBlocked, see `loops`.
+        """
+        loops.check_may_wait()
+        with kept_off, self._lock:
+            self._is_draining = True
+        self._nobody_inside.wait(timeout_s)
+        return self.inside
+
+    def reopen(self) -> None:
+        """Let queries in again."""
+        with kept_off, self._lock:
+            self._is_draining = False

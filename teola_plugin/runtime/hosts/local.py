@@ -1,0 +1,313 @@
+"""The local host: the schedulers and engines of this process, on one event-loop thread of our own.
+
+    ask (any thread) --call_soon_threadsafe--> lane of the engine: EngineScheduler --batch--> Engine.run
+                                                      ^--------------- outcomes -------------------'
+
+Each engine has a lane (worker.py). Everything that changes one runs on the loop thread, so there are no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import Context
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from teola_plugin import forks, loops
+from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Onward, Place, Urgency
+from teola_plugin.errors import EngineClosed
+from teola_plugin.finalizers import kept_off
+from teola_plugin.runtime.hosts.admission import Admission
+from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES, PolicyName
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Counts, put
+from teola_plugin.runtime.scheduler.worker import Lane, Rules, Sink
+from teola_plugin.seams import Reply
+from teola_plugin.tenancy import ANYBODY, Terms
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Whose work it is. `owner`: unique in the process, 0 for none. `begun_s` on the clock of `time.monotonic`."""
+
+    owner: Hashable = 0
+    terms: Terms = ANYBODY
+    begun_s: float = 0.0
+
+
+NOBODY = Query()
+RULES = Rules()
+
+
+AUDIT_S = 5.0
+
+
+class LocalHost:
+    """Engines of this process. Threads may call `submit`, `cancel` and `release` at any time.
+
+    The loop thread starts with the first call and ends with `close` or the interpreter. A forked child starts its own.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyName = "critical_path",
+        rules: Rules = RULES,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`rules` are those of lanes that are made from now on. `loop`: run on this loop, and start no thread."""
+        self._policy: PolicyName = policy
+        self.rules = rules
+        self.admission = Admission()
+        self._ids = itertools.count(1)
+        self._begin(loop)
+        forks.in_child(self._begin_anew)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+        self._sinks: dict[Hashable, Sink] = {}
+        self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
+        self._keeps = False  # some engine keeps things for queries
+        self._is_closing = False
+        self._loop: asyncio.AbstractEventLoop | None = loop
+        if loop is not None:
+            loops.add(loop)
+        self._thread: threading.Thread | None = None
+        self._thread_id = threading.get_ident() if loop is not None else 0
+        self._auditing: asyncio.TimerHandle | None = None
+
+    def _begin_anew(self) -> None:
+        """In a forked child, where the loop thread is not."""
+        forks.leave(self._loop, list(self._lanes.values()))
+        self._begin()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The host's event loop, started if need be."""
+        with kept_off, self._door:
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            return self._loop
+
+    def use(self, policy: PolicyName) -> None:
+        """Make batches by this policy from now on, on all engines that have none of their own."""
+
+        def use() -> None:
+            self._policy = policy
+            for engine, lane in self._lanes.items():
+                lane.scheduler.policy = POLICIES[self._policy_of(engine)]
+
+        self.soon(use)
+
+    def _policy_of(self, engine: Engine) -> PolicyName:
+        return getattr(engine, "policy", None) or self._policy
+
+    def rule(self, rules: Rules) -> None:
+        """These rules from now on, on all engines."""
+
+        def rule() -> None:
+            self.rules = rules
+            for lane in self._lanes.values():
+                lane.rule(rules)
+
+        self.rules = rules
+        self.soon(rule)
+
+    def new_id(self) -> int:
+        """A number no other item or query of this process has."""
+        return next(self._ids)
+
+    def submit(
+        self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
+        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, places: Sequence[Place | None] = (),
+        onward: tuple[Onward, ...] = (), gives_way: Callable[[], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
+
+        `places`, `onward`: see runtime/hosts/remote/forwarding.py. `gives_way`: asked if it would have to wait; if so, it is Overloaded.
+        """
+        owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
+        begun_s = query.begun_s
+        priority = PRIORITIES[self._policy_of(engine)](urgency, begun_s)
+        items = [
+            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s, place, onward)
+            for payload, place in zip(payloads, places or [None] * len(payloads), strict=True)
+        ]
+        for item, reply in zip(items, replies, strict=True):
+            reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]
+            reply.withdraw = partial(self._withdraw, engine, item.id)
+        whose = items[0].id if owner == 0 and items else owner
+        depth, remaining_s, own_s = urgency.depth, urgency.remaining_s, urgency.own_s
+        request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, gives_way=gives_way)
+        self._keeps |= hasattr(engine, "release")
+        self.soon(self._enqueue, engine, request, replies)
+
+    def cancel(self, engine: Engine, ids: Sequence[int]) -> None:
+        """Nobody wants these items any more."""
+
+        def cancel() -> None:
+            if lane := self._lanes.get(engine):
+                lane.cancel(ids)
+
+        self.soon(cancel)
+
+    def _withdraw(self, engine: Engine, item_id: int, agrees: Callable[[], bool]) -> None:
+        """See `Reply.withdraw`."""
+
+        def withdraw() -> None:
+            if lane := self._lanes.get(engine):
+                lane.withdraw(item_id, agrees)
+
+        self.soon(withdraw)
+
+    def rescale(self, engine: Engine) -> None:
+        """The engine's `instances` have changed: use the new ones, and give no more work to those that went."""
+
+        def rescale() -> None:
+            if lane := self._lanes.get(engine):
+                lane.pump()
+
+        self.soon(rescale)
+
+    def is_saturated(self, engine: Engine) -> bool:
+        """The engine has so much to do that rewrites which cost compute should rest."""
+        if engine.capabilities.is_scheduled:
+            return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
+        lane = self._lanes.get(engine)
+        return lane is not None and lane.is_saturated
+
+    def begins_at_once(self, engine: Engine, count: int) -> bool:
+        """So many items would not have to wait, as far as can be told from here."""
+        if engine.capabilities.is_scheduled:
+            return not self.is_saturated(engine)
+        lane = self._lanes.get(engine)
+        return lane.begins_at_once(count) if lane else count <= engine.capabilities.max_items
+
+    def counts(self, engine: Engine) -> Counts:
+        """What became of the engine's items so far."""
+        lane = self._lanes.get(engine)
+        return replace(lane.counts) if lane else Counts()
+
+    def load(self, engine: Engine) -> tuple[int, int]:
+        """Items that wait for the engine, and that are with it."""
+        lane = self._lanes.get(engine)
+        return (lane.scheduler.queued_items, lane.scheduler.running_items) if lane else (0, 0)
+
+    def subscribe(self, owner: Hashable, sink: Sink) -> None:
+        """`sink` hears, on the loop thread, of each batch that held an item of `owner`."""
+        self._sinks[owner] = sink
+
+    def release(self, owner: Hashable) -> None:
+        """The query is over: engines may drop what they keep for it."""
+        self._sinks.pop(owner, None)
+
+        def release() -> None:
+            for engine in list(self._lanes):
+                if forget := getattr(engine, "release", None):
+                    forget(owner)
+
+        if self._keeps:
+            self.soon(release)
+
+    def _enqueue(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
+        try:
+            if self._is_closing or asyncio.get_running_loop() is not self._loop:
+                raise EngineClosed(f"engine {engine.name!r} was shut down")
+            lane = self._lanes.get(engine)
+            if lane is None:
+                lane = self._lanes[engine] = Lane(engine, POLICIES[self._policy_of(engine)], self.rules, self._sinks)
+            lane.submit(engine, request, replies)
+            lane.pump_soon()
+            if self._auditing is None and self._thread is not None:
+                self._auditing = self._loop.call_later(AUDIT_S, self._audit)
+        except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
+            for reply in replies:
+                put(reply, Failed(e))
+
+    def _audit(self) -> None:
+        """The watchdog: while anything is owed, see that it waits or runs."""
+        self._auditing = None
+        for lane in list(self._lanes.values()):
+            lane.audit()
+        if self._loop is not None and any(lane.owes for lane in self._lanes.values()):
+            self._auditing = self._loop.call_later(AUDIT_S, self._audit)
+
+    def soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call it on the loop thread, in an empty context: nothing of the caller's reaches an engine.
+
+        Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
+        """
+        loop = self._loop
+        if loop is not None and threading.get_ident() == self._thread_id:  # there is nobody to wake
+            loop.call_soon(callback, *args, context=Context())
+            return
+        with kept_off, self._door:
+            self.loop.call_soon_threadsafe(callback, *args, context=Context())
+
+    def _start(self) -> None:
+        started: Future[asyncio.AbstractEventLoop] = Future()
+
+        def run() -> None:
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            self._thread_id = threading.get_ident()
+            loops.add(loop)
+            loop.call_soon(started.set_result, loop)
+            with kept_off:
+                loop.run_forever()
+            if self._thread_id == threading.get_ident():  # and no other has begun meanwhile
+                self._thread_id = 0  # the next thread may get the same
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+        self._thread = threading.Thread(target=run, name="teola-host", daemon=True)
+        self._thread.start()
+        self._loop = started.result()
+        atexit.register(self.close)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End all work with EngineClosed, close the engines, stop the thread. The next call starts afresh.
+
+        Raises: EngineLoopBlocked on that very thread.
+        """
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        loops.check_may_wait()
+        atexit.unregister(self.close)
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
+        with kept_off, self._door:  # what came in so far is still told, before the stop
+            if self._loop is loop:
+                loop.call_soon_threadsafe(loop.stop)
+                self._loop = self._thread = None
+                self._is_closing = False
+        thread.join(timeout_s)
+
+    async def aclose(self) -> None:
+        """End all work with EngineClosed and close the engines; for a host that lives on the caller's loop."""
+        self._is_closing = True
+        lanes = list(self._lanes.items())
+        self._lanes.clear()
+        if self._auditing is not None:
+            self._auditing.cancel()
+            self._auditing = None
+        for _, lane in lanes:
+            await lane.close()
+        for engine, _ in lanes:
+            try:
+                await engine.close()
+            except Exception:  # an engine that cannot close must not keep the others open
+                log.exception("engine %r did not close", engine.name)

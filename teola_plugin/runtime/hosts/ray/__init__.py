@@ -1,0 +1,1 @@
+"""Engines as actors on Ray."""

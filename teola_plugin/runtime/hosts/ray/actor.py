@@ -1,0 +1,195 @@
+"""What runs in an actor of Ray: one engine with its scheduler, or the scheduler of several.
+
+    engine "llm", one instance       actor llm            scheduler and engine in one process
+    engine "llm", three instances    actor llm            scheduler
+                                     actors llm/0 .. /2   an engine each, where its resources are
+
+Each actor is an `EngineService`. Actors that belong to one of several instances are ordinary ones, whose one client is
+the scheduler; they batch nothing themselves, for what reaches them fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from teola_plugin.engines import Engine
+from teola_plugin.errors import EngineCrashed, EngineError
+from teola_plugin.registry import EngineConfig
+from teola_plugin.runtime.engines.build import build
+from teola_plugin.runtime.engines.identity import identity
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.pool import EnginePool
+from teola_plugin.runtime.hosts.ray.transport import RayLine, RayWay, opened, pickled, sealed
+from teola_plugin.runtime.hosts.remote.client import RemoteEngine
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Hello
+from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.remote.unix_rpc import Server
+
+VERSION = version("teola-plugin")
+
+ASKED = frozenset({"submit", "given", "poll", "cancel", "release", "leave"})
+"""The methods of `EngineService` that clients call."""
+
+
+class EngineActor:
+    """One `EngineService` in a process of its own. Ray makes it of a config as JSON; the engine is built at `hello`."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._config = EngineConfig.from_json(said)
+        self._building: asyncio.Task[EngineService] | None = None
+        self._hello: Hello | None = None
+        self._children: list[str] = []
+        self._server = Server(self._answer, pickled)
+
+    async def hello(self) -> Hello:
+        """What the engine is, once it is ready. Raises: what building it raised."""
+        service = await self._service()
+        if self._hello is None:
+            self._hello = await asyncio.to_thread(self._introduction, service.engine)
+        return replace(self._hello, instances=len(getattr(service.engine, "instances", (1,))))
+
+    async def ask(self, method: str, client: str, args: Any) -> Any:
+        """What `EngineService` answers to one of `ASKED`. Arguments and answer are `sealed`.
+
+        Raises: EngineCrashed before the engine is built.
+        """
+        return sealed(await self._answer(method, client, *opened(args)))
+
+    async def _answer(self, method: str, client: str, *args: Any) -> Any:
+        if method not in ASKED:
+            raise EngineError(f"engine {self._config.name!r} has no call {method!r}")
+        return await getattr(self._there, method)(client, *args)
+
+    async def stats(self) -> dict[str, Any]:
+        return (await self._service()).stats()
+
+    async def scale(self, instances: int) -> int:
+        """Have so many instances from now on; those that go end their work first."""
+        service = await self._service()
+        pool = service.engine
+        if not isinstance(pool, EnginePool):
+            raise EngineError(f"engine {self._config.name!r} was started with one instance, beside its scheduler")
+        while len(pool.instances) < instances:
+            child = await self._new_child()
+            pool.instances = [*pool.instances, child]
+        going, pool.instances = pool.instances[instances:], pool.instances[:instances]
+        service.rescaled()
+        for engine in going:
+            await _stop_child(engine)
+        return len(pool.instances)
+
+    async def nodes(self) -> list[str]:
+        """Where its instances are."""
+        engine = (await self._service()).engine
+        if isinstance(engine, EnginePool):
+            return [each.hello.node for each in engine.instances if isinstance(each, RemoteEngine)]
+        return [(await self.hello()).node]
+
+    async def drain(self, timeout_s: float) -> int:
+        return await self._there.drain(timeout_s) if self._is_built else 0
+
+    async def close(self) -> None:
+        """End the engine, so that it leaves no process of its own behind."""
+        self._server.close()
+        if self._is_built:
+            await self._there.close()
+
+    @property
+    def _is_built(self) -> bool:
+        built = self._building
+        return built is not None and built.done() and not built.cancelled() and built.exception() is None
+
+    @property
+    def _there(self) -> EngineService:
+        """Raises: EngineCrashed before it is built: this process is a new one, and to be asked for `hello` first.
+
+        Building may take longer than any other call, and whoever waited here would take it for hanging, and end it.
+        """
+        if self._building is None or not self._is_built:
+            raise EngineCrashed(f"engine {self._config.name!r} is being started")
+        return self._building.result()
+
+    async def _service(self) -> EngineService:
+        if self._building is None or (self._building.done() and not self._is_built):
+            self._building = asyncio.get_running_loop().create_task(self._made())
+        return await asyncio.shield(self._building)
+
+    async def _made(self) -> EngineService:
+        await self._server.start()
+        host = LocalHost(self._config.policy or "critical_path", loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+        if self._config.instances > 1:
+            return EngineService(EnginePool(self._config.name, await self._new_children()), host, RayWay())
+        engine = await asyncio.to_thread(build, _in_actor(self._config))
+        if start := getattr(engine, "start", None):
+            await start()
+        return EngineService(engine, host, RayWay())
+
+    async def _new_children(self) -> list[Engine]:
+        children: list[Engine] = []
+        try:
+            while len(children) < self._config.instances:
+                children.append(await self._new_child())
+        except Exception:  # whatever building one raises: the others are not to keep what the next try needs
+            for child in children:
+                await _stop_child(child)
+            raise
+        return children
+
+    async def _new_child(self) -> Engine:
+        number = len(self._children)
+        config = replace(self._config, name=f"{self._config.name}/{number}", instances=1, policy="to")
+        self._children.append(config.name)
+        line = RayLine(EngineActor, config, is_child=True)
+        try:
+            return RemoteEngine(line, await line.hello())
+        except Exception:  # whatever building it raises
+            await asyncio.to_thread(line.undo)
+            raise
+
+    def _introduction(self, engine: Engine) -> Hello:
+        import ray
+
+        config = self._config
+        first = engine.instances[0] if isinstance(engine, EnginePool) else engine
+        known = first.hello.identity if isinstance(first, RemoteEngine) else _identity(config, first)
+        return Hello(
+            PROTOCOL, VERSION, platform.python_version(), config.name, config.kind, config.model,
+            known, config.to_json(), engine.capabilities, getattr(engine, "profile", None),
+            os.getpid(), ray.get_runtime_context().get_node_id(), 1, self._server.address,
+        )  # fmt: skip
+
+
+def _in_actor(config: EngineConfig) -> EngineConfig:
+    """A worker of Ray has threads that a forked child would wait for."""
+    return replace(config, config={**config.config, "start_method": "spawn"}) if config.kind == "vllm" else config
+
+
+def _identity(config: EngineConfig, engine: Engine) -> str:
+    """What was declared and checked when the engine was built; else the model's own; else of how it is made.
+
+    What an engine is made of may hold secrets, and an identity is shown in messages.
+    """
+    if config.identity:
+        return config.identity
+    try:
+        return identity(engine)
+    except EngineError:
+        said = json.dumps(dict(config.config), sort_keys=True).encode()
+        return f"{config.executable or config.kind} {hashlib.sha256(said).hexdigest()[:24]}"
+
+
+async def _stop_child(engine: Engine) -> None:
+    if isinstance(engine, RemoteEngine):
+        line = engine._line
+        await engine.at_rest()
+        await engine.close()
+        if isinstance(line, RayLine):
+            await asyncio.to_thread(line.kill)

@@ -1,0 +1,173 @@
+"""What a client and an engine in another process say to each other. Plain data, pickled by the transport.
+
+Times travel as durations: two machines' clocks have nothing in common. Vectors of one length travel as one array, which
+the transport may pass by reference; they arrive as copies, for whoever gets a vector may change it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from teola_plugin.engines import Capabilities, Delta, Done, Failed, Onward, Outcome, Place, Urgency
+from teola_plugin.errors import EngineError
+from teola_plugin.profile import LlmProfile, Profile
+from teola_plugin.runtime.session.ancestry import Tag
+
+PROTOCOL = 4
+"""Changes when processes of two versions would misunderstand each other."""
+
+ItemId = int | tuple[Hashable, Place]
+"""The client's number of an item that it has asked for; query and place of one that was handed on for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the query.
+
+    `name`, `tags`: the items' places, where they have any; `onward`: what follows there. Whoever hands on gives no ids.
+    """
+
+    op: str
+    settings: Mapping[str, Any]
+    ids: tuple[int, ...]
+    payloads: Any
+    owner: Hashable
+    tenant: str
+    urgency: Urgency
+    left_s: float
+    age_s: float
+    name: str = ""
+    tags: tuple[Tag, ...] = ()
+    onward: tuple[Onward, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """A socket (runtime/hosts/remote/unix_rpc.py), and what proves that somebody was told of it."""
+
+    path: str
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What an engine says of itself when somebody attaches."""
+
+    protocol: int
+    version: str
+    python: str
+    name: str
+    kind: str
+    model: str = field(repr=False)
+    identity: str
+    config: Mapping[str, Any] = field(repr=False)
+    capabilities: Capabilities
+    profile: Profile | LlmProfile | None
+    pid: int
+    node: str
+    instances: int
+    nearby: Nearby | None = None
+    """Where processes of the same machine may call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Arrays of one shape and type, stacked."""
+
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Outcomes by the client's ids (or places, of what was handed on), in the order they were told.
+
+    `number`: messages with outcomes count from 0 for each `epoch`, the time since the other side first heard of the
+    client. They may arrive in another order.
+    """
+
+    epoch: str
+    number: int
+    ids: tuple[ItemId, ...]
+    kinds: str
+    """For each: d(elta), D(one), F(ailed)."""
+
+    values: Any
+    is_saturated: bool = False
+    """The engine has so much to do that rewrites which cost compute should rest."""
+
+    def __iter__(self) -> Any:
+        """Pairs of id and outcome."""
+        makers: dict[str, Callable[[Any], Outcome]] = {"d": Delta, "D": Done, "F": _failed}
+        for item_id, kind, value in zip(self.ids, self.kinds, unpacked(self.values), strict=True):
+            yield item_id, makers[kind](value)
+
+
+def said(epoch: str, number: int, outcomes: Sequence[tuple[ItemId, Outcome]], *, is_saturated: bool = False) -> Said:
+    """The message that tells these."""
+    kinds: list[str] = []
+    values: list[Any] = []
+    for _, outcome in outcomes:
+        match outcome:
+            case Delta(text):
+                kinds.append("d")
+                values.append(text)
+            case Done(value):
+                kinds.append("D")
+                values.append(value)
+            case Failed():
+                kinds.append("F")
+                values.append(PackedError.of(outcome.error))
+    return Said(epoch, number, tuple(item_id for item_id, _ in outcomes), "".join(kinds), packed(values), is_saturated)
+
+
+def packed(values: Iterable[Any]) -> Any:
+    """The values as one array, if they are arrays of one shape and type, else as a list."""
+    found = list(values)
+    first = found[0] if found else None
+    if not isinstance(first, np.ndarray) or first.dtype == object:
+        return found
+    if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in found):
+        return _Rows(np.stack(found))
+    return found
+
+
+def unpacked(values: Any) -> list[Any]:
+    """What was `packed`."""
+    found = values.array if isinstance(values, _Rows) else values
+    return [each.copy() if isinstance(each, np.ndarray) else each for each in found]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedError:
+    """An error on its way. `text` says the same, where it cannot travel or its class is not known."""
+
+    pickled: bytes
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> PackedError:
+        """The error, packed; its text where it cannot be."""
+        text = f"{type(error).__name__}: {error}"
+        try:
+            pickled = pickle.dumps(error)
+            pickle.loads(pickled)
+        except Exception:  # whatever an exception of the user's does when it is pickled
+            pickled = b""
+        return cls(pickled, text)
+
+    def arrived(self) -> BaseException:
+        """The error, or EngineError with its text where its class is not known."""
+        try:
+            found = pickle.loads(self.pickled)
+        except Exception:  # it did not travel, or what raised it (vLLM, say) is not installed here
+            return EngineError(self.text)
+        return found if isinstance(found, BaseException) else EngineError(self.text)
+
+
+def _failed(error: PackedError) -> Failed:
+    return Failed(error.arrived())

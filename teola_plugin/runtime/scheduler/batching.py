@@ -1,0 +1,435 @@
+"""The engine scheduler: a queue of requests in, batches out. Pure: it reads no clock and calls nobody.
+
+One for each engine, shared by all queries and applications. A policy (policies.py) picks which items make the next
+batch; the picked items reach one instance of the engine (replicas.py) as *one* call. An engine that batches
+continuously (an LLM) has as many slots as items it holds at once, and each finished item frees its slot; any other runs
+one batch at a time.
+
+    scheduler.submit(request, now_s)
+    while batch := scheduler.next_batch(now_s): start(batch)
+    scheduler.finish(ids, now_s)          # these items ended: their slots are free
+
+Before the policy is asked:
+- **Bounds and fairness** between tenants: fairness.py. Each tenant gets at most its share of the free slots, and what no
+  share wanted goes to whoever waits for the same. (`po` has no batches that could be shared; tenants take turns.)
+- **Aging.** What of a tenant has waited for `Limits.aging_s` goes first, in the order of arrival, whatever the policy;
+  others of its operation and settings fill the batch.
+- **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
+  `critical_path` lets no query wait for another's items: they have the next batch.
+- **In waves.** Where only texts of one query wait for an LLM, and each of them is handed on, some are left until others
+  have ended (staggered_prefills.py), with the two policies that tell queries apart.
+- **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (prefill_admission.py). So
+  it is with the same two policies.
+- **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
+  an instance takes nothing else until it has had it.
+- **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
+  for the early prefill of their beginning. `Limits.prefix_tolerance_s` lets the policy put prompts that begin alike
+  next to each other, so that the engine's cache still has their beginning (policies.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from teola_plugin.engines import Batch, Capabilities, Item
+from teola_plugin.profile import LlmProfile
+from teola_plugin.runtime.scheduler.fairness import Shares
+from teola_plugin.runtime.scheduler.policies import APPLICATION_AWARE, Pick, Policy, critical_path, po
+from teola_plugin.runtime.scheduler.prefill_admission import Company, Crowd
+from teola_plugin.runtime.scheduler.prefixes import Beginnings, beginning_of
+from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.staggered_prefills import Waves
+from teola_plugin.runtime.scheduler.throughput import Pace
+
+Prompts = Mapping[Hashable, int]
+"""How many prompts of each query in a queue are to be answered."""
+
+RELAXED = 0.5
+"""With more than `early_beside` items that wait or run for each instance, an engine is too busy for work that costs
+more than it must; with less than this share of them it no longer is. In between it stays what it was. With half of all
+slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`max_queued_items`: how much may wait, None for any number (see fairness.py). `aging_s`: see the module.
+
+    `prefix_tolerance_s`: by how much prompts may change places to begin as one before them; 0: not at all.
+    """
+
+    max_queued_items: int | None = None
+    aging_s: float = 30.0
+    prefix_tolerance_s: float = 2.0
+
+
+class EngineScheduler:
+    """Queue and slots of one engine."""
+
+    def __init__(
+        self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
+        knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
+    ) -> None:  # fmt: skip
+        """`knee_items`: of an operation, how many items a batch gains by. `llm`: what texts take (see the module)."""
+        self.policy = policy
+        self._knee_items = knee_items
+        self.limits = limits or Limits()
+        self.instances = Instances(capabilities, instances)
+        self._capabilities = capabilities
+        self._queue: dict[int, Request] = {}
+        self._place: dict[int, int] = {}  # the place in the queue of each item that waits
+        self._suspects: set[int] = set()  # places of requests that are to run alone
+        self._places = itertools.count()
+        self._arrivals = itertools.count()
+        self._beginnings = Beginnings()
+        self._has_throughput = False
+        self._shares = Shares()
+        self._pace = Pace()
+        self._is_saturated = False
+        self.waits_until_s = math.inf
+        self._company = Company(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
+        self._waves = Waves(self._company) if self._company else None
+
+    # --- what it holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def queued_items(self) -> int:
+        """Items that are in no batch yet."""
+        return self._shares.waiting
+
+    @property
+    def running_items(self) -> int:
+        """Items that are with the engine."""
+        return self.instances.running_items
+
+    @property
+    def has_instance_up(self) -> bool:
+        """Some instance takes work."""
+        return self.instances.count_up > 0
+
+    @property
+    def is_saturated(self) -> bool:
+        """It has so much to do that rewrites which cost compute should rest."""
+        limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
+        self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
+        return self._is_saturated
+
+    def begins_at_once(self, count: int) -> bool:
+        """So many more items would not have to wait."""
+        room = self.instances.room()
+        return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
+
+    def holds(self, item_id: int) -> bool:
+        """It waits here, or is with the engine."""
+        return item_id in self._place or self.instances.holds(item_id)
+
+    def drained_in_s(self) -> float:
+        """By when what waits and runs now should have ended, as fast as items ended lately."""
+        return self._pace.needs_s(self.queued_items + self.running_items)
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, now_s: float = 0.0) -> None:
+        """Queue a request; its arrival is its place in the order of submissions. Raises: Overloaded."""
+        if not request.items:
+            return
+        if self.limits.max_queued_items is not None:
+            self._shares.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
+        self.resubmit(request, now_s)
+
+    def resubmit(self, request: Request, now_s: float = 0.0) -> None:
+        """Queue what was with the engine again, where it stood: before all that came later. Nothing is refused."""
+        if request.arrival < 0:
+            request.arrival, request.since_s = next(self._arrivals), now_s
+        place = next(self._places)
+        self._shares.came(request.items)
+        self._queue[place] = request
+        if self._waves:
+            self._waves.came(request, is_at_work=self.running_items > 0)
+        for item in request.items:
+            self._place[item.id] = place
+        if request.is_alone:
+            self._suspects.add(place)
+        if self.limits.prefix_tolerance_s:
+            request.beginning = beginning_of(request.items[0])
+        if self._capabilities.prefix_at_end and request.op == "partial_prefilling":
+            self._beginnings.prefill(request.items, request.query)
+        self._has_throughput |= request.items[0].urgency.objective == "throughput"
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def next_batch(self, now_s: float = 0.0) -> Batch | None:
+        """The next batch if an instance has a free slot for one; its items count as running from now on.
+
+        If there is none, `waits_until_s` says when there is one at the latest because of its age.
+        """
+        self.waits_until_s = math.inf
+        if not self._queue:
+            return None
+        due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
+        room = self._in_waves(self.instances.room(make_way=bool(due)), now_s)
+        free = sum(room) if self._capabilities.concurrent else max(room, default=0)
+        if free <= 0:
+            return None
+        queue = self._able(self._eligible(due), room)
+        picks = self._within_knee(queue, self._picked(queue, free, now_s)) if queue else ()
+        if not picks:
+            return None
+        first = queue[picks[0].index]
+        waiting = _prompts(queue) if self._limit else {}
+        at = self._instance_for(first, waiting, room, now_s)
+        if at is None:
+            return None
+        going = self._going_to(at, queue, self._in_company(at, queue, picks, waiting, now_s), room)
+        if not going:
+            return None
+        if not self.running_items:
+            self._pace.begin(now_s)
+        for request, mine in going:
+            self._leave(self._place[mine[0].id], mine)
+            self.instances.start(at, mine, request.query, is_alone=first.is_alone)
+            if self._company:
+                self._company.start(at, request.op, request.settings, mine, request.query)
+            if self._waves:
+                self._waves.started(at, request, mine)
+        items = tuple([item for _, mine in going for item in mine])
+        self._shares.serve(items)
+        if self.limits.prefix_tolerance_s:
+            self._beginnings.ran(items)
+        return Batch(first.op, first.settings, items, at)
+
+    def _in_waves(self, room: Sequence[int], now_s: float) -> Sequence[int]:
+        """The room, less what is left to later waves."""
+        if (waves := self._waves) is None or self.policy not in APPLICATION_AWARE:
+            return room
+        if any(self.instances.is_free(at) for at in self.instances.up()):
+            waves.plan(self._queue.values(), self.instances, now_s, self.limits.aging_s)
+        left = waves.room(room, now_s)
+        self.waits_until_s = waves.until_s
+        return left
+
+    def _eligible(self, due: list[Request]) -> list[Request]:
+        """The requests that the policy may pick from. `due`: suspects that waited for too long."""
+        queue = list(self._queue.values())
+        if not self._suspects:
+            return queue
+        return (due or queue) if self.instances.idle() else [request for request in queue if not request.is_alone]
+
+    def _able(self, queue: list[Request], room: Sequence[int]) -> list[Request]:
+        """Those that could run now. One that runs alone waits for nobody, since others wait for it."""
+        if self._beginnings.holds_any_up:
+            queue = [request for request in queue if request.is_alone or not self._is_held_up(request)]
+        if self._has_throughput:  # the last slots are not for them, and are not to be waited for at the head
+            load = self.instances.loads()
+            queue = [
+                request
+                for request in queue
+                if request.is_alone
+                or request.items[0].urgency.objective != "throughput"
+                or self.instances.best(request.items[0], request.query, room, load) is not None
+            ]
+        return queue
+
+    def _is_held_up(self, request: Request) -> bool:
+        held_up = (self._beginnings.holds_up(item, request.query) for item in request.items)
+        # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
+        return all(held_up) if request.op == "partial_prefilling" else any(held_up)
+
+    def _picked(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+        """What the policy picks, tenant by tenant where several wait."""
+        if len(queue) == 1:  # so would all of them
+            return [Pick(0, min(free, queue[0].waiting))]
+        if self._shares.tenants <= 1:
+            return self._of_tenant(queue, free, now_s)
+        tenants: dict[str, list[int]] = {}
+        for i, request in enumerate(queue):
+            tenants.setdefault(request.tenant, []).append(i)
+        picks: list[Pick] = []
+        group: Hashable = None
+        left = free
+        for turn, tenant in enumerate(self._shares.in_turn(tenants)):
+            share = -(-left // (len(tenants) - turn))
+            mine = [i for i in tenants[tenant] if not picks or queue[i].group == group]
+            if not mine or left <= 0:
+                continue
+            found = self._of_tenant([queue[i] for i in mine], share, now_s)
+            picks += [Pick(mine[pick.index], pick.count) for pick in found]
+            if self.policy is po:
+                return picks
+            group = queue[picks[0].index].group
+            left -= sum(pick.count for pick in found)
+        return _topped_up(queue, picks, left)
+
+    def _of_tenant(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+        """What the policy picks, unless something has waited for too long."""
+        aged = [i for i, request in enumerate(queue) if now_s - request.since_s >= self.limits.aging_s]
+        if not aged:
+            return self.policy(queue, free, self._beginnings.warm(self.limits.prefix_tolerance_s))
+        oldest = min(aged, key=lambda i: queue[i].arrival)
+        picks = [Pick(oldest, min(free, queue[oldest].waiting))]
+        return picks if self.policy is po else _topped_up(queue, picks, free - picks[0].count)
+
+    def _within_knee(self, queue: Sequence[Request], picks: Sequence[Pick]) -> Sequence[Pick]:
+        """Of these, what the first query's items need not wait long for."""
+        if self.policy is not critical_path or len(picks) < 2:
+            return picks
+        first = queue[picks[0].index]
+        if (knee := self._knee_items(first.op)) is None:
+            return picks
+        kept: list[Pick] = []
+        for pick in picks:
+            is_first = queue[pick.index].query == first.query
+            count = pick.count if is_first else min(pick.count, knee - sum(each.count for each in kept))
+            if count > 0:
+                kept.append(Pick(pick.index, count))
+        return kept
+
+    def _leave(self, place: int, items: Sequence[Item]) -> None:
+        """These items of the request at that place of the queue wait no more."""
+        request = self._queue[place]
+        self._shares.left(items)
+        for item in items:
+            del self._place[item.id]
+        request.items = [item for item in request.items if item.id in self._place]
+        if not request.items:
+            del self._queue[place]
+            self._suspects.discard(place)
+
+    def _instance_for(self, request: Request, waiting: Prompts, room: Sequence[int], now_s: float) -> int | None:
+        """None: it waits."""
+        if request.is_alone:
+            return next(iter(self.instances.idle()), None)
+        self.instances.next_turn()
+        left = list(room)
+        at = self.instances.best(request.items[0], request.query, left)
+        while at is not None and self._has_company(at, request, waiting, now_s):
+            left[at] = 0
+            at = self.instances.best(request.items[0], request.query, left)
+            if at is None:
+                self.waits_until_s = min(self.waits_until_s, request.since_s + self.limits.aging_s)
+        return at
+
+    @property
+    def _limit(self) -> Company | None:
+        """What says how many texts run side by side, where the policy asks for it."""
+        return self._company if self.policy in APPLICATION_AWARE else None
+
+    def _in_company(
+        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: Prompts, now_s: float
+    ) -> Sequence[Pick]:
+        """Of these, those before the first that had better wait."""
+        if (limit := self._limit) is None:
+            return picks
+        more = Crowd()
+        for place, pick in enumerate(picks):
+            request = queue[pick.index]
+            if place and self._has_company(at, request, waiting, now_s, more):
+                return picks[:place]
+            if request.op == "decoding":
+                more.add(request.query, limit.texts(request.settings, pick.count))
+        return picks
+
+    def _has_company(
+        self, at: int, request: Request, waiting: Prompts, now_s: float, more: Crowd | None = None
+    ) -> bool:
+        """An LLM's instance has so many texts to write that this one had better wait; `more`: what begins with it."""
+        if (limit := self._limit) is None or request.op != "decoding":
+            return False
+        if now_s - request.since_s >= self.limits.aging_s:
+            return False
+        up = self.instances.count_up
+        queries = len(waiting)
+        if more:
+            queries -= len(more.queries) - (request.query in more.queries)
+        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
+        first = request.items[0]
+        together = min(self._capabilities.max_items, waiting[request.query] // up) if first.urgency.taker else 1
+        return limit.is_enough(at, request.query, first, max(1, together), waited_s, more)
+
+    def _going_to(
+        self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
+    ) -> list[tuple[Request, list[Item]]]:
+        """Of the picked items those that go to the instance `at`, by their requests."""
+        one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
+        if one_way and not self._capabilities.max_tokens:
+            return [(queue[pick.index], queue[pick.index].items[: pick.count]) for pick in picks]
+        going: list[tuple[Request, list[Item]]] = []
+        room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
+        for pick in picks:
+            request = queue[pick.index]
+            mine: list[Item] = []
+            for item in request.items[: pick.count]:
+                to = at if not going else self.instances.best(item, request.query, room, load)
+                if to is None:
+                    return going
+                room[to] -= 1
+                load[to] += self.instances.weight(item)
+                if to != at:
+                    continue
+                if not self.instances.fits(item, tokens, bool(going)):
+                    return going
+                tokens += item.tokens
+                if not mine:
+                    going.append((request, mine))
+                mine.append(item)
+        return going
+
+    # --- instances ---------------------------------------------------------------------------------------------------
+
+    def resize(self, instances: int) -> None:
+        """So many instances from now on. One that leaves takes nothing new, and is gone when it holds nothing."""
+        self.instances.resize(instances)
+
+    def learn(self, capabilities: Capabilities) -> None:
+        """These hold from now on, for all instances."""
+        self._capabilities = self.instances.capabilities = capabilities
+
+    def mark(self, instance: int, *, is_up: bool) -> None:
+        """Whether an instance takes work."""
+        self.instances.mark(instance, is_up=is_up)
+
+    # --- the end of items --------------------------------------------------------------------------------------------
+
+    def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
+        """These items ended; asking twice does no harm."""
+        self._beginnings.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
+        if self._company:
+            self._company.end(ids)
+        if self._waves:
+            self._waves.ended(ids)
+        if ended := self.instances.end(ids):
+            self._pace.end(ended, now_s)
+
+    def withdraw(self, ids: Collection[int]) -> list[int]:
+        """Take items out of the queue; those returned are with the engine and only it can stop them."""
+        for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
+            self._leave(place, [item for item in self._queue[place].items if item.id in ids])
+        self._beginnings.ended(item_id for item_id in ids if not self.instances.holds(item_id))
+        return [item_id for item_id in ids if self.instances.holds(item_id)]
+
+
+def _prompts(queue: Iterable[Request]) -> Prompts:
+    found: dict[Hashable, int] = {}
+    for request in queue:
+        found[request.query] = found.get(request.query, 0) + (request.waiting if request.op == "decoding" else 0)
+    return found
+
+
+def _topped_up(queue: Sequence[Request], picks: Sequence[Pick], left: int) -> list[Pick]:
+    """The slots that are left go to whoever waits with the same operation and settings, first come first served."""
+    if left <= 0 or not picks:
+        return list(picks)
+    taken = {pick.index: pick.count for pick in picks}
+    group = queue[picks[0].index].group
+    same = [i for i, request in enumerate(queue) if request.group == group]
+    for i in sorted(same, key=lambda i: queue[i].arrival):
+        more = min(left, queue[i].waiting - taken.get(i, 0))
+        if more > 0:
+            taken[i] = taken.get(i, 0) + more
+            left -= more
+        if not left:
+            break
+    return [Pick(i, count) for i, count in taken.items()]

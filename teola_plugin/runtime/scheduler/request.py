@@ -1,0 +1,50 @@
+"""What waits in the queue of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin.engines import Item
+from teola_plugin.value_keys import value_key
+
+
+@dataclass(slots=True)
+class Request:
+    """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
+
+    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
+    `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: it may be what crashes
+    its engine, and runs by itself. `beginning`: see policies.py. `gives_way`: says whether to refuse it, where it would
+    wait (speculation.py).
+    """
+
+    op: str
+    settings: Mapping[str, Any]
+    items: list[Item]
+    query: Hashable
+    depth: int = 0
+    remaining_s: float = 0.0
+    begun_s: float = 0.0
+    is_alone: bool = False
+    arrival: int = -1
+    since_s: float = 0.0
+    group: Hashable = None
+    beginning: Hashable = None
+    own_s: float = 0.0
+    gives_way: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.group is None:
+            self.group = (self.op, value_key(self.settings))
+
+    @property
+    def waiting(self) -> int:
+        """How many of its items are not in a batch yet."""
+        return len(self.items)
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.items[0].tenant if self.items else ""

@@ -1,0 +1,219 @@
+"""In which waves an LLM writes the texts of a query while no other waits, where what follows takes them one by one.
+
+    all at once                                  in waves
+    llm       p p p p d d d                      p p d d d p d d d
+    llm       p p p p d d d                      p p p d d d p d d d       p: a prefill, d: decode steps of all
+    embedder                e e e e e e e e              e e   e e e e e e
+
+An LLM prefills what it has before it decodes. So texts that begin together all end together, and what follows, such as
+embedding each of them, waits for the last prefill. Two things let it begin earlier:
+- An instance has fewer of the texts than the next: they end one after the other. That costs nothing.
+- Some texts wait until others of their instance have ended. That costs decode steps, once more for each wave.
+
+How many go where, and how many of those wait, is the best of a few ways by the latency profiles (without them, or with
+no `max_tokens`, nothing waits). When another query comes, whatever has waited begins: where somebody waits for the
+engine, it is not to make steps twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from teola_plugin.engines import Item, Taker, Urgency
+from teola_plugin.runtime.scheduler.prefill_admission import Company
+from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.request import Request
+
+LATE = tuple(n / 16 for n in range(9))
+"""Of all texts, the shares that may wait."""
+
+SOONER = 0.5
+"""Of those that wait, an instance has so many times as many as the one before it, which is free sooner."""
+
+UNEVEN = 4.0
+"""An instance has at most so many times as many texts as the one before it."""
+
+GAIN = 0.97
+"""Waves have to take at most so much of the time that all at once would, up to the end of what follows."""
+
+BUSY, LATELY = 0.5, 8
+"""Where others cut short more than so many of the latest plans, they come often, and nothing waits for later waves."""
+
+ENDED = 4
+"""A wave gives way to the next when only one in so many of its texts is still written: few decode badly."""
+
+
+class Costs(NamedTuple):
+    """Seconds: the prefill of one prompt, the steps of one text; a batch of what follows, and each text in it."""
+
+    prefill_s: float
+    decode_s: float
+    batch_s: float
+    item_s: float
+
+
+def best_waves(
+    count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
+) -> tuple[tuple[int, ...], ...]:
+    """For each instance how many texts it begins at once, one wave after the other; none if waves gain too little.
+
+    `most`: so many at once in an instance. `late`: the shares that may wait.
+
+    >>> best_waves(48, 2, 32, Costs(0.09, 0.5, 0.05, 0.025))
+    ((17, 6), (22, 3))
+    >>> best_waves(48, 2, 32, Costs(0.09, 0.5, 0.05, 0.0))
+    ()
+    """
+    longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _shares(count, instances, 1.0))  # what has no slot waits
+    found = [at_once]
+    for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
+        shares = _shares(count, instances, ratio)
+        for share in late:
+            waiting = _shares(round(share * count), instances, SOONER)
+            waves = tuple((n - later, later) for n, later in zip(shares, waiting, strict=True))
+            if all(0 <= n <= most for each in waves for n in each):
+                found.append(waves)
+    best = min(found, key=lambda waves: over_s(waves, costs))
+    return best if over_s(best, costs) < GAIN * over_s(at_once, costs) else ()
+
+
+def _shares(count: int, instances: int, ratio: float) -> list[int]:
+    """So many texts for each instance, `ratio` times as many for each as for the one before it."""
+    weights = [ratio**n for n in range(instances)]
+    ends = [round(count * end / sum(weights)) for end in itertools.accumulate(weights)]
+    return [end - begin for begin, end in itertools.pairwise([0, *ends])]
+
+
+def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
+    """Seconds until what follows is over: one batch after the other, of all that has ended by then."""
+    ends: list[tuple[float, int]] = []
+    for of_one in waves:
+        now_s = 0.0
+        for n in of_one:
+            if n:
+                now_s += n * costs.prefill_s + costs.decode_s
+                ends.append((now_s, n))
+    ends.sort()
+    over, at = 0.0, 0
+    while at < len(ends):
+        begin_s, first = max(over, ends[at][0]), at
+        while at < len(ends) and ends[at][0] <= begin_s:
+            at += 1
+        over = begin_s + costs.batch_s + costs.item_s * sum(n for _, n in ends[first:at])
+    return over
+
+
+@dataclass(slots=True)
+class _Plan:
+    """`left`: by instance, of each wave how many have yet to begin; the first is the one that runs, of `size` texts.
+
+    `running`: the instance of each of its texts that is with one.
+    """
+
+    query: Hashable
+    urgency: Urgency
+    until_s: float
+    left: dict[int, list[int]]
+    size: dict[int, int]
+    running: dict[int, int]
+
+
+class Waves:
+    """Of one engine: what is held back of the query that alone waits for it."""
+
+    def __init__(self, company: Company) -> None:
+        self._company = company
+        self._plan: _Plan | None = None
+        self._refused: tuple[Hashable, Urgency] | None = None  # of the last texts that gain nothing by waves
+        self._cut_short = 0.0  # the share of plans lately
+
+    def plan(self, queue: Collection[Request], instances: Instances, now_s: float, aging_s: float) -> None:
+        """An instance has nothing to do, and that is the queue: some of it may wait until it has its age.
+
+        It is decided once for all texts of a primitive: later ones, or those that are asked for again, just begin.
+        """
+        first = next((request for request in queue if request.op == "decoding"), None)
+        if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
+            return
+        query, urgency = first.query, first.items[0].urgency
+        texts = [request for request in queue if request.op == "decoding"]
+        until_s = min(request.since_s for request in texts) + aging_s
+        if until_s <= now_s or (query, urgency) == self._refused:
+            return
+        is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
+        if not is_all or instances.has(query):
+            return
+        items = [item for request in texts for item in request.items]
+        waves = self._waves(items, first.settings, instances, taker)
+        if not waves:
+            self._refused = (query, urgency)
+            return
+        left = {at: [n for n in each if n] for at, each in zip(instances.up(), waves, strict=True)}
+        self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()}, {})
+
+    def _waves(
+        self, items: Sequence[Item], settings: Mapping[str, Any], instances: Instances, taker: Taker
+    ) -> tuple[tuple[int, ...], ...]:
+        up, most = instances.up(), instances.capabilities.max_items
+        written = self._company.texts(settings, 1)
+        is_many = len(items) > 2 * most * len(up)  # they fill the slots more than twice
+        if is_many or written.unknown or not all(isinstance(item.payload, str) for item in items):
+            return ()
+        prefill_s = sum(self._company.prefill_s(up[0], item) for item in items) / len(items)
+        costs = Costs(prefill_s, written.seconds, *taker)
+        return best_waves(len(items), len(up), most, costs, LATE if self._cut_short < BUSY else LATE[:1])
+
+    def came(self, request: Request, *, is_at_work: bool) -> None:
+        """This one is in the queue from now on. `is_at_work`: the engine."""
+        if (plan := self._plan) and not (request.query == plan.query and request.op == "partial_prefilling"):
+            self._end(cut_short=is_at_work and request.query != plan.query)
+
+    def started(self, at: int, request: Request, items: Sequence[Item]) -> None:
+        """These items of it are with that instance from now on."""
+        if (plan := self._plan) and request.op == "decoding" and request.query == plan.query:
+            plan.running.update((item.id, at) for item in items)
+            if left := plan.left.get(at):
+                left[0] = max(0, left[0] - len(items))
+
+    def ended(self, ids: Iterable[int]) -> None:
+        """These items are with no instance any more."""
+        if self._plan:
+            for item_id in ids:
+                self._plan.running.pop(item_id, None)
+
+    def room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
+        """Of the room of each instance what is not for later waves."""
+        if (plan := self._plan) is None:
+            return room
+        wanted = [self._wanted(plan, at) for at in range(len(room))]
+        if plan.until_s <= now_s or all(most is None for most in wanted):
+            self._end(cut_short=False)
+            return room
+        return [free if most is None else min(free, most) for free, most in zip(room, wanted, strict=True)]
+
+    @property
+    def until_s(self) -> float:
+        """Until when something may be held back; infinite if nothing is."""
+        return self._plan.until_s if self._plan else math.inf
+
+    def _end(self, *, cut_short: bool) -> None:
+        self._plan = None
+        self._cut_short += (cut_short - self._cut_short) / LATELY
+
+    @staticmethod
+    def _wanted(plan: _Plan, at: int) -> int | None:
+        """How many texts the wave that runs there still takes, or the next, if it is over; None after the last."""
+        left, running = plan.left.get(at), sum(to == at for to in plan.running.values())
+        while left and not left[0] and running * ENDED <= plan.size[at]:
+            del left[0]
+            plan.size[at] = left[0] if left else 0
+        return left[0] if left else None
+
+
+def _is_for(request: Request, urgency: Urgency) -> bool:
+    return request.op == "decoding" and request.items[0].urgency == urgency

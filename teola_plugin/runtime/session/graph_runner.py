@@ -1,0 +1,204 @@
+"""One query of a graph without a framework: the e-graph run ahead, with nobody to retire it but the caller.
+
+It ends when all that it began has ended, or at the first error, which is raised as the engine or function raised it;
+then what still waits or runs is cancelled, and engines drop what they keep for the query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, TypeGuard
+
+from teola_plugin.engines import Delta, Engine, EngineSpec, Failed, Onward, Outcome, Place, Urgency
+from teola_plugin.errors import Cancelled, DeadlineExceeded, TeolaError
+from teola_plugin.runtime.engines import engine_for
+from teola_plugin.runtime.hosts.local import LocalHost, Query
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.session.followers import HandedOn
+from teola_plugin.runtime.session.plan_executor import Prepared, RunAhead
+from teola_plugin.seams import Reply
+from teola_plugin.tenancy import ANYBODY, Terms
+from teola_plugin.trace import Function
+from teola_plugin.value_keys import snapshot
+
+GRACE_S = 0.01
+"""After the deadline: an engine that is too late says so itself, and which one it is."""
+
+
+async def run_query(
+    host: LocalHost, prepared: Prepared, inputs: Mapping[str, Any], *, terms: Terms = ANYBODY,
+    streamed: Sequence[str] = (), tell: Callable[[str], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The outputs, without those that were skipped. `tell` hears the text of the decodings `streamed` as it is written.
+
+    Must run on the host's own loop. On a virtual loop the functions of the graph take no time.
+
+    Raises: what an engine or function raised first; DeadlineExceeded; TeolaError for a graph that needs a framework
+    (primitives @ pipeline, functions that ask models themselves).
+    """
+    loop = asyncio.get_running_loop()
+    urgencies = [prepared.plan.remaining[name] for name in streamed]
+    direct = _Direct(host, prepared, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
+    is_virtual = isinstance(loop, VirtualLoop)
+    late = loop.call_at(terms.deadline_s + GRACE_S, direct.expire) if terms.deadline_s < math.inf else None
+    ahead = RunAhead(direct.noting_all(prepared, is_virtual), inputs, direct, lambda ran: None, direct.over.set)
+    try:
+        ahead.start()
+        await direct.over.wait()
+        outputs = None if direct.errors else ahead.outputs()
+        if outputs is None:
+            raise next(iter((*direct.errors, *direct.cancelled)), TeolaError("an output waits for a framework's run"))
+        return outputs
+    finally:
+        if late is not None:
+            late.cancel()
+        ahead.stop()
+        direct.close()
+
+
+@dataclass(slots=True)
+class _Direct:
+    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
+
+    `guessed`: perhaps nobody wants them, and then their errors are nobody's.
+    """
+
+    host: LocalHost
+    prepared: Prepared
+    query: Query
+    over: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+    streamed: Sequence[Urgency]
+    tell: Callable[[str], None] | None
+    open: dict[Reply, None] = field(default_factory=dict)
+    expecting: list[HandedOn] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    cancelled: list[BaseException] = field(default_factory=list)
+    guessed: set[Reply] = field(default_factory=set)
+    callers_loop: asyncio.AbstractEventLoop | None = None
+    is_retiring_busy: bool = False
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
+        replies = self._submit(spec, op, payloads, settings, urgency, places)
+        if self.streamed and any(urgency is each for each in self.streamed):  # each primitive has an object of its own
+            for reply in replies:
+                reply.listen(self._hear)
+        return replies
+
+    def guess(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply] | None:  # fmt: skip
+        engine = engine_for(spec)
+        if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
+            return None  # of others the lane will say
+        return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
+
+    def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        for reply in replies if not is_wanted else ():
+            reply.cancel_unless_ended()
+        self.guessed.difference_update(replies)
+
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
+        engine = engine_for(spec)
+        if engine.capabilities.prefix and isinstance(text, str) and not self.host.is_saturated(engine):
+            self._submit(spec, "partial_prefilling", [text], settings, urgency)
+
+    def asking(self, urgency: Urgency) -> NoReturn:
+        raise TeolaError("a function that asks models itself needs the session of a framework's call")
+
+    def fell_back(self, error: BaseException) -> None:
+        self._fail(error)
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self._fail(DeadlineExceeded("the query had not ended before its deadline"))
+
+    def noting_all(self, prepared: Prepared, at_once: bool) -> Prepared:
+        """The same; errors of its functions are those of the query."""
+        functions = {name: self.noting(function, at_once) for name, function in prepared.functions.items()}
+        rounds = {
+            name: replace(each, each=self.noting_all(each.each, at_once)) for name, each in prepared.rounds.items()
+        }
+        return replace(prepared, functions=functions, rounds=rounds)
+
+    def noting(self, function: Function, at_once: bool) -> Function:
+        """The same; its error is that of the query."""
+
+        def call(*args: Any) -> Any:
+            try:
+                return function.call(*args)
+            except Exception as e:  # around the user's function: it is raised where the query's result is asked for
+                self._fail(e)
+                raise
+
+        return Function(call, is_glue=(function.is_glue or at_once) and not function.asks, asks=function.asks)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        for reply in list(self.open):
+            reply.cancel_unless_ended()
+        for engine in self.expecting:  # the host knows only those that were asked
+            engine.release(self.query.owner)
+        self.host.release(self.query.owner)
+
+    def _submit(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (), *, is_guess: bool = False,
+    ) -> list[Reply]:  # fmt: skip
+        replies = [Reply() for _ in payloads]
+        if is_guess:
+            self.guessed.update(replies)
+        for reply in replies:
+            self.open[reply] = None
+            reply.when_ended(lambda reply=reply: self._ended(reply, op))  # type: ignore[misc]
+        engine = engine_for(spec)
+        onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
+        self.host.submit(
+            engine, op, snapshot(list(payloads)), settings, replies,
+            query=self.query, urgency=urgency, places=places, onward=onward,
+            gives_way=(lambda: self.guessed.issuperset(replies)) if is_guess else None,
+        )  # fmt: skip
+        return replies
+
+    def _is_handed_on(self, engine: Engine) -> TypeGuard[HandedOn]:
+        is_far = getattr(engine, "is_far", False)  # first: the rest of the protocol is slow to ask for
+        return is_far and isinstance(engine, HandedOn) and not self.host.is_saturated(engine)
+
+    def _onward(self, name: str, places: Sequence[Place]) -> tuple[Onward, ...]:
+        """What engines of others are asked next, with the values at those places; they are to expect it."""
+        found = []
+        for p in self.prepared.followers.get(name, ()):
+            engine = engine_for(self.prepared.engines[p.engine])
+            if self._is_handed_on(engine):
+                there = [Place(p.name, place.tag) for place in places]
+                engine.expect(self.query.owner, there)
+                if engine not in self.expecting:
+                    self.expecting.append(engine)
+                then = self._onward(p.name, there)
+                urgency = self.prepared.plan.remaining[p.name]
+                found.append(Onward(engine.address, p.name, p.kind, p.engine_settings, urgency, then))
+        return tuple(found)
+
+    def _ended(self, reply: Reply, op: str) -> None:
+        self.open.pop(reply, None)
+        if isinstance(reply.outcome, Failed) and op != "partial_prefilling" and reply not in self.guessed:
+            error = reply.outcome.error
+            if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
+                self.cancelled.append(error)
+            else:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.loop.call_soon_threadsafe(self.over.set)
+
+    def _hear(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Delta) and self.tell:
+            self.tell(outcome.text)

@@ -1,0 +1,545 @@
+"""The run-ahead of one query: it takes what the graph scheduler says is ready to the engines.
+
+It lives on the host's loop thread. Text is joined and cheap glue is called right there; functions of the user's go to
+a worker thread; everything else becomes a request, through the session's slots. It never raises: a function that
+fails, like an item that fails, ends its primitive as lost, and the framework's own run will meet the same error in its
+own place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from teola_plugin import seams
+from teola_plugin.engines import Completion, Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
+from teola_plugin.errors import ItemsError
+from teola_plugin.events import PrimitiveRan
+from teola_plugin.failures import Withheld
+from teola_plugin.graph import DECODES, PIPELINE, READER, Primitive
+from teola_plugin.items import parse_items, parser_for
+from teola_plugin.plan import Plan
+from teola_plugin.rounds import Rounds
+from teola_plugin.runtime.engines.worker import Worker
+from teola_plugin.runtime.session import background
+from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
+from teola_plugin.runtime.session.batch_gates import Lockstep, batch_gates
+from teola_plugin.runtime.session.followers import followers_of
+from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
+from teola_plugin.runtime.session.speculation import Guess, Guesses
+from teola_plugin.seams import Reply
+from teola_plugin.trace import Function, Items
+
+log = logging.getLogger(__name__)
+
+_workers = Worker("call", threads=8)
+
+PATIENCE_S = 0.05
+"""How long a function is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
+
+
+class Asking(seams.Session, Protocol):
+    """The session of a function that asks models and stores itself."""
+
+    def close(self) -> object:
+        """The function has ended."""
+        ...
+
+
+class Ahead(Protocol):
+    """What a run-ahead asks of its session."""
+
+    def submit_ahead(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply]:  # fmt: skip
+        """One reply per payload, in its slot; work the framework's run began already is shared.
+
+        `places` of the items in the graph, for whoever lets engines hand values on.
+        """
+        ...
+
+    def guess(
+        self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
+        places: Sequence[Place] = (),
+    ) -> list[Reply] | None:  # fmt: skip
+        """Likewise what perhaps nobody wants; None if it would have to wait for other work."""
+        ...
+
+    def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
+        """Whether these, which were guessed, are wanted: errors count from now on. Else they are given up."""
+        ...
+
+    def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
+        """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
+        ...
+
+    def asking(self, urgency: Urgency) -> Asking:
+        """The session of a function that asks models and stores itself."""
+        ...
+
+    @property
+    def callers_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the call, if it came from a coroutine."""
+        ...
+
+    def fell_back(self, error: BaseException) -> None:
+        """The run-ahead ends here for a reason of its own."""
+        ...
+
+    @property
+    def is_retiring_busy(self) -> bool:
+        """The framework's run waits for no reply: it computes something itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
+
+    `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
+    `rounds`: functions that are graphs, made ready as well.
+    `sights`: where its primitives find their arguments; `followers`: see followers.py; `ahead`: those that perhaps
+    nobody wants; `gates`: see batch_gates.py. These are worked out here.
+    """
+
+    plan: Plan
+    functions: Mapping[str, Function]
+    engines: Mapping[str, EngineSpec]
+    streams_lists: bool = False
+    rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
+    sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
+    followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
+    ahead: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    gates: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.sights:
+            object.__setattr__(self, "sights", sights_of(self.plan))
+            object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
+            object.__setattr__(self, "ahead", frozenset(p.name for p in self.plan.graph if p.setting("ahead")))
+            object.__setattr__(self, "gates", batch_gates(self.plan.graph, self.functions, self.engines))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRounds:
+    """A function that is a graph, run until it has come to an end."""
+
+    rounds: Rounds
+    each: Prepared
+
+
+class RunAhead:
+    """One query running ahead. All methods are for the loop thread only."""
+
+    def __init__(
+        self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
+        at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None,
+    ) -> None:  # fmt: skip
+        """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run.
+
+        `lockstep`: with the other inputs of a batch, if one that fails ends all of it.
+        """
+        self._prepared = prepared
+        self._plan = prepared.plan
+        self._functions = prepared.functions
+        self._engines = prepared.engines
+        self._streams_lists = prepared.streams_lists
+        self._session = session
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._scheduler = GraphScheduler(prepared.plan, inputs, prepared.sights)
+        self._put_off: list[Callable[[], None]] = []
+        self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
+        self._read: set[str] = set()  # what is @ reader and has its value
+        self._left: set[str] = set()  # of these, what only the framework's run could tell
+        self._tasks: list[Future[None]] = []
+        self._inner: dict[tuple[str, Tag], RunAhead] = {}
+        self._guesses: Guesses[list[Reply]] = Guesses()
+        self._at_rest = at_rest
+        self._lockstep = lockstep
+        self._gates_left = set[str]().union(*prepared.gates.values()) if lockstep else set()
+        self._on_its_way = 0
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin with what the inputs allow."""
+        self._go(self._scheduler.start)
+
+    def observe(self, name: str, value: Any) -> None:
+        """The framework's own run has computed the primitive `name`, which is @ pipeline or @ reader."""
+        p = self._plan.primitives.get(name)
+        if p is None or name in self._read:
+            return
+        if p.engine == READER:
+            self._read.add(name)
+            self._left.add(name)
+        depth = self._plan.depths[name]
+        if p.kind == "condition":
+            value = bool(value)
+        if isinstance(value, Items):
+            self._go(lambda: self._scheduler.apply(self._more(name, value)))
+        elif depth == 0:
+            self._go(lambda: self._scheduler.apply([Fragment(name, (), value)]))
+        elif depth == 1 and isinstance(value, Sequence):
+            self._go(lambda: self._scheduler.apply(self._more(name, Items(value, is_last=True))))
+
+    def _more(self, name: str, told: Items) -> list[Event]:
+        begin = self._told.get(name, 0)
+        end = self._told[name] = begin + len(told.items)
+        items = [Fragment(name, (begin + i,), item) for i, item in enumerate(told.items)]
+        return [*items, Closed(name, (), end)] if told.is_last else [*items]
+
+    def has_read(self, name: str) -> bool:
+        """The value of this primitive @ reader is known. For any thread."""
+        return name in self._read
+
+    @property
+    def is_done(self) -> bool:
+        """All that it can come to is there, or on its way to whoever asked."""
+        return self._scheduler.is_done
+
+    def outputs(self) -> dict[str, Any] | None:
+        """The values of the outputs, without those that were skipped; None if one is lost or not there yet."""
+        return self._scheduler.outputs()
+
+    @property
+    def has_put_off(self) -> bool:
+        """Functions wait for `resume`."""
+        return bool(self._put_off)
+
+    def resume(self) -> None:
+        """The framework's run waits: begin what was put off."""
+        put_off, self._put_off = self._put_off, []
+        for work in put_off:
+            _workers.submit(work)
+
+    def stop(self) -> None:
+        """Nothing more will be asked of it."""
+        self._is_over = True
+        self._put_off = []
+        for task in self._tasks:
+            task.cancel()
+        for inner in self._inner.values():
+            inner.stop()
+
+    def _go(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
+        self._on_its_way -= ended
+        if not self._is_over:
+            self._step(step)
+        if self._on_its_way == 0 and self._at_rest:
+            at_rest, self._at_rest = self._at_rest, None
+            at_rest()
+
+    def _step(self, step: Callable[[], list[Ready]]) -> None:
+        try:
+            pending = step()
+            if self._guesses.open:
+                self._settle()
+            while pending:
+                events: list[Event] = []
+                for ready in pending:
+                    events += self._begin(ready)
+                pending = self._scheduler.apply(events) if events else []
+                if self._guesses.open:
+                    self._settle()
+            if self._lockstep and self._gates_left:
+                self._tell_passed(self._lockstep)
+        except Exception as e:  # a fault of the run-ahead is never the user's: the framework's run goes on alone
+            self._is_over = True
+            self._session.fell_back(e)
+
+    def _tell_passed(self, lockstep: Lockstep) -> None:
+        """Let the other inputs of the batch know which gates this one has passed."""
+        passed = {name for name in self._gates_left if self._scheduler.has_passed(name)}
+        self._gates_left -= passed
+        for name in passed:
+            lockstep.passed(name)
+
+    def _settle(self) -> None:
+        """What was guessed, and is wanted or not by now."""
+        for guess, is_wanted in self._guesses.decided(self._scheduler.is_wanted):
+            replies = guess.request or ()
+            if is_wanted and replies and not _any_failed(replies):
+                self._session.settle(replies, is_wanted=True)
+                continue
+            guess.request = None
+            self._session.settle(replies, is_wanted=False)
+            if is_wanted:
+                self._request(guess.ready)
+
+    def _begin(self, ready: Ready) -> list[Event]:
+        """Start the request; the events of what could be done at once."""
+        p = ready.primitive
+        if p.name in self._read:
+            return []
+        if self._left and not self._left.isdisjoint(p.after) and self._is_stale(ready):
+            return [] if p.engine == READER else [Lost(p.name, tag) for tag in ready.tags]
+        if p.engine == PIPELINE or (p.name in self._prepared.ahead and self._scheduler.is_wanted(p.name) is False):
+            return []
+        if self._lockstep and (gates := self._prepared.gates.get(p.name)) and not self._lockstep.is_open(gates):
+            self._lockstep.when_open(gates, lambda: self._soon(lambda: self._scheduler.apply(self._begin(ready))))
+            return []
+        match p.kind:
+            case "prefilling" | "full_prefilling":
+                return _each(ready, _joined)
+            case "partial_prefilling":
+                for args in ready.args:
+                    self._session.prefill(self._engines[p.engine], _joined(*args), {}, self._plan.remaining[p.name])
+                return _each(ready, _joined)
+            case "aggregate" if p.setting("fn") is None:
+                made = (_made(self._plan, p, tag, args[0]) for tag, args in ready.instances)
+                return list(itertools.chain.from_iterable(made))
+            case "call" if (prepared := self._prepared.rounds.get(p.setting("fn"))) is not None:
+                for tag, args in ready.instances:
+                    self._on_its_way += 1
+                    self._round(1, p, tag, prepared, prepared.rounds.first(args))
+                return []
+            case "call" | "condition" | "chunking" | "aggregate":
+                return self._call(ready, self._functions[p.setting("fn")])
+            case _:
+                self._request(ready)
+                return []
+
+    def _is_stale(self, ready: Ready) -> bool:
+        """What the framework's run had to run before it may have changed what it looks at."""
+        is_stale = self._functions[ready.primitive.setting("fn")].is_stale if ready.primitive.setting("fn") else None
+        return is_stale is not None and any(is_stale(*args) for args in ready.args)
+
+    def _call(self, ready: Ready, function: Function) -> list[Event]:
+        def call() -> list[Event]:
+            called = (self._called(ready.primitive, tag, function, args) for tag, args in ready.instances)
+            return list(itertools.chain.from_iterable(called))
+
+        def work() -> None:
+            events = [] if ready.primitive.name in self._read else call()
+            self._soon(lambda: self._scheduler.apply(self._kept(ready.primitive, events)), ended=1)
+
+        if function.is_glue:
+            return call()
+        if function.asks or function.is_async:
+            works = [self._asking(ready.primitive, tag, function, args) for tag, args in ready.instances]
+        else:
+            works = [work]
+        self._on_its_way += len(works)
+        self._put_off += works  # first, so that a run which comes to wait meanwhile finds it
+        if self._session.is_retiring_busy:
+            self._loop.call_later(PATIENCE_S, self.resume)
+        else:
+            self.resume()
+        return []
+
+    def _kept(self, p: Primitive, events: list[Event]) -> list[Event]:
+        """What counts of how a function ended. One that could not be read is left to the framework's run."""
+        if p.engine != READER:
+            return events
+        if p.name in self._read or any(isinstance(event, Lost) for event in events):
+            return []
+        if not self._plan.map_depths[p.name]:
+            self._read.add(p.name)
+        return events
+
+    def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
+        """What begins one call of a function that asks."""
+        session = self._session.asking(self._plan.remaining[p.name])
+        loop = self._session.callers_loop
+
+        def ended(events: list[Event], started_s: float) -> None:
+            failed = any(isinstance(event, Lost) for event in events)
+            session.close()
+            self._record(PrimitiveRan(p.name, p.engine, 1, started_s, time.perf_counter(), failed))
+            self._soon(lambda: self._scheduler.apply(self._kept(p, events)), ended=1)
+
+        def work() -> None:
+            started_s = time.perf_counter()
+            with seams.active(session):
+                events = self._called(p, tag, function, args)
+            ended(events, started_s)
+
+        async def awork() -> None:
+            started_s = time.perf_counter()
+            with seams.active(session):
+                try:
+                    events = _made(self._plan, p, tag, await function.call(*args))
+                except (Exception, Withheld, asyncio.CancelledError) as e:
+                    events = _lost(p, tag, e)
+            ended(events, started_s)
+
+        def begin() -> None:
+            if self._is_over:
+                return
+            begun = background.begin(awork if function.is_async else work, function.is_async, loop)
+            if begun is None:
+                self._soon(lambda: self._scheduler.apply([Lost(p.name, tag)]), ended=1)
+            elif function.is_async:
+                self._tasks.append(begun)
+
+        return begin
+
+    def _round(self, number: int, p: Primitive, tag: Tag, prepared: PreparedRounds, inputs: Mapping[str, Any]) -> None:
+        """Round `number` of a function that is a graph, and those after it."""
+
+        def ended() -> list[Ready]:
+            outputs = inner.outputs()
+            if outputs is None:
+                return self._scheduler.apply([Lost(p.name, tag)])
+            after = prepared.rounds.after(number, inputs, outputs)
+            if after is None:
+                return self._scheduler.apply(_made(self._plan, p, tag, prepared.rounds.value(inputs, outputs)))
+            self._on_its_way += 1
+            self._round(number + 1, p, tag, prepared, after)
+            return []
+
+        inner = RunAhead(prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1))
+        self._inner[p.name, tag] = inner
+        inner.start()
+
+    def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
+        try:
+            return _made(self._plan, p, tag, function.call(*args))
+        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet it in its own place
+            return _lost(p, tag, e)
+
+    def _request(self, ready: Ready) -> None:
+        p = ready.primitive
+        is_wanted = self._scheduler.is_wanted(p.name) if p.name in self._prepared.ahead else True
+        started_s = time.perf_counter()
+        payloads = [_plain(args[0]) if len(args) == 1 else tuple(map(_plain, args)) for args in ready.args]
+        spec, op, urgency = self._engines[p.engine], p.kind.removeprefix("partial_"), self._plan.remaining[p.name]
+        is_followed = p.kind == "partial_decoding"
+        if is_followed and self._streams_lists:
+            payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
+        places = [Place(p.name, tag) for tag in ready.tags]
+        guess: Guess[list[Reply]] | None = None
+        if is_wanted is None:
+            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
+            guess = self._guesses.add(ready, guessed)
+            if guessed is None:
+                return
+            replies = guessed
+        else:
+            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
+        if is_followed:
+            self._follow_items(p, ready.tags[0], replies[0])
+        ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
+        self._on_its_way += 1
+
+        def ended() -> None:
+            if next(ends) == len(replies):
+                failed = _any_failed(replies)
+                if not (guess and guess.request is None):  # else it was given up
+                    self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
+                self._soon(came, ended=1)
+
+        def came() -> list[Ready]:
+            if guess and guess.request is None:
+                return []
+            if guess and _any_failed(replies) and self._guesses.withdraw(guess):
+                self._session.settle(replies, is_wanted=False)
+                return []
+            return self._scheduler.apply([] if is_followed else self._outcomes(p, ready.tags, replies))
+
+        for reply in replies:
+            reply.when_ended(ended)
+
+    def _outcomes(self, p: Primitive, tags: Sequence[Tag], replies: Sequence[Reply]) -> list[Event]:
+        events: list[Event] = []
+        for tag, reply in zip(tags, replies, strict=True):
+            if not isinstance(reply.outcome, Done):
+                events.append(Lost(p.name, tag))
+            elif self._plan.yields[p.name] and p.kind in DECODES:
+                items = parse_items(p.setting("items"), reply.outcome.value)
+                events += _spread(p.name, tag, items[: p.setting("wanted")])
+            elif self._plan.yields[p.name]:
+                events += _spread(p.name, tag, reply.outcome.value)
+            else:
+                events.append(Fragment(p.name, tag, reply.outcome.value))
+        return events
+
+    def _follow_items(self, p: Primitive, tag: Tag, reply: Reply) -> None:
+        """Hand out each item of a decoding as soon as its text is complete."""
+        parser, wanted = parser_for(p.setting("items")), p.setting("wanted")
+        count = 0
+        is_closed = is_streamed = False
+
+        def whole(text: Any) -> list[Any]:  # a foreign model may say all of it at once
+            return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
+
+        def read(outcome: Delta | Done) -> list[Any] | None:
+            try:
+                return parser.feed(outcome.text) if isinstance(outcome, Delta) else whole(outcome.value)
+            except ItemsError as e:  # the framework's run reads the text in its own way
+                log.debug("%s: %s", p.name, e)
+                return None
+
+        def hear(outcome: Outcome) -> None:
+            nonlocal count, is_closed, is_streamed
+            if is_closed:
+                return
+            events: list[Event] = []
+            if isinstance(outcome, Failed) or (items := read(outcome)) is None:
+                events.append(Lost(p.name, tag))
+                is_closed = True
+            else:
+                is_streamed = True
+                if wanted is not None:
+                    items = items[: wanted - count]
+                events += [Fragment(p.name, (*tag, count + i), item) for i, item in enumerate(items)]
+                count += len(items)
+                if isinstance(outcome, Done) or count == wanted:
+                    events.append(Closed(p.name, tag, count))
+                    is_closed = True
+            if events:
+                self._soon(lambda: self._scheduler.apply(events))
+            if is_closed and p.setting("early_stop"):
+                reply.cancel_unless_ended()
+
+        reply.listen(hear)
+
+    def _soon(self, step: Callable[[], list[Ready]], ended: int = 0) -> None:
+        if threading.get_ident() == self._thread_id:
+            self._loop.call_soon(self._go, step, ended, context=Context())
+        else:
+            self._loop.call_soon_threadsafe(self._go, step, ended, context=Context())
+
+
+def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:
+    return [Fragment(ready.primitive.name, tag, function(*args)) for tag, args in ready.instances]
+
+
+def _any_failed(replies: Sequence[Reply]) -> bool:
+    return any(isinstance(reply.outcome, Failed) for reply in replies)
+
+
+def _made(plan: Plan, p: Primitive, tag: Tag, value: Any) -> list[Event]:
+    return _spread(p.name, tag, value) if plan.yields[p.name] else [Fragment(p.name, tag, value)]
+
+
+def _lost(p: Primitive, tag: Tag, error: BaseException) -> list[Event]:
+    log.debug("%s was lost in the run-ahead: %r", p.name, error)
+    return [Lost(p.name, tag)]
+
+
+def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:
+    return [*(Fragment(name, (*tag, i), item) for i, item in enumerate(items)), Closed(name, tag, len(items))]
+
+
+def _plain(value: Any) -> Any:
+    """What the framework's own code would hand on: of a completion its text."""
+    return str(value) if type(value) is Completion else value
+
+
+def _joined(*pieces: Any) -> Any:
+    """The prompt of its pieces; one piece that is no text (the payload of a foreign model) passes through."""
+    if len(pieces) == 1:
+        return _plain(pieces[0])
+    return "".join(map(str, pieces))
