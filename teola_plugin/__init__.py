@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 _NAMES = {
     "optimize": "api", "optimized": "api", "compare": "comparison", "explain": "explanation",
     "pure": "effects", "reads": "effects", "writes": "effects", "TeolaCallbackHandler": "callbacks",
-    "terms": "tenancy", "configure": "runtime.limits", "drain": "runtime.limits", "drain_on_sigterm": "runtime.limits",
+    "terms": "tenancy", "configure": "runtime.hosts.limits", "drain": "runtime.hosts.limits",
+    "drain_on_sigterm": "runtime.hosts.limits",
     "EngineConfig": "registry", "load_engines": "registry", "register": "registry",
 }  # fmt: skip
 

@@ -106,7 +106,7 @@ def stop(
 
 def _rays(address: str) -> Any:
     """The module of Ray's engines, connected."""
-    from teola_plugin.runtime.hosts.ray import cluster
+    from teola_plugin.runtime.hosts.ray import cluster, engines
 
     try:
         cluster.connect(address)

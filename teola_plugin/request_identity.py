@@ -1,7 +1,8 @@
 """Request identity: what makes two requests the same, for slots, for joins in flight and for batch groups.
 
 Two requests are the same if engine, operation, settings and payload are, each by its `value_key`. What else an engine
-tells apart (the tenant, the version of a store) is compared where it is known: runtime/session/slots.py and runtime/scheduler/worker.py.
+tells apart (the tenant, the version of a store) is compared where it is known: runtime/session/slots.py and
+runtime/scheduler/worker.py.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Scene:
         return replies
 
     @property
-    def lane(self) -> Any:
-        return self.host._lanes[self.engine]
+    def worker(self) -> Any:
+        return self.host._workers[self.engine]
 
     def expect(self, holds: bool, what: str) -> None:
         if not holds:

@@ -21,10 +21,10 @@ async def far_deadlines_leave_nothing() -> list[str]:
     for n in range(300):
         scene.ask(f"ok:{n}a", f"ok:{n}b", deadline_s=1e6)
         await asyncio.sleep(0.12)
-    kept = len(scene.lane._ledger._deadlines)
-    scene.expect(kept <= 2 * len(scene.lane._ledger.owed) + ROOM + 1, f"{kept} deadlines of items that ended")
+    kept = len(scene.worker._table._deadlines)
+    scene.expect(kept <= 2 * len(scene.worker._table.open) + ROOM + 1, f"{kept} deadlines of items that ended")
     await scene.until_all_ended()
-    scene.expect(stays[0].outcome is not None and scene.lane.is_clear, "something is kept")
+    scene.expect(stays[0].outcome is not None and scene.worker.is_clear, "something is kept")
     return scene.problems
 
 
@@ -77,7 +77,7 @@ async def a_process_in_which_several_hang_is_ended_once() -> list[str]:
         scene.ask(f"ok:{n}a", f"ok:{n}b", op="decoding", settings=SAMPLED)
         await asyncio.sleep(1)
     await asyncio.sleep(4.5)
-    scene.expect(scene.lane.counts.stalls == 2, f"{scene.lane.counts.stalls} stalls")
+    scene.expect(scene.worker.counts.stalls == 2, f"{scene.worker.counts.stalls} stalls")
     scene.expect(Slow.restarts == 1, f"its process was ended {Slow.restarts} times")
     scene.engine.instances[0]._faults.hang = 0.0
     await scene.until_all_ended()
@@ -115,7 +115,7 @@ async def an_answer_before_its_time() -> list[str]:
     await scene.until_all_ended()
     scene.expect(all(isinstance(error_of(reply), EngineError) for reply in scene.replies), "a stale answer was told")
     await asyncio.sleep(5)
-    scene.expect(scene.lane.counts.late == 3 and scene.lane.counts.open == 0, f"{scene.lane.counts}")
+    scene.expect(scene.worker.counts.late == 3 and scene.worker.counts.open == 0, f"{scene.worker.counts}")
     return scene.problems
 
 
@@ -124,12 +124,14 @@ async def closing_in_the_middle() -> list[str]:
     for n in range(12):
         scene.ask(f"ok:{n}", op="decoding", settings=GREEDY)
     await asyncio.sleep(0.2)
-    lane = scene.lane
+    worker = scene.worker
     await scene.host.aclose()
     after = scene.ask("ok:after", op="decoding", settings=GREEDY)
     await scene.until_all_ended()
     scene.expect(all(isinstance(error_of(reply), EngineClosed) for reply in scene.replies[1:]), "another end")
-    scene.expect(isinstance(error_of(after[0]), EngineClosed) and lane.is_clear, f"something is left: {lane.counts}")
+    scene.expect(
+        isinstance(error_of(after[0]), EngineClosed) and worker.is_clear, f"something is left: {worker.counts}"
+    )
     return scene.problems
 
 

@@ -32,7 +32,7 @@ async def a_crasher_has_no_more_tries_for_more_readers() -> list[str]:
         scene.ask("crasher:1")
     await scene.until_all_ended()
     scene.expect(all(isinstance(error_of(reply), Poisoned) for reply in scene.replies), "not all heard of it")
-    scene.expect(scene.lane.counts.crashes == 3, f"{scene.lane.counts.crashes} crashes")
+    scene.expect(scene.worker.counts.crashes == 3, f"{scene.worker.counts.crashes} crashes")
     return scene.problems
 
 
@@ -133,7 +133,7 @@ async def another_text_the_second_time_is_stopped() -> list[str]:
     scene.expect(isinstance(error_of(reply), EngineCrashed), f"{reply.outcome}")
     scene.expect(len(scene.record.aborted) == 1, "it writes on")
     await asyncio.sleep(5)
-    scene.expect(scene.lane.is_clear, "something is left")
+    scene.expect(scene.worker.is_clear, "something is left")
     return scene.problems
 
 

@@ -151,7 +151,7 @@ async def queues_are_bounded() -> list[str]:
         scene.ask(f"ok:{n}")
         scene.ask(f"ok:{n}", tenant=f"t{n}")
     await asyncio.sleep(0)
-    scene.expect(scene.lane.scheduler.queued_items <= 20, f"{scene.lane.scheduler.queued_items} items wait")
+    scene.expect(scene.worker.scheduler.queued_items <= 20, f"{scene.worker.scheduler.queued_items} items wait")
     refused = [error for reply in scene.replies if isinstance(error := error_of(reply), Overloaded)]
     scene.expect(len(refused) >= 180, f"{len(refused)} were refused")
     scene.expect(all(error.retry_after_s > 0 for error in refused), "no word of when to try again")
@@ -171,7 +171,7 @@ async def instances_come_and_go() -> list[str]:
     scene.engine.instances = []
     scene.host.rescale(scene.engine)  # type: ignore[arg-type]
     await asyncio.sleep(5)
-    scene.expect(not (one.holding or two.holding) and scene.lane.owes, "work went where no instance is")
+    scene.expect(not (one.holding or two.holding) and scene.worker.has_open_items, "work went where no instance is")
     scene.engine.instances = [two, one]
     scene.host.rescale(scene.engine)  # type: ignore[arg-type]
     await scene.until_all_ended()
@@ -198,7 +198,7 @@ async def each_reader_has_what_was_found() -> list[str]:
     await scene.until_all_ended()
     notes = [reply.outcome.value["notes"] for reply in scene.replies]
     scene.expect(notes == [["mine"]] * 3, f"{notes}")
-    scene.expect(scene.lane.counts.joined == 2, "they were not joined")
+    scene.expect(scene.worker.counts.joined == 2, "they were not joined")
     return scene.problems
 
 

@@ -22,7 +22,7 @@ from teola_plugin.errors import (
 )
 from teola_plugin.runtime.scheduler.retries import ALONE_AFTER
 from teola_plugin.runtime.scheduler.work_item import Counts
-from teola_plugin.runtime.scheduler.worker import Lane
+from teola_plugin.runtime.scheduler.worker import EngineWorker
 from tests.faulty_engines import BatchError, GoneError, Hiccup, ItemError, nature_of, text_of, value_of
 from tests.simulated_requests import GREEDY, SAMPLED, Asked
 from tests.simulated_world import AGING_S, Served, World
@@ -49,21 +49,21 @@ def judge(world: World) -> None:
         for item, times in served.record.crashes.items():
             if times > ALONE_AFTER + 1:
                 world.complain(f"item {item} was in {times} crashes")
-        if served.lane:
-            _judge_lane(world, served.engine.name, served.lane)
+        if served.worker:
+            _judge_lane(world, served.engine.name, served.worker)
 
 
-def _judge_lane(world: World, name: str, lane: Lane) -> None:
-    counts: Counts = lane.counts
+def _judge_lane(world: World, name: str, worker: EngineWorker) -> None:
+    counts: Counts = worker.counts
     if counts.open or counts.lost:
         world.complain(f"{name}: counts do not add up: {counts}")
-    if not lane.is_clear:
-        scheduler, ledger = lane.scheduler, vars(lane._ledger)
-        world.complain(f"{name}: left: {scheduler.queued_items=} {scheduler.running_items=} {ledger}")
-    if lane.held is not None or lane.owes:
+    if not worker.is_clear:
+        scheduler, table = worker.scheduler, vars(worker._table)
+        world.complain(f"{name}: left: {scheduler.queued_items=} {scheduler.running_items=} {table}")
+    if worker.held is not None or worker.has_open_items:
         world.complain(f"{name}: the engine is still held")
-    if lane._tasks and not world.never_recovers:
-        world.complain(f"{name}: tasks go on: {lane._tasks}")
+    if worker._tasks and not world.never_recovers:
+        world.complain(f"{name}: tasks go on: {worker._tasks}")
 
 
 def judge_rest(world: World) -> None:
@@ -155,5 +155,5 @@ def _unfair(world: World, served: Served, asked: Asked) -> str:
 
 
 def replace_notes(value: dict[str, Any]) -> dict[str, Any]:
-    """As it was before its reader wrote in it."""
+    """As it was before its waiter wrote in it."""
     return {**value, "notes": []}

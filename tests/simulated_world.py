@@ -21,7 +21,7 @@ from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.fairness import OVERFULL
-from teola_plugin.runtime.scheduler.worker import Lane, Rules
+from teola_plugin.runtime.scheduler.worker import EngineWorker, Rules
 from teola_plugin.tenancy import Terms
 from tests.faulty_engines import Faults, Instance, Record, Restartable, Several
 from tests.simulated_requests import GREEDY, SAMPLED, Asked, Ending, Watched
@@ -33,7 +33,8 @@ LLM_PROFILE = LlmProfile(Profile.affine(0.3), Profile.affine(0.1))
 """With this, prompts of several queries wait for each other at an LLM (runtime/scheduler/prefill_admission.py)."""
 
 TAKERS = (None, Taker(0.5, 2.0))
-"""With the latter, texts of a query that has the LLM to itself come in waves (runtime/scheduler/staggered_prefills.py)."""
+"""With the latter, texts of a query that has the LLM to itself come in waves
+(runtime/scheduler/staggered_prefills.py)."""
 
 STALL_S = 8.0
 AGING_S = 5.0
@@ -47,7 +48,7 @@ class Served:
     record: Record
     limits: Limits
     asked: list[Asked] = field(default_factory=list)
-    lane: Lane | None = None
+    worker: EngineWorker | None = None
     spare: Callable[[], Instance] | None = None
 
 
@@ -123,7 +124,7 @@ class World:
             await asyncio.sleep(1)
             self.audit()
         for _ in range(100):  # what hangs has to be noticed first
-            if all(served.lane is None or not served.lane._tasks for served in self.all) and self.loop.time() > 50:
+            if all(served.worker is None or not served.worker._tasks for served in self.all) and self.loop.time() > 50:
                 break
             await asyncio.sleep(1)
         for plan in self.plans:
@@ -231,24 +232,24 @@ class World:
     # --- what is watched meanwhile -----------------------------------------------------------------------------------
 
     def _find_lane(self, served: Served) -> None:
-        served.lane = served.lane or self.host._lanes.get(served.engine)
+        served.worker = served.worker or self.host._workers.get(served.engine)
 
     def look(self, served: Served) -> None:
         """The queue stays within its bounds."""
         self._find_lane(served)
         most = served.limits.max_queued_items
-        if most is None or served.lane is None:
+        if most is None or served.worker is None:
             return
-        ledger = served.lane._ledger  # what crashed, or failed for somebody else, is queued again whatever waits
-        fresh = Counter(debt.item.tenant for debt in ledger.owed.values() if not debt.attempt)
-        if fresh.total() - ledger.counts.joined > OVERFULL * most:
+        table = served.worker._table  # what crashed, or failed for somebody else, is queued again whatever waits
+        fresh = Counter(work.item.tenant for work in table.open.values() if not work.attempt)
+        if fresh.total() - table.counts.joined > OVERFULL * most:
             self.complain(f"{fresh.total()} items wait, and {OVERFULL * most} may")
-        if max(fresh.values(), default=0) - ledger.counts.joined > most:
+        if max(fresh.values(), default=0) - table.counts.joined > most:
             self.complain(f"{fresh} items wait, and {most} may of one tenant")
 
     def audit(self) -> None:
         """The watchdog has nothing to find."""
         for served in self.all:
             self._find_lane(served)
-            if served.lane:
-                served.lane.audit()
+            if served.worker:
+                served.worker.audit()

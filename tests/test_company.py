@@ -16,7 +16,7 @@ from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
 from teola_plugin.runtime.scheduler.policies import POLICIES
-from teola_plugin.runtime.scheduler.prefill_admission import PIECE_CHARACTERS, Company
+from teola_plugin.runtime.scheduler.prefill_admission import PIECE_CHARACTERS, PrefillAdmission
 from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.worker import Rules
 from teola_plugin.seams import Reply
@@ -180,18 +180,18 @@ def test_what_an_instance_has_cached_another_has_not() -> None:
         assert begun(scheduler) == begins
     put(scheduler, 2, P(2, decode_s=0.2), f"{text}2")
     assert begun(scheduler) == [2], "both have it by now"
-    company, item = Company(LLM, has_prefixes=True), Item(text, 3, id=3)
+    company, item = PrefillAdmission(LLM, has_prefixes=True), Item(text, 3, id=3)
     for at, sent in enumerate((text, "," * len(text))):
         company.start(at, "decoding", {"max_tokens": 2}, [Item(sent, at, id=at + 1)], at)
-    assert [company.is_enough(at, 3, item, 1, 0.0) for at in (0, 1)] == [False, True]
+    assert [company.should_defer(at, 3, item, 1, 0.0) for at in (0, 1)] == [False, True]
 
 
 def test_prompts_that_come_together_hold_others_up_together() -> None:
     """One query writes 2 s on; a prompt of another takes 1 s, and so does each that comes with it."""
-    company, item = Company(LLM, has_prefixes=False), Item("." * 400, 2, id=2)
+    company, item = PrefillAdmission(LLM, has_prefixes=False), Item("." * 400, 2, id=2)
     company.start(0, "decoding", {"max_tokens": 20}, [Item("", 1, id=1)], 1)
-    assert [company.is_enough(0, 2, item, together, 0.0) for together in (1, 4, 5)] == [False, False, True]
-    assert not company.is_enough(0, 1, item, 5, 0.0), "it needs them all"
+    assert [company.should_defer(0, 2, item, together, 0.0) for together in (1, 4, 5)] == [False, False, True]
+    assert not company.should_defer(0, 1, item, 5, 0.0), "it needs them all"
 
 
 @pytest.mark.parametrize("taker", [None, Taker(0.1, 0.1)])

@@ -104,9 +104,9 @@ async def come_to(text: str, passes: Sequence[Pass], functions: Mapping[str, Any
         found = str(e) if len(words) < 2 else type(e)  # of several that fail, the first in time
     await asyncio.sleep(1)
     for engine in engines.values():
-        lane = host._lanes.get(engine)
+        worker = host._workers.get(engine)
         assert host.load(engine) == (0, 0)
-        assert lane is None or lane.is_clear
+        assert worker is None or worker.is_clear
     await host.aclose()
     return found
 

@@ -1,4 +1,4 @@
-"""A lane by itself: what is joined and what is not, who hears of what, and deadlines."""
+"""A worker by itself: what is joined and what is not, who hears of what, and deadlines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from teola_plugin.engines import Batch, Capabilities, Delta, Done, Emit, Failed,
 from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, EngineError, Overloaded
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.tasks import spawn
-from teola_plugin.runtime.scheduler.attempt import Attempt
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.deadlines import ROOM, Deadlines
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.recovery import Recovery
 from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.work_item import Counts, Debt, Reader
-from teola_plugin.runtime.scheduler.work_table import Ledger
-from teola_plugin.runtime.scheduler.worker import Lane
+from teola_plugin.runtime.scheduler.work_item import Attempt, Counts, Waiter, WorkItem
+from teola_plugin.runtime.scheduler.work_table import WorkTable
+from teola_plugin.runtime.scheduler.worker import EngineWorker
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.direct_line import run
@@ -217,12 +216,12 @@ async def test_whoever_comes_to_a_closed_lane_hears_so() -> None:
     desk = Desk()
     desk.ask("x")
     await asyncio.sleep(0.01)
-    lane = desk.host._lanes[desk.engine]
-    await lane.close()
+    worker = desk.host._workers[desk.engine]
+    await worker.close()
     request = Request("embedding", {}, [Item("late", id=10**6)], 1)
     with pytest.raises(EngineClosed):
-        lane.submit(desk.engine, request, [Reply()])
-    assert lane.held is None
+        worker.submit(desk.engine, request, [Reply()])
+    assert worker.held is None
 
 
 async def test_an_engine_that_crashes_because_it_is_closed_has_not_crashed() -> None:
@@ -237,10 +236,10 @@ async def test_an_engine_that_crashes_because_it_is_closed_has_not_crashed() -> 
     desk = Desk(Ending())
     reply = desk.ask("x")
     await asyncio.sleep(0.01)
-    lane = desk.host._lanes[desk.engine]
-    await lane.close()
+    worker = desk.host._workers[desk.engine]
+    await worker.close()
     assert isinstance(reply.outcome, Failed)
-    assert lane.counts.crashes == 0
+    assert worker.counts.crashes == 0
 
 
 async def test_an_engine_tells_later_how_much_it_takes() -> None:
@@ -262,11 +261,11 @@ async def test_an_engine_keeps_a_policy_of_its_own() -> None:
     desk = Desk(engine)
     desk.ask("x")
     await desk.go()
-    lane = desk.host._lanes[engine]
-    assert lane.scheduler.policy is POLICIES["po"]
+    worker = desk.host._workers[engine]
+    assert worker.scheduler.policy is POLICIES["po"]
     desk.host.use("to")
     await asyncio.sleep(0.01)
-    assert lane.scheduler.policy is POLICIES["po"]
+    assert worker.scheduler.policy is POLICIES["po"]
 
 
 async def test_an_abort_that_fails_ends_the_item_all_the_same() -> None:
@@ -287,12 +286,12 @@ async def test_a_watchdog_finds_what_is_lost() -> None:
     desk = Desk()
     reply = desk.ask("x")
     await asyncio.sleep(0.01)
-    lane = desk.host._lanes[desk.engine]
-    (item_id,) = lane._ledger.owed
-    lane.audit()
+    worker = desk.host._workers[desk.engine]
+    (item_id,) = worker._table.open
+    worker.audit()
     assert desk.counts().lost == 0
-    lane.scheduler.finish((item_id,), 0.0)
-    lane.audit()
+    worker.scheduler.finish((item_id,), 0.0)
+    worker.audit()
     assert desk.counts().lost == 1
     assert isinstance(reply.outcome, Failed)
     await desk.go()
@@ -303,12 +302,12 @@ def test_the_watchdog_looks_while_anything_is_owed(monkeypatch: pytest.MonkeyPat
     looked: list[int] = []
     enough = threading.Event()
 
-    def audit(self: Lane) -> None:
+    def audit(self: EngineWorker) -> None:
         looked.append(1)
         if len(looked) == 3:
             enough.set()
 
-    monkeypatch.setattr(Lane, "audit", audit)
+    monkeypatch.setattr(EngineWorker, "audit", audit)
     engine, host, reply = FakeEngine(), LocalHost(), Reply()
     engine.gate = asyncio.Event()
     host.submit(engine, "embedding", ["x"], {}, [reply])
@@ -332,45 +331,45 @@ async def test_an_engine_that_cannot_close_keeps_no_other_open() -> None:
     assert [engine.is_closed for engine in engines] == [False, True, False, True]
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------------
+# --- the table -------------------------------------------------------------------------------------------------------
 
 
 class Book:
-    """A ledger with one item, which is with an engine. `late`: when it was told that deadlines have passed."""
+    """A table with one item, which is with an engine. `late`: when it was told that deadlines have passed."""
 
     def __init__(self, left_s: float = math.inf) -> None:
         loop = asyncio.get_running_loop()
         self.late: list[float] = []
         self.scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True, abort=True))
-        self.ledger = Ledger("e", self.scheduler, loop, lambda: self.late.append(loop.time()))
+        self.table = WorkTable("e", self.scheduler, loop, lambda: self.late.append(loop.time()))
         item = Item("x", id=1, deadline_s=loop.time() + left_s)
         request = Request("embedding", {}, [item], 1)
         self.reply = Reply()
         self.scheduler.submit(request)
-        self.ledger.owe(Reader(item, request, self.reply))
+        self.table.add(Waiter(item, request, self.reply))
         assert self.scheduler.next_batch()
 
 
 async def test_what_a_former_attempt_says_frees_no_slot_of_a_later_one() -> None:
     book = Book()
     for _ in range(2):
-        attempt = book.ledger.owed[1].begin(FakeEngine())
-    book.ledger.let_go(1, Cancelled("nobody waits"))
-    book.ledger.free(1, attempt - 1)
+        attempt = book.table.open[1].begin(FakeEngine())
+    book.table.detach(1, Cancelled("nobody waits"))
+    book.table.free(1, attempt - 1)
     assert book.scheduler.running_items == 1
-    book.ledger.free(1, attempt)
+    book.table.free(1, attempt)
     assert book.scheduler.running_items == 0
-    assert book.ledger.is_clear
+    assert book.table.is_clear
 
 
 def test_places_are_looked_at_again_once_a_deadline_has_passed() -> None:
     async def work() -> None:
         book = Book(left_s=3.0)
-        book.ledger.owed[1].begin(FakeEngine())
+        book.table.open[1].begin(FakeEngine())
         await asyncio.sleep(10)
         assert book.late == [3.0]
         assert isinstance(book.reply.outcome, Failed)
-        assert book.ledger.owed == {}
+        assert book.table.open == {}
 
     run(work)
 
@@ -460,29 +459,29 @@ def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
     run(work)
 
 
-# --- debts ------------------------------------------------------------------------------------------------------------
+# --- work ------------------------------------------------------------------------------------------------------------
 
 
-def debt(op: str = "decoding", settings: Any = None) -> tuple[Debt, list[Reply]]:
+def work(op: str = "decoding", settings: Any = None) -> tuple[WorkItem, list[Reply]]:
     item = Item("x", id=1)
     request = Request(op, settings or {}, [item], 1)
     replies = [Reply(), Reply()]
-    made = Debt(item, request, {1: Reader(item, request, replies[0])})
+    made = WorkItem(item, request, {1: Waiter(item, request, replies[0])})
     return made, replies
 
 
 def test_who_joins_a_text_late_hears_its_beginning() -> None:
-    made, (_, late) = debt(settings=GREEDY)
+    made, (_, late) = work(settings=GREEDY)
     made.begin(FakeEngine())
     made.tell(Delta("a"))
-    made.join(Reader(Item("x", id=2), made.request, late))
+    made.join(Waiter(Item("x", id=2), made.request, late))
     made.tell(Delta("b"))
     made.tell(Done(says("ab")))
     assert list(late.stream()) == ["a", "b"]
 
 
 def test_a_text_that_is_written_again_is_told_on_from_where_it_was() -> None:
-    made, (reply, _) = debt(settings=GREEDY)
+    made, (reply, _) = work(settings=GREEDY)
     for n in range(2):
         assert made.begin(FakeEngine()) == n + 1
         for piece in ("a", "b", "c")[: n + 2]:
@@ -503,7 +502,7 @@ def test_a_text_that_is_written_again_is_told_on_from_where_it_was() -> None:
     ],
 )
 def test_what_may_be_tried_again(op: str, settings: Any, is_told: bool, may_repeat: bool) -> None:
-    made, _ = debt(op, settings)
+    made, _ = work(op, settings)
     if is_told:
         made.begin(FakeEngine())
         made.tell(Delta("a"))

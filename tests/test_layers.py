@@ -38,7 +38,7 @@ HEAVY = ("torch", "vllm", "chromadb", "sentence_transformers", "transformers", "
          "langchain_classic", "langgraph", "llama_index", "fastapi", "opentelemetry")  # fmt: skip
 OWNERS = (
     "runtime/engines/",
-    "runtime/ray",
+    "runtime/hosts/ray/",
     "adapters/",
     "models/",
     "demo",

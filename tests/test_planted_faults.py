@@ -17,16 +17,16 @@ from teola_plugin.errors import EngineCrashed, Overloaded
 from teola_plugin.runtime.scheduler import retries, work_item, worker
 from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.deadlines import Deadlines
-from teola_plugin.runtime.scheduler.fairness import Shares
+from teola_plugin.runtime.scheduler.fairness import TenantFairness
 from teola_plugin.runtime.scheduler.policies import POLICIES, topology
-from teola_plugin.runtime.scheduler.prefill_admission import Company
+from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
 from teola_plugin.runtime.scheduler.recovery import Recovery
-from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.replicas import Replicas
 from teola_plugin.runtime.scheduler.retries import Retries
-from teola_plugin.runtime.scheduler.staggered_prefills import Waves
-from teola_plugin.runtime.scheduler.work_item import Debt
-from teola_plugin.runtime.scheduler.work_table import Ledger
-from teola_plugin.runtime.scheduler.worker import Lane
+from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
+from teola_plugin.runtime.scheduler.work_item import WorkItem
+from teola_plugin.runtime.scheduler.work_table import WorkTable
+from teola_plugin.runtime.scheduler.worker import EngineWorker
 from tests.scenarios import SCENARIOS, play
 from tests.simulation import simulate
 
@@ -50,24 +50,26 @@ def inverted_depth(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def unbatched_at_dispatch(patch: pytest.MonkeyPatch) -> None:
-    start = Lane._start
+    start = EngineWorker._start
     patch.setattr(
-        Lane, "_start", lambda self, to, batch: [start(self, to, replace(batch, items=(i,))) for i in batch.items]
+        EngineWorker,
+        "_start",
+        lambda self, to, batch: [start(self, to, replace(batch, items=(i,))) for i in batch.items],
     )
 
 
 @fault
 def none_is_not_finished(patch: pytest.MonkeyPatch) -> None:
-    tell = Ledger.tell
-    patch.setattr(Ledger, "tell", lambda self, debt, told: None if told == Done(None) else tell(self, debt, told))
+    tell = WorkTable.tell
+    patch.setattr(WorkTable, "tell", lambda self, work, told: None if told == Done(None) else tell(self, work, told))
 
 
 @fault
 def positional_slicing(patch: pytest.MonkeyPatch) -> None:
     """What comes after a failure is told to the next one."""
-    original = Lane._emit
+    original = EngineWorker._emit
 
-    def emitting(self: Lane, attempt: Any) -> Any:
+    def emitting(self: EngineWorker, attempt: Any) -> Any:
         emit = original(self, attempt)
         failures = 0
 
@@ -78,7 +80,7 @@ def positional_slicing(patch: pytest.MonkeyPatch) -> None:
 
         return shifted
 
-    patch.setattr(Lane, "_emit", emitting)
+    patch.setattr(EngineWorker, "_emit", emitting)
 
 
 @fault
@@ -94,30 +96,30 @@ def a_failed_batch_is_only_logged(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_dropped_abort(patch: pytest.MonkeyPatch) -> None:
-    stop = Ledger._stop
+    stop = WorkTable._stop
 
-    def dropped(self: Ledger, debt: Debt) -> None:
-        debt.engine = None
-        stop(self, debt)
+    def dropped(self: WorkTable, work: WorkItem) -> None:
+        work.engine = None
+        stop(self, work)
 
-    patch.setattr(Ledger, "_stop", dropped)
+    patch.setattr(WorkTable, "_stop", dropped)
 
 
 @fault
 def two_ends(patch: pytest.MonkeyPatch) -> None:
-    tell = Debt.tell
+    tell = WorkItem.tell
 
-    def twice(self: Debt, outcome: Any) -> None:
+    def twice(self: WorkItem, outcome: Any) -> None:
         tell(self, outcome)
         if isinstance(outcome, Done):
             tell(self, outcome)
 
-    patch.setattr(Debt, "tell", twice)
+    patch.setattr(WorkItem, "tell", twice)
 
 
 @fault
 def an_unbounded_queue(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shares, "check_room", lambda *_: None)
+    patch.setattr(TenantFairness, "check_room", lambda *_: None)
 
 
 @fault
@@ -127,29 +129,29 @@ def a_write_is_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def joined_across_tenants(patch: pytest.MonkeyPatch) -> None:
-    key = Lane._key
-    patch.setattr(Lane, "_key", lambda self, *of: (found := key(self, *of)) and found[1:])
+    key = EngineWorker._key
+    patch.setattr(EngineWorker, "_key", lambda self, *of: (found := key(self, *of)) and found[1:])
 
 
 @fault
 def a_former_attempt_is_heard(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "current", lambda self, item_id, attempt: self.owed.get(item_id))
+    patch.setattr(WorkTable, "current", lambda self, item_id, attempt: self.open.get(item_id))
 
 
 @fault
 def deadlines_only_in_the_queue(patch: pytest.MonkeyPatch) -> None:
-    expire = Ledger._expire
+    expire = WorkTable._expire
 
-    def queued(self: Ledger, readers: Any) -> None:
-        owed = [self.owed.get(self._reading.get(reader, 0)) for reader in readers]
-        expire(self, [r for r, debt in zip(readers, owed, strict=True) if debt and debt.engine is None])
+    def queued(self: WorkTable, waiters: Any) -> None:
+        open = [self.open.get(self._waiting_for.get(waiter, 0)) for waiter in waiters]
+        expire(self, [r for r, work in zip(waiters, open, strict=True) if work and work.engine is None])
 
-    patch.setattr(Ledger, "_expire", queued)
+    patch.setattr(WorkTable, "_expire", queued)
 
 
 @fault
 def crashed_work_fails(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Retries, "again", lambda self, left, error: [self._ledger.fail(debt, error) for debt in left])
+    patch.setattr(Retries, "again", lambda self, left, error: [self._table.fail(work, error) for work in left])
 
 
 @fault
@@ -159,41 +161,41 @@ def no_aging(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def aging_before_fairness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shares, "tenants", 1)
+    patch.setattr(TenantFairness, "tenants", 1)
 
 
 @fault
 def tenants_have_no_shares(patch: pytest.MonkeyPatch) -> None:
     """Neither of the slots nor of the room to wait: who comes first has them."""
 
-    def check_room(self: Shares, items: Any, limit: int, retry_after_s: float) -> None:
+    def check_room(self: TenantFairness, items: Any, limit: int, retry_after_s: float) -> None:
         if self.waiting + len(items) > limit:
             raise Overloaded("all places are taken", retry_after_s)
 
-    patch.setattr(Shares, "check_room", check_room)
-    patch.setattr(Shares, "tenants", 1)  # `in_turn` is asked only where there are several
+    patch.setattr(TenantFairness, "check_room", check_room)
+    patch.setattr(TenantFairness, "tenants", 1)  # `in_turn` is asked only where there are several
 
 
 @fault
 def no_fairness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shares, "serve", lambda *_: None)
-    patch.setattr(Shares, "in_turn", lambda self, tenants: sorted(tenants)[:1])
+    patch.setattr(TenantFairness, "serve", lambda *_: None)
+    patch.setattr(TenantFairness, "in_turn", lambda self, tenants: sorted(tenants)[:1])
 
 
 @fault
 def kv_cache_for_all(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Instances, "fits", lambda *_: True)
+    patch.setattr(Replicas, "fits", lambda *_: True)
 
 
 @fault
 def a_slot_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "free", lambda *_: None)
+    patch.setattr(WorkTable, "free", lambda *_: None)
 
 
 @fault
 def two_calls_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Instances, "begin_call", lambda *_: None)
-    patch.setattr(Instances, "end_call", lambda *_: None)
+    patch.setattr(Replicas, "begin_call", lambda *_: None)
+    patch.setattr(Replicas, "end_call", lambda *_: None)
 
 
 @fault
@@ -206,19 +208,19 @@ def a_suspect_no_longer_after_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     once_more = Retries._ask_once_more
 
     def forgiving(self: Retries, left: Any) -> None:
-        crashes = [debt.crashes for debt in left]
-        for debt in left:
-            debt.crashes = 0
+        crashes = [work.crashes for work in left]
+        for work in left:
+            work.crashes = 0
         once_more(self, left)
-        for debt, times in zip(left, crashes, strict=True):
-            debt.crashes = times
+        for work, times in zip(left, crashes, strict=True):
+            work.crashes = times
 
     patch.setattr(Retries, "_ask_once_more", forgiving)
 
 
 @fault
 def poison_spreads(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Retries, "_halve", lambda self, left, error: [self._ledger.fail(debt, error) for debt in left])
+    patch.setattr(Retries, "_halve", lambda self, left, error: [self._table.fail(work, error) for work in left])
 
 
 @fault
@@ -229,19 +231,19 @@ def sampled_texts_are_shared(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def sampled_texts_are_told_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Debt, "may_repeat", property(lambda self: self.request.op not in work_item.WRITES))
+    patch.setattr(WorkItem, "may_repeat", property(lambda self: self.request.op not in work_item.WRITES))
 
 
 @fault
 def a_repeated_text_is_told_from_its_beginning(patch: pytest.MonkeyPatch) -> None:
-    begin = Debt.begin
+    begin = WorkItem.begin
 
-    def anew(self: Debt, engine: Any) -> int:
+    def anew(self: WorkItem, engine: Any) -> int:
         number = begin(self, engine)
         self._repeated = len(self.told)
         return number
 
-    patch.setattr(Debt, "begin", anew)
+    patch.setattr(WorkItem, "begin", anew)
 
 
 @fault
@@ -256,13 +258,15 @@ def a_listener_that_fails_fails_others(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def company_never_ends(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Company, "end", lambda *_: None)
+    patch.setattr(PrefillAdmission, "end", lambda *_: None)
 
 
 @fault
 def a_later_wave_never_begins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Waves, "_wanted", staticmethod(lambda plan, at, running: min(plan.left[at][:1], default=0)))
-    patch.setattr(Waves, "until_s", property(lambda self: math.inf))
+    patch.setattr(
+        StaggeredPrefills, "_wanted", staticmethod(lambda plan, at, running: min(plan.left[at][:1], default=0))
+    )
+    patch.setattr(StaggeredPrefills, "until_s", property(lambda self: math.inf))
 
 
 @fault
@@ -282,19 +286,19 @@ def a_lost_answer_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def joined_readers_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Debt, "join", lambda self, reader: None)
+    patch.setattr(WorkItem, "join", lambda self, waiter: None)
 
 
 @fault
 def who_joins_a_text_misses_its_beginning(patch: pytest.MonkeyPatch) -> None:
-    tell = Debt.tell
+    tell = WorkItem.tell
 
-    def forgetful(self: Debt, outcome: Any) -> None:
+    def forgetful(self: WorkItem, outcome: Any) -> None:
         tell(self, outcome)
         if isinstance(outcome, Delta):
             self.told.clear()
 
-    patch.setattr(Debt, "tell", forgetful)
+    patch.setattr(WorkItem, "tell", forgetful)
 
 
 @pytest.mark.parametrize("name", FAULTS)

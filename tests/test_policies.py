@@ -16,11 +16,11 @@ from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.scheduler.policies import (
-    HASTE,
     POLICIES,
     PRIORITIES,
+    REMAINING_TIME_WEIGHT,
     PolicyName,
-    Warm,
+    WarmPrefixes,
     critical_path,
     topology,
 )
@@ -81,12 +81,16 @@ WAITING = st.builds(
 QUEUES = st.lists(WAITING, min_size=1, max_size=9)
 
 
-WARM = st.builds(Warm, st.sampled_from((0.0, 0.5, 3.0)), st.dictionaries(st.sampled_from("xyz"), st.integers(1, 9)))
+WARM = st.builds(
+    WarmPrefixes, st.sampled_from((0.0, 0.5, 3.0)), st.dictionaries(st.sampled_from("xyz"), st.integers(1, 9))
+)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(sorted(POLICIES)), QUEUES, st.integers(1, 9), st.none() | WARM)
-def test_a_batch_is_of_one_group_and_fits(policy: PolicyName, queue: list[W], free: int, warm: Warm | None) -> None:
+def test_a_batch_is_of_one_group_and_fits(
+    policy: PolicyName, queue: list[W], free: int, warm: WarmPrefixes | None
+) -> None:
     picks = POLICIES[policy](queue, free, warm)
     assert 1 <= sum(pick.count for pick in picks) <= free
     assert len({pick.index for pick in picks}) == len(picks), "no request twice"
@@ -108,12 +112,12 @@ def test_nobody_is_overtaken_by_a_query_that_came_when_it_should_have_ended(queu
 
 @settings(deadline=None)
 @given(QUEUES, WARM)
-def test_nobody_goes_before_what_is_due_more_than_the_tolerance_sooner(queue: list[W], warm: Warm) -> None:
+def test_nobody_goes_before_what_is_due_more_than_the_tolerance_sooner(queue: list[W], warm: WarmPrefixes) -> None:
     queue = [replace(w, group="g", waiting=1, own_s=0.0) for w in queue]
 
     def due_s(w: W) -> float:
         longest_s = max(other.remaining_s for other in queue if other.query == w.query)
-        return w.begun_s + HASTE * (2 * longest_s - w.remaining_s)
+        return w.begun_s + REMAINING_TIME_WEIGHT * (2 * longest_s - w.remaining_s)
 
     order = [queue[pick.index] for pick in critical_path(queue, len(queue), warm)]
     for at, w in enumerate(order):
@@ -122,7 +126,7 @@ def test_nobody_goes_before_what_is_due_more_than_the_tolerance_sooner(queue: li
 
 @settings(deadline=None)
 @given(QUEUES, WARM)
-def test_topology_changes_places_only_within_a_round_and_the_tolerance(queue: list[W], warm: Warm) -> None:
+def test_topology_changes_places_only_within_a_round_and_the_tolerance(queue: list[W], warm: WarmPrefixes) -> None:
     queue = [replace(w, group="g", waiting=1, begun_s=float(w.query)) for w in queue]
 
     def in_round(w: W) -> int:
@@ -138,13 +142,13 @@ def test_topology_changes_places_only_within_a_round_and_the_tolerance(queue: li
 @pytest.mark.parametrize("policy", ["po", "to"])
 @settings(deadline=None)
 @given(queue=QUEUES, free=st.integers(1, 9), warm=WARM)
-def test_po_and_to_keep_their_order(policy: PolicyName, queue: list[W], free: int, warm: Warm) -> None:
+def test_po_and_to_keep_their_order(policy: PolicyName, queue: list[W], free: int, warm: WarmPrefixes) -> None:
     assert POLICIES[policy](queue, free, warm) == POLICIES[policy](queue, free)
 
 
 def test_what_is_warm_goes_first_then_what_begins_like_it() -> None:
     queue = [W(n, 0.0, begun_s=n / 10, beginning=begins) for n, begins in enumerate("babacb")]
-    order = [queue[pick.index].query for pick in critical_path(queue, 6, Warm(1.0, {"c": 1, "a": 2}))]
+    order = [queue[pick.index].query for pick in critical_path(queue, 6, WarmPrefixes(1.0, {"c": 1, "a": 2}))]
     assert order == [1, 3, 4, 0, 2, 5]
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from teola_plugin.engines import Batch, Capabilities
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
-from teola_plugin.runtime.scheduler.attempt import Attempt
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.recovery import AGAIN_S, Recovery
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.work_item import Attempt, Counts
 
 
 class Stubborn:

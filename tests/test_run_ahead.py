@@ -20,8 +20,8 @@ from teola_plugin.runtime.session.ancestry import LOST, contains_lost, sights_of
 from teola_plugin.runtime.session.followers import followers_of
 from teola_plugin.runtime.session.graph_runner import run_query
 from teola_plugin.runtime.session.graph_scheduler import Ready
-from teola_plugin.runtime.session.plan_executor import Prepared, PreparedRounds, RunAhead
-from teola_plugin.runtime.session.speculation import Guesses
+from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared, PreparedRounds
+from teola_plugin.runtime.session.speculation import Speculation
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 from tests.fakes import FakeEngine, says
@@ -79,7 +79,7 @@ class Run:
         rest = {name: each for name, each in more.items() if name not in functions}
         self.session = Asked()
         self.events: list[PrimitiveRan] = []
-        self.ahead = RunAhead(
+        self.ahead = PlanExecutor(
             Prepared(plan, functions, SPECS, **rest), inputs or {"x": "x"}, self.session, self.events.append
         )
         self.ahead.start()
@@ -251,7 +251,7 @@ async def test_a_guess_that_failed_is_asked_for_again_once_it_is_wanted() -> Non
 
 
 def test_what_is_decided_cannot_be_withdrawn() -> None:
-    guesses: Guesses[str] = Guesses()
+    guesses: Speculation[str] = Speculation()
     (p, *_) = make_plan(parse("inputs(x); y = embedding(x) @ embedder; outputs(y)")).graph
     guess = guesses.add(Ready(p, ((),), (("x",),)), "asked")
     assert guesses.decided(lambda name: None) == []

@@ -19,7 +19,7 @@ from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.engines.simulated_text import tokenize
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
-from teola_plugin.runtime.scheduler.prefixes import Beginnings
+from teola_plugin.runtime.scheduler.prefixes import PrefixTracker
 from teola_plugin.runtime.session.graph_runner import run_query
 from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.runtime.session.report import Report
@@ -127,7 +127,7 @@ def test_what_prompts_have_in_common_is_computed_once_where_the_engine_would_not
 
 
 def test_without_waiting_each_would_compute_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Beginnings, "prefill", lambda *_: None)
+    monkeypatch.setattr(PrefixTracker, "prefill", lambda *_: None)
     _, _, shared, _ = run([share_prefixes], at_end=True)
     assert shared.stats.tokens > 3 * len(tokenize(CODE))
 

@@ -14,12 +14,12 @@ from teola_plugin.engines import Capabilities, Item, Urgency
 from teola_plugin.errors import Overloaded, TeolaError
 from teola_plugin.runtime.hosts.admission import Admission
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
-from teola_plugin.runtime.scheduler.fairness import REMEMBERED_TENANTS, Shares
+from teola_plugin.runtime.scheduler.fairness import REMEMBERED_TENANTS, TenantFairness
 from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES
-from teola_plugin.runtime.scheduler.prefixes import Beginnings, beginning_of
-from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, beginning_of
+from teola_plugin.runtime.scheduler.replicas import Replicas
 from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.throughput import AT_LEAST_S, Pace
+from teola_plugin.runtime.scheduler.throughput import AT_LEAST_S, Throughput
 from teola_plugin.tenancy import ANYBODY, Terms, current_terms, terms
 
 IDS = iter(range(1, 10**9))
@@ -90,7 +90,7 @@ def test_who_comes_back_is_not_owed_for_its_pause() -> None:
 
 
 def test_tokens_count_where_items_have_them() -> None:
-    shares = Shares()
+    shares = TenantFairness()
     large, small = items("a", 1, tokens=100), items("b", 3, tokens=1)
     shares.came([*large, *small])
     shares.serve([*large, *small])
@@ -107,7 +107,7 @@ def test_what_a_tenant_was_served_while_nobody_else_was_there_does_not_count() -
 
 
 def test_tenants_that_are_gone_are_forgotten_in_the_end() -> None:
-    shares = Shares()
+    shares = TenantFairness()
     shares.came(items("stays"))
     for n in range(3 * REMEMBERED_TENANTS):
         mine = items(f"t{n}")
@@ -211,7 +211,7 @@ def test_who_is_refused_is_told_when_to_come_back() -> None:
 
 
 def test_a_pace_is_of_what_ended_lately() -> None:
-    pace = Pace()
+    pace = Throughput()
     assert pace.needs_s(100) == AT_LEAST_S
     pace.begin(10.0)
     for n in range(200):
@@ -320,17 +320,17 @@ def test_a_deadline_that_has_passed_is_refused(deadline_s: float) -> None:
 # --- instances -------------------------------------------------------------------------------------------------------
 
 
-def instances(count: int, **capabilities: Any) -> Instances:
-    return Instances(Capabilities(**{"max_items": 4, "concurrent": True, **capabilities}), count)
+def instances(count: int, **capabilities: Any) -> Replicas:
+    return Replicas(Capabilities(**{"max_items": 4, "concurrent": True, **capabilities}), count)
 
 
-def put(where: Instances, at: int, *, query: int = 1, payload: Any = "x", **more: Any) -> Item:
+def put(where: Replicas, at: int, *, query: int = 1, payload: Any = "x", **more: Any) -> Item:
     item = Item(payload, id=next(IDS), **more)
     where.start(at, [item], query, is_alone=False)
     return item
 
 
-def best(where: Instances, payload: str = "x", query: int = 99, **more: Any) -> int | None:
+def best(where: Replicas, payload: str = "x", query: int = 99, **more: Any) -> int | None:
     return where.best(Item(payload, id=next(IDS), **more), query, where.room())
 
 
@@ -413,7 +413,7 @@ def test_the_last_slots_are_not_for_throughput_while_others_are_at_work() -> Non
 
 
 def test_prompts_wait_for_the_prefill_of_their_own_querys_beginning_only() -> None:
-    beginnings = Beginnings()
+    beginnings = PrefixTracker()
     prefill, prompt = (Item(text, id=next(IDS)) for text in ("once upon", "once upon a time"))
     beginnings.prefill([prefill], query=1)
     assert beginnings.holds_up(prompt, 1)

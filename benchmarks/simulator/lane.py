@@ -2,10 +2,10 @@
 
     put --> EngineScheduler --next_batch--> instance --tell--> readers
 
-What `runtime/scheduler/worker.py` does for real engines, less all that guards against faults: batches are made once everything that
-comes at the same instant is here; the same thing asked for twice at the same time is one item; a slot is free when its
-item has ended; an engine with much to do lets early prefills rest. `hop_s` is taken by each batch on its way to an
-instance and by each answer on its way back.
+What `runtime/scheduler/worker.py` does for real engines, less all that guards against faults: batches are made once
+everything that comes at the same instant is here; the same thing asked for twice at the same time is one item; a slot
+is free when its item has ended; an engine with much to do lets early prefills rest. `hop_s` is taken by each batch on
+its way to an instance and by each answer on its way back.
 """
 
 from __future__ import annotations

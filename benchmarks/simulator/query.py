@@ -1,8 +1,8 @@
 """One query of a simulation: what its graph scheduler says is ready goes to the lanes, what comes back goes on.
 
-The run-ahead (runtime/session/plan_executor.py) without an event loop, threads and a framework: text is joined and functions are
-called at once, and take no time. A function or an item that fails ends its primitive as lost; the query ends when
-nothing of it is on its way.
+The run-ahead (runtime/session/plan_executor.py) without an event loop, threads and a framework: text is joined and
+functions are called at once, and take no time. A function or an item that fails ends its primitive as lost; the query
+ends when nothing of it is on its way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, Fragments, GraphScheduler, Ready
 from teola_plugin.runtime.session.graph_scheduler import Lost as LostInstance
-from teola_plugin.runtime.session.speculation import Guesses
+from teola_plugin.runtime.session.speculation import Speculation
 from teola_plugin.value_keys import value_key
 
 
@@ -103,7 +103,7 @@ class Query:
         self._clock = world.clock
         self._errors: list[BaseException] = []
         self._open: dict[Request, None] = {}
-        self._guesses: Guesses[Request] = Guesses()
+        self._guesses: Speculation[Request] = Speculation()
         self._on_its_way = 0
         self._is_over = False
         self._has_ended = False

@@ -11,7 +11,7 @@ from teola_plugin.engines import Urgency
 from teola_plugin.graph import Primitive
 from teola_plugin.runtime.scheduler.request import Request as Queued
 from teola_plugin.runtime.session.ancestry import Tag
-from teola_plugin.runtime.session.speculation import Guess
+from teola_plugin.runtime.session.speculation import SpeculativeRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Request:
     has_lost: bool = False
     is_dropped: bool = False
     is_over: bool = False
-    guess: Guess[Request] | None = None
+    guess: SpeculativeRequest[Request] | None = None
     round_trip_s: float = -1.0
     queued_s: float = 0.0
     begin_s: float = -1.0

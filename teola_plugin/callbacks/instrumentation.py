@@ -25,9 +25,9 @@ dispatcher.propagate = False
 class OptimizedCallEvent(BaseEvent):
     """A call of an optimized pipeline is over, its stream read.
 
-    The counts are those of `teola_plugin.runtime.session.session.Report`. `seconds` is what the call took, `bound_seconds` the
-    longest path of engine times alone. `critical_path`: primitives of the graph. `report`: all there is to know, to be
-    printed; it is not part of a dump. `span_id` and `tags` are those around the call.
+    The counts are those of `teola_plugin.runtime.session.session.Report`. `seconds` is what the call took,
+    `bound_seconds` the longest path of engine times alone. `critical_path`: primitives of the graph. `report`: all
+    there is to know, to be printed; it is not part of a dump. `span_id` and `tags` are those around the call.
     """
 
     pipeline: str

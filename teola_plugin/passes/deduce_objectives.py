@@ -11,8 +11,8 @@
 Walking back from the outputs: a decoding whose text goes into an output, through functions alone, is one that somebody
 waits for (*latency*), and so is one single text that all behind it waits for. The texts of a map that are gathered in
 front of such a one are a *throughput* group: what is behind it starts with the last of them, so each alone may wait.
-The instances of the engine hear of it (runtime/scheduler/replicas.py): while several queries are at work, a throughput group
-leaves some slots of one instance to the others.
+The instances of the engine hear of it (runtime/scheduler/replicas.py): while several queries are at work, a throughput
+group leaves some slots of one instance to the others.
 
 Only where it matters: a decode step has to take longer for many texts than for one. *Not among the default passes*: on
 the mix of benchmarks/load.py, in virtual time, with steps 3.7 times as long at 32 texts as at one, it does nothing with

@@ -10,8 +10,8 @@
 Two primitives ask for the same if their lines read the same but for the name. What depends on them is looked at after
 them, so whole branches fall together. An output keeps its name: `b = aggregate(a)`.
 
-Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/scheduler/worker.py), unless that is
-a service elsewhere. Here they need not be asked for at all, nor what only prepares them.
+Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/scheduler/worker.py),
+unless that is a service elsewhere. Here they need not be asked for at all, nor what only prepares them.
 
 Not shared: what is not known to come to the same each time (sampled generations, tools, web searches, anything that
 writes, functions that ask models themselves, the framework's own values), what is written in between, and what has

@@ -8,8 +8,8 @@
     pages = aggregate(pages_ahead), when(needs)
 
 The value counts only if the condition comes out so, and so do errors; a read that failed before is made again then. If
-the condition comes out otherwise, what is still on its way is cancelled (runtime/session/speculation.py). What would have to wait
-for other work is not asked before the condition is decided.
+the condition comes out otherwise, what is still on its way is cancelled (runtime/session/speculation.py). What would
+have to wait for other work is not asked before the condition is decided.
 
 Only what reads and does nothing else: embeddings, searches, rerankings, web searches, each on what is there without the
 condition, or on what is read ahead under the same one, and in a framework's pipeline through the pure functions between

@@ -128,7 +128,7 @@ async def test_whatever_is_given_up_leaves_nothing_behind(
         counts = runtime.host.counts(engine)
         assert counts.taken == counts.done + counts.failed + counts.cancelled + counts.expired
         assert counts.failed == counts.lost == 0
-        assert runtime.host._lanes[engine].is_clear
+        assert runtime.host._workers[engine].is_clear
     assert runtime.host.admission.inside == 0
     assert {f"{way.__name__} {ENDS[way]}" for way in ways} <= set(seen)
     original = as_chain(engines, is_original=True)

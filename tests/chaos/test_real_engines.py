@@ -50,7 +50,7 @@ async def give_up(pipeline: Any, question: str, drawn: random.Random) -> None:
 
 async def settled(engine: VllmEngine) -> None:
     """Nothing of any request is left: not in the lane, not in vLLM's front, not in its core."""
-    lane = runtime.host._lanes[engine]
+    lane = runtime.host._workers[engine]
     assert engine._core is not None
     llm = engine._core.llm
     for _ in range(WAIT_S * 20):

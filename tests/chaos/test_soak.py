@@ -106,10 +106,10 @@ class Left:
 async def left(engines: Engines) -> Left:
     """After what ends by itself a little later."""
     for _ in range(200):
-        if all(lane.is_clear for lane in runtime.host._lanes.values()):
+        if all(worker.is_clear for worker in runtime.host._workers.values()):
             break
         await asyncio.sleep(0.02)
-    assert all(lane.is_clear for lane in runtime.host._lanes.values())
+    assert all(worker.is_clear for worker in runtime.host._workers.values())
     gc.collect()
     ours = Counter(
         type(each).__qualname__ for each in gc.get_objects() if str(type(each).__module__).startswith("teola_plugin")

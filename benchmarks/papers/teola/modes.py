@@ -38,7 +38,8 @@ Shape = Literal["chain", "parallel"]
 class Way:
     """How queries are run. `shape`: of the graph before the passes. `is_tuned`: the largest batch was doubled.
 
-    `in_waves`: the LLM scheduler may know which texts are handed on one by one (runtime/scheduler/staggered_prefills.py).
+    `in_waves`: the LLM scheduler may know which texts are handed on one by one
+    (runtime/scheduler/staggered_prefills.py).
     """
 
     name: str

@@ -17,7 +17,7 @@ from teola_plugin import forks, loops
 from teola_plugin.errors import Overloaded
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.scheduler.fairness import OVERFULL
-from teola_plugin.runtime.scheduler.throughput import Pace
+from teola_plugin.runtime.scheduler.throughput import Throughput
 from teola_plugin.tenancy import Terms
 
 
@@ -32,7 +32,7 @@ class Admission:
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._inside: Counter[str] = Counter()
-        self._pace = Pace()
+        self._throughput = Throughput()
         self._is_draining = False
         self._nobody_inside = threading.Event()
         self._nobody_inside.set()
@@ -46,10 +46,10 @@ class Admission:
         """Let a query in. Raises: Overloaded."""
         with kept_off, self._lock:
             if why := self._why_not(terms, now_s):
-                wait_s = self._pace.needs_s(1)
+                wait_s = self._throughput.needs_s(1)
                 raise Overloaded(f"{why}: try again in {wait_s:.2g} s", wait_s)
             if not self._inside:
-                self._pace.begin(now_s)
+                self._throughput.begin(now_s)
             self._inside[terms.tenant] += 1
             self._nobody_inside.clear()
 
@@ -58,7 +58,7 @@ class Admission:
         with kept_off, self._lock:
             self._inside[terms.tenant] -= 1
             self._inside += Counter()  # without those that are at zero
-            self._pace.end(1, now_s)
+            self._throughput.end(1, now_s)
             if not self._inside:
                 self._nobody_inside.set()
 
@@ -74,7 +74,7 @@ class Admission:
         if running >= most:
             whose = f" of tenant {terms.tenant!r}" if terms.tenant else ""
             return f"{running} queries{whose} run already, and {most} may"
-        if now_s + self._pace.item_s * (self.inside + 1) > terms.deadline_s:
+        if now_s + self._throughput.item_s * (self.inside + 1) > terms.deadline_s:
             return f"{self.inside} queries run already, and this one would not end before its deadline"
         return ""
 

@@ -1,9 +1,9 @@
 """The local host: the schedulers and engines of this process, on one event-loop thread of our own.
 
-    ask (any thread) --call_soon_threadsafe--> lane of the engine: EngineScheduler --batch--> Engine.run
+    ask (any thread) --call_soon_threadsafe--> worker of the engine: EngineScheduler --batch--> Engine.run
                                                       ^--------------- outcomes -------------------'
 
-Each engine has a lane (worker.py). Everything that changes one runs on the loop thread, so there are no locks.
+Each engine has a worker (worker.py). Everything that changes one runs on the loop thread, so there are no locks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from teola_plugin.runtime.hosts.admission import Admission
 from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES, PolicyName
 from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.work_item import Counts, put
-from teola_plugin.runtime.scheduler.worker import Lane, Rules, Sink
+from teola_plugin.runtime.scheduler.worker import EngineWorker, Rules, Sink
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 
@@ -66,7 +66,7 @@ class LocalHost:
         *,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`rules` are those of lanes that are made from now on. `loop`: run on this loop, and start no thread."""
+        """`rules` are those of workers that are made from now on. `loop`: run on this loop, and start no thread."""
         self._policy: PolicyName = policy
         self.rules = rules
         self.admission = Admission()
@@ -75,7 +75,7 @@ class LocalHost:
         forks.in_child(self._begin_anew)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._lanes: weakref.WeakKeyDictionary[Any, Lane] = weakref.WeakKeyDictionary()
+        self._workers: weakref.WeakKeyDictionary[Any, EngineWorker] = weakref.WeakKeyDictionary()
         self._sinks: dict[Hashable, Sink] = {}
         self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
         self._keeps = False  # some engine keeps things for queries
@@ -89,7 +89,7 @@ class LocalHost:
 
     def _begin_anew(self) -> None:
         """In a forked child, where the loop thread is not."""
-        forks.leave(self._loop, list(self._lanes.values()))
+        forks.leave(self._loop, list(self._workers.values()))
         self._begin()
 
     @property
@@ -106,8 +106,8 @@ class LocalHost:
 
         def use() -> None:
             self._policy = policy
-            for engine, lane in self._lanes.items():
-                lane.scheduler.policy = POLICIES[self._policy_of(engine)]
+            for engine, worker in self._workers.items():
+                worker.scheduler.policy = POLICIES[self._policy_of(engine)]
 
         self.soon(use)
 
@@ -119,8 +119,8 @@ class LocalHost:
 
         def rule() -> None:
             self.rules = rules
-            for lane in self._lanes.values():
-                lane.rule(rules)
+            for worker in self._workers.values():
+                worker.rule(rules)
 
         self.rules = rules
         self.soon(rule)
@@ -136,7 +136,8 @@ class LocalHost:
     ) -> None:  # fmt: skip
         """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
 
-        `places`, `onward`: see runtime/hosts/remote/forwarding.py. `gives_way`: asked if it would have to wait; if so, it is Overloaded.
+        `places`, `onward`: see runtime/hosts/remote/forwarding.py. `gives_way`: asked if it would have to wait; if so,
+        it is Overloaded.
         """
         owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
         begun_s = query.begun_s
@@ -158,8 +159,8 @@ class LocalHost:
         """Nobody wants these items any more."""
 
         def cancel() -> None:
-            if lane := self._lanes.get(engine):
-                lane.cancel(ids)
+            if worker := self._workers.get(engine):
+                worker.cancel(ids)
 
         self.soon(cancel)
 
@@ -167,8 +168,8 @@ class LocalHost:
         """See `Reply.withdraw`."""
 
         def withdraw() -> None:
-            if lane := self._lanes.get(engine):
-                lane.withdraw(item_id, agrees)
+            if worker := self._workers.get(engine):
+                worker.withdraw(item_id, agrees)
 
         self.soon(withdraw)
 
@@ -176,8 +177,8 @@ class LocalHost:
         """The engine's `instances` have changed: use the new ones, and give no more work to those that went."""
 
         def rescale() -> None:
-            if lane := self._lanes.get(engine):
-                lane.pump()
+            if worker := self._workers.get(engine):
+                worker.dispatch()
 
         self.soon(rescale)
 
@@ -185,25 +186,25 @@ class LocalHost:
         """The engine has so much to do that rewrites which cost compute should rest."""
         if engine.capabilities.is_scheduled:
             return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
-        lane = self._lanes.get(engine)
-        return lane is not None and lane.is_saturated
+        worker = self._workers.get(engine)
+        return worker is not None and worker.is_saturated
 
     def begins_at_once(self, engine: Engine, count: int) -> bool:
         """So many items would not have to wait, as far as can be told from here."""
         if engine.capabilities.is_scheduled:
             return not self.is_saturated(engine)
-        lane = self._lanes.get(engine)
-        return lane.begins_at_once(count) if lane else count <= engine.capabilities.max_items
+        worker = self._workers.get(engine)
+        return worker.begins_at_once(count) if worker else count <= engine.capabilities.max_items
 
     def counts(self, engine: Engine) -> Counts:
         """What became of the engine's items so far."""
-        lane = self._lanes.get(engine)
-        return replace(lane.counts) if lane else Counts()
+        worker = self._workers.get(engine)
+        return replace(worker.counts) if worker else Counts()
 
     def load(self, engine: Engine) -> tuple[int, int]:
         """Items that wait for the engine, and that are with it."""
-        lane = self._lanes.get(engine)
-        return (lane.scheduler.queued_items, lane.scheduler.running_items) if lane else (0, 0)
+        worker = self._workers.get(engine)
+        return (worker.scheduler.queued_items, worker.scheduler.running_items) if worker else (0, 0)
 
     def subscribe(self, owner: Hashable, sink: Sink) -> None:
         """`sink` hears, on the loop thread, of each batch that held an item of `owner`."""
@@ -214,7 +215,7 @@ class LocalHost:
         self._sinks.pop(owner, None)
 
         def release() -> None:
-            for engine in list(self._lanes):
+            for engine in list(self._workers):
                 if forget := getattr(engine, "release", None):
                     forget(owner)
 
@@ -225,11 +226,13 @@ class LocalHost:
         try:
             if self._is_closing or asyncio.get_running_loop() is not self._loop:
                 raise EngineClosed(f"engine {engine.name!r} was shut down")
-            lane = self._lanes.get(engine)
-            if lane is None:
-                lane = self._lanes[engine] = Lane(engine, POLICIES[self._policy_of(engine)], self.rules, self._sinks)
-            lane.submit(engine, request, replies)
-            lane.pump_soon()
+            worker = self._workers.get(engine)
+            if worker is None:
+                worker = self._workers[engine] = EngineWorker(
+                    engine, POLICIES[self._policy_of(engine)], self.rules, self._sinks
+                )
+            worker.submit(engine, request, replies)
+            worker.dispatch_soon()
             if self._auditing is None and self._thread is not None:
                 self._auditing = self._loop.call_later(AUDIT_S, self._audit)
         except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
@@ -239,9 +242,9 @@ class LocalHost:
     def _audit(self) -> None:
         """The watchdog: while anything is owed, see that it waits or runs."""
         self._auditing = None
-        for lane in list(self._lanes.values()):
-            lane.audit()
-        if self._loop is not None and any(lane.owes for lane in self._lanes.values()):
+        for worker in list(self._workers.values()):
+            worker.audit()
+        if self._loop is not None and any(worker.has_open_items for worker in self._workers.values()):
             self._auditing = self._loop.call_later(AUDIT_S, self._audit)
 
     def soon(self, callback: Callable[..., None], *args: Any) -> None:
@@ -299,14 +302,14 @@ class LocalHost:
     async def aclose(self) -> None:
         """End all work with EngineClosed and close the engines; for a host that lives on the caller's loop."""
         self._is_closing = True
-        lanes = list(self._lanes.items())
-        self._lanes.clear()
+        workers = list(self._workers.items())
+        self._workers.clear()
         if self._auditing is not None:
             self._auditing.cancel()
             self._auditing = None
-        for _, lane in lanes:
-            await lane.close()
-        for engine, _ in lanes:
+        for _, worker in workers:
+            await worker.close()
+        for engine, _ in workers:
             try:
                 await engine.close()
             except Exception:  # an engine that cannot close must not keep the others open

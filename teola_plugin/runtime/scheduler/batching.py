@@ -1,30 +1,30 @@
-"""The engine scheduler: a queue of requests in, batches out. Pure: it reads no clock and calls nobody.
+"""The scheduler of one engine: a queue of requests in, batches out. Pure: it reads no clock and has no side effects.
 
-One for each engine, shared by all queries and applications. A policy (policies.py) picks which items make the next
-batch; the picked items reach one instance of the engine (replicas.py) as *one* call. An engine that batches
-continuously (an LLM) has as many slots as items it holds at once, and each finished item frees its slot; any other runs
-one batch at a time.
+It is shared by all queries and applications. A policy (policies.py) picks the items of the next batch; these reach one
+replica of the engine (replicas.py) as *one* call. An engine with continuous batching (an LLM) has as many slots as
+items it holds at once, and each finished item frees its slot; any other engine runs one batch at a time.
 
     scheduler.submit(request, now_s)
     while batch := scheduler.next_batch(now_s): start(batch)
-    scheduler.finish(ids, now_s)          # these items ended: their slots are free
+    scheduler.finish(ids, now_s)          # these items have ended: their slots are free
 
-Before the policy is asked:
-- **Bounds and fairness** between tenants: fairness.py. Each tenant gets at most its share of the free slots, and what no
-  share wanted goes to whoever waits for the same. (`po` has no batches that could be shared; tenants take turns.)
-- **Aging.** What of a tenant has waited for `Limits.aging_s` goes first, in the order of arrival, whatever the policy;
+Rules around the policy:
+- **Bounds and fairness** between tenants (fairness.py). Each tenant gets at most its share of the free slots; slots
+  that no share used go to requests of the same operation and settings. (Under `po`, which shares no batches, tenants
+  take turns.)
+- **Aging.** A request that has waited for `Limits.aging_s` goes first, in the order of arrival, whatever the policy;
   others of its operation and settings fill the batch.
-- **Within the knee.** A batch larger than the knee of the engine's profile only takes longer by each item more. There
-  `critical_path` lets no query wait for another's items: they have the next batch.
-- **In waves.** Where only texts of one query wait for an LLM, and each of them is handed on, some are left until others
-  have ended (staggered_prefills.py), with the two policies that tell queries apart.
-- **In company.** Where an LLM's prefills hold up those who decode for too long, the next query waits (prefill_admission.py). So
-  it is with the same two policies.
-- **Alone.** A request that is under suspicion of crashing its engine waits for an instance of its own. After `aging_s`
-  an instance takes nothing else until it has had it.
-- **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), the prompts of a query wait
-  for the early prefill of their beginning. `Limits.prefix_tolerance_s` lets the policy put prompts that begin alike
-  next to each other, so that the engine's cache still has their beginning (policies.py).
+- **Knee.** Beyond the knee of the engine's profile a batch only takes longer with each item. There, `critical_path`
+  lets no query wait for the items of another one: these go into the next batch.
+- **Staggered prefills.** If only texts of one query wait for an LLM, and what follows takes each as it is ready, some
+  begin later than others (staggered_prefills.py). `topology` and `critical_path` only: the others know no queries.
+- **Prefill admission.** If the prefills of an LLM delay running decodes too long, the next query waits
+  (prefill_admission.py). Under the same two policies.
+- **Quarantine.** A request suspected of crashing its engine waits for a replica of its own. After `aging_s` a replica
+  takes nothing else until it has run it.
+- **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), prompts of a query wait for
+  the early prefill of their prefix. `Limits.prefix_tolerance_s` lets the policy put prompts with the same prefix next
+  to each other, so that the prefix is still cached (policies.py).
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from dataclasses import dataclass
 
 from teola_plugin.engines import Batch, Capabilities, Item
 from teola_plugin.profile import LlmProfile
-from teola_plugin.runtime.scheduler.fairness import Shares
+from teola_plugin.runtime.scheduler.fairness import TenantFairness
 from teola_plugin.runtime.scheduler.policies import APPLICATION_AWARE, Pick, Policy, critical_path, po
-from teola_plugin.runtime.scheduler.prefill_admission import Company, Crowd
-from teola_plugin.runtime.scheduler.prefixes import Beginnings, beginning_of
-from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission, RunningDecodes
+from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, beginning_of
+from teola_plugin.runtime.scheduler.replicas import Replicas
 from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.staggered_prefills import Waves
-from teola_plugin.runtime.scheduler.throughput import Pace
+from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
+from teola_plugin.runtime.scheduler.throughput import Throughput
 
 Prompts = Mapping[Hashable, int]
-"""How many prompts of each query in a queue are to be answered."""
+"""By query, the number of prompts in the queue that are to be answered."""
 
 RELAXED = 0.5
-"""With more than `early_beside` items that wait or run for each instance, an engine is too busy for work that costs
-more than it must; with less than this share of them it no longer is. In between it stays what it was. With half of all
+"""With more than `early_beside` items that wait or run per replica, an engine counts as saturated: rewrites that cost
+compute rest. With less than this share of that it no longer does; in between it stays what it was. With half of all
 slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_queued_items`: how much may wait, None for any number (see fairness.py). `aging_s`: see the module.
+    """`max_queued_items`: how many items may wait, None for any number (fairness.py). `aging_s`: see the module.
 
     `prefix_tolerance_s`: by how much prompts may change places to begin as one before them; 0: not at all.
     """
@@ -67,88 +67,90 @@ class Limits:
 
 
 class EngineScheduler:
-    """Queue and slots of one engine."""
+    """The queue and the slots of one engine."""
 
     def __init__(
         self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
-        """`knee_items`: of an operation, how many items a batch gains by. `llm`: what texts take (see the module)."""
+        """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
         self.policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
-        self.instances = Instances(capabilities, instances)
+        self.instances = Replicas(capabilities, instances)
         self._capabilities = capabilities
         self._queue: dict[int, Request] = {}
         self._place: dict[int, int] = {}  # the place in the queue of each item that waits
         self._suspects: set[int] = set()  # places of requests that are to run alone
         self._places = itertools.count()
         self._arrivals = itertools.count()
-        self._beginnings = Beginnings()
+        self._prefixes = PrefixTracker()
         self._has_throughput = False
-        self._shares = Shares()
-        self._pace = Pace()
+        self._fairness = TenantFairness()
+        self._throughput = Throughput()
         self._is_saturated = False
         self.waits_until_s = math.inf
-        self._company = Company(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
-        self._waves = Waves(self._company) if self._company else None
+        self._admission = (
+            PrefillAdmission(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
+        )
+        self._staggered = StaggeredPrefills(self._admission) if self._admission else None
 
     # --- what it holds -----------------------------------------------------------------------------------------------
 
     @property
     def queued_items(self) -> int:
-        """Items that are in no batch yet."""
-        return self._shares.waiting
+        """The number of items that are in no batch yet."""
+        return self._fairness.waiting
 
     @property
     def running_items(self) -> int:
-        """Items that are with the engine."""
+        """The number of items that are with the engine."""
         return self.instances.running_items
 
     @property
     def has_instance_up(self) -> bool:
-        """Some instance takes work."""
+        """Whether any replica takes work."""
         return self.instances.count_up > 0
 
     @property
     def is_saturated(self) -> bool:
-        """It has so much to do that rewrites which cost compute should rest."""
+        """Whether the engine is so busy that rewrites which cost compute should rest."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
         self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
         return self._is_saturated
 
     def begins_at_once(self, count: int) -> bool:
-        """So many more items would not have to wait."""
+        """Whether this many more items would not have to wait."""
         room = self.instances.room()
         return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
 
     def holds(self, item_id: int) -> bool:
-        """It waits here, or is with the engine."""
+        """Whether an item waits here or is with the engine."""
         return item_id in self._place or self.instances.holds(item_id)
 
     def drained_in_s(self) -> float:
-        """By when what waits and runs now should have ended, as fast as items ended lately."""
-        return self._pace.needs_s(self.queued_items + self.running_items)
+        """The seconds until all items here should have ended, by the throughput of late."""
+        return self._throughput.needs_s(self.queued_items + self.running_items)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now_s: float = 0.0) -> None:
-        """Queue a request; its arrival is its place in the order of submissions. Raises: Overloaded."""
+        """Queue a request and number it in the order of submissions. Raises: Overloaded."""
         if not request.items:
             return
         if self.limits.max_queued_items is not None:
-            self._shares.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
+            self._fairness.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
         self.resubmit(request, now_s)
 
     def resubmit(self, request: Request, now_s: float = 0.0) -> None:
-        """Queue what was with the engine again, where it stood: before all that came later. Nothing is refused."""
+        """Queue a request again with the arrival it had: before all that came later. Nothing is refused."""
         if request.arrival < 0:
             request.arrival, request.since_s = next(self._arrivals), now_s
         place = next(self._places)
-        self._shares.came(request.items)
+        self._fairness.came(request.items)
         self._queue[place] = request
-        if self._waves:
-            self._waves.came(request, is_at_work=self.running_items > 0)
+        if self._staggered:
+            self._staggered.came(request, is_at_work=self.running_items > 0)
         for item in request.items:
             self._place[item.id] = place
         if request.is_alone:
@@ -156,21 +158,21 @@ class EngineScheduler:
         if self.limits.prefix_tolerance_s:
             request.beginning = beginning_of(request.items[0])
         if self._capabilities.prefix_at_end and request.op == "partial_prefilling":
-            self._beginnings.prefill(request.items, request.query)
+            self._prefixes.prefill(request.items, request.query)
         self._has_throughput |= request.items[0].urgency.objective == "throughput"
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_batch(self, now_s: float = 0.0) -> Batch | None:
-        """The next batch if an instance has a free slot for one; its items count as running from now on.
+        """The next batch, if a replica has a free slot for one; its items count as running from now on.
 
-        If there is none, `waits_until_s` says when there is one at the latest because of its age.
+        If there is none, `waits_until_s` says when a waiting request will be old enough to be sent all the same.
         """
         self.waits_until_s = math.inf
         if not self._queue:
             return None
         due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
-        room = self._in_waves(self.instances.room(make_way=bool(due)), now_s)
+        room = self._staggered_room(self.instances.room(make_way=bool(due)), now_s)
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
             return None
@@ -183,27 +185,27 @@ class EngineScheduler:
         at = self._instance_for(first, waiting, room, now_s)
         if at is None:
             return None
-        going = self._going_to(at, queue, self._in_company(at, queue, picks, waiting, now_s), room)
+        going = self._going_to(at, queue, self._admitted(at, queue, picks, waiting, now_s), room)
         if not going:
             return None
         if not self.running_items:
-            self._pace.begin(now_s)
+            self._throughput.begin(now_s)
         for request, mine in going:
             self._leave(self._place[mine[0].id], mine)
             self.instances.start(at, mine, request.query, is_alone=first.is_alone)
-            if self._company:
-                self._company.start(at, request.op, request.settings, mine, request.query)
-            if self._waves:
-                self._waves.started(at, request, mine)
+            if self._admission:
+                self._admission.start(at, request.op, request.settings, mine, request.query)
+            if self._staggered:
+                self._staggered.started(at, request, mine)
         items = tuple([item for _, mine in going for item in mine])
-        self._shares.serve(items)
+        self._fairness.serve(items)
         if self.limits.prefix_tolerance_s:
-            self._beginnings.ran(items)
+            self._prefixes.ran(items)
         return Batch(first.op, first.settings, items, at)
 
-    def _in_waves(self, room: Sequence[int], now_s: float) -> Sequence[int]:
-        """The room, less what is left to later waves."""
-        if (waves := self._waves) is None or self.policy not in APPLICATION_AWARE:
+    def _staggered_room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
+        """The room of each replica, less what staggered prefills hold back."""
+        if (waves := self._staggered) is None or self.policy not in APPLICATION_AWARE:
             return room
         if any(self.instances.is_free(at) for at in self.instances.up()):
             waves.plan(self._queue.values(), self.instances, now_s, self.limits.aging_s)
@@ -212,15 +214,15 @@ class EngineScheduler:
         return left
 
     def _eligible(self, due: list[Request]) -> list[Request]:
-        """The requests that the policy may pick from. `due`: suspects that waited for too long."""
+        """The requests that the policy may pick from. `due`: quarantined requests that have waited too long."""
         queue = list(self._queue.values())
         if not self._suspects:
             return queue
         return (due or queue) if self.instances.idle() else [request for request in queue if not request.is_alone]
 
     def _able(self, queue: list[Request], room: Sequence[int]) -> list[Request]:
-        """Those that could run now. One that runs alone waits for nobody, since others wait for it."""
-        if self._beginnings.holds_any_up:
+        """The requests that could run now. A quarantined one never waits: other requests wait for it."""
+        if self._prefixes.holds_any_up:
             queue = [request for request in queue if request.is_alone or not self._is_held_up(request)]
         if self._has_throughput:  # the last slots are not for them, and are not to be waited for at the head
             load = self.instances.loads()
@@ -234,15 +236,15 @@ class EngineScheduler:
         return queue
 
     def _is_held_up(self, request: Request) -> bool:
-        held_up = (self._beginnings.holds_up(item, request.query) for item in request.items)
+        held_up = (self._prefixes.holds_up(item, request.query) for item in request.items)
         # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
         return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
     def _picked(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
-        """What the policy picks, tenant by tenant where several wait."""
+        """The picks of the policy, tenant by tenant where several wait."""
         if len(queue) == 1:  # so would all of them
             return [Pick(0, min(free, queue[0].waiting))]
-        if self._shares.tenants <= 1:
+        if self._fairness.tenants <= 1:
             return self._of_tenant(queue, free, now_s)
         tenants: dict[str, list[int]] = {}
         for i, request in enumerate(queue):
@@ -250,7 +252,7 @@ class EngineScheduler:
         picks: list[Pick] = []
         group: Hashable = None
         left = free
-        for turn, tenant in enumerate(self._shares.in_turn(tenants)):
+        for turn, tenant in enumerate(self._fairness.in_turn(tenants)):
             share = -(-left // (len(tenants) - turn))
             mine = [i for i in tenants[tenant] if not picks or queue[i].group == group]
             if not mine or left <= 0:
@@ -264,16 +266,16 @@ class EngineScheduler:
         return _topped_up(queue, picks, left)
 
     def _of_tenant(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
-        """What the policy picks, unless something has waited for too long."""
+        """The picks of the policy for one tenant, the oldest request first if it has waited too long."""
         aged = [i for i, request in enumerate(queue) if now_s - request.since_s >= self.limits.aging_s]
         if not aged:
-            return self.policy(queue, free, self._beginnings.warm(self.limits.prefix_tolerance_s))
+            return self.policy(queue, free, self._prefixes.warm(self.limits.prefix_tolerance_s))
         oldest = min(aged, key=lambda i: queue[i].arrival)
         picks = [Pick(oldest, min(free, queue[oldest].waiting))]
         return picks if self.policy is po else _topped_up(queue, picks, free - picks[0].count)
 
     def _within_knee(self, queue: Sequence[Request], picks: Sequence[Pick]) -> Sequence[Pick]:
-        """Of these, what the first query's items need not wait long for."""
+        """The picks without those beyond the knee that belong to other queries than the first."""
         if self.policy is not critical_path or len(picks) < 2:
             return picks
         first = queue[picks[0].index]
@@ -288,9 +290,9 @@ class EngineScheduler:
         return kept
 
     def _leave(self, place: int, items: Sequence[Item]) -> None:
-        """These items of the request at that place of the queue wait no more."""
+        """Take items of the request at a place of the queue out of the queue."""
         request = self._queue[place]
-        self._shares.left(items)
+        self._fairness.left(items)
         for item in items:
             del self._place[item.id]
         request.items = [item for item in request.items if item.id in self._place]
@@ -299,13 +301,13 @@ class EngineScheduler:
             self._suspects.discard(place)
 
     def _instance_for(self, request: Request, waiting: Prompts, room: Sequence[int], now_s: float) -> int | None:
-        """None: it waits."""
+        """The replica for a request; None if it has to wait."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
         left = list(room)
         at = self.instances.best(request.items[0], request.query, left)
-        while at is not None and self._has_company(at, request, waiting, now_s):
+        while at is not None and self._should_defer(at, request, waiting, now_s):
             left[at] = 0
             at = self.instances.best(request.items[0], request.query, left)
             if at is None:
@@ -313,29 +315,29 @@ class EngineScheduler:
         return at
 
     @property
-    def _limit(self) -> Company | None:
-        """What says how many texts run side by side, where the policy asks for it."""
-        return self._company if self.policy in APPLICATION_AWARE else None
+    def _limit(self) -> PrefillAdmission | None:
+        """The prefill admission, if the policy tells queries apart."""
+        return self._admission if self.policy in APPLICATION_AWARE else None
 
-    def _in_company(
+    def _admitted(
         self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: Prompts, now_s: float
     ) -> Sequence[Pick]:
-        """Of these, those before the first that had better wait."""
+        """The leading picks that may start now; stops at the first that admission defers."""
         if (limit := self._limit) is None:
             return picks
-        more = Crowd()
+        more = RunningDecodes()
         for place, pick in enumerate(picks):
             request = queue[pick.index]
-            if place and self._has_company(at, request, waiting, now_s, more):
+            if place and self._should_defer(at, request, waiting, now_s, more):
                 return picks[:place]
             if request.op == "decoding":
                 more.add(request.query, limit.texts(request.settings, pick.count))
         return picks
 
-    def _has_company(
-        self, at: int, request: Request, waiting: Prompts, now_s: float, more: Crowd | None = None
+    def _should_defer(
+        self, at: int, request: Request, waiting: Prompts, now_s: float, more: RunningDecodes | None = None
     ) -> bool:
-        """An LLM's instance has so many texts to write that this one had better wait; `more`: what begins with it."""
+        """Whether admission defers a request at a replica. `more`: the decodes that begin together with it."""
         if (limit := self._limit) is None or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
@@ -347,12 +349,12 @@ class EngineScheduler:
         waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
         first = request.items[0]
         together = min(self._capabilities.max_items, waiting[request.query] // up) if first.urgency.taker else 1
-        return limit.is_enough(at, request.query, first, max(1, together), waited_s, more)
+        return limit.should_defer(at, request.query, first, max(1, together), waited_s, more)
 
     def _going_to(
         self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
     ) -> list[tuple[Request, list[Item]]]:
-        """Of the picked items those that go to the instance `at`, by their requests."""
+        """The picked items that go to the replica `at`, by their requests."""
         one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
         if one_way and not self._capabilities.max_tokens:
             return [(queue[pick.index], queue[pick.index].items[: pick.count]) for pick in picks]
@@ -380,34 +382,34 @@ class EngineScheduler:
     # --- instances ---------------------------------------------------------------------------------------------------
 
     def resize(self, instances: int) -> None:
-        """So many instances from now on. One that leaves takes nothing new, and is gone when it holds nothing."""
+        """Set the number of replicas. One that leaves takes nothing new and is removed once it holds nothing."""
         self.instances.resize(instances)
 
     def learn(self, capabilities: Capabilities) -> None:
-        """These hold from now on, for all instances."""
+        """Set the capabilities that hold from now on for all replicas."""
         self._capabilities = self.instances.capabilities = capabilities
 
     def mark(self, instance: int, *, is_up: bool) -> None:
-        """Whether an instance takes work."""
+        """Set whether a replica takes work."""
         self.instances.mark(instance, is_up=is_up)
 
     # --- the end of items --------------------------------------------------------------------------------------------
 
     def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
-        """These items ended; asking twice does no harm."""
-        self._beginnings.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
-        if self._company:
-            self._company.end(ids)
-        if self._waves:
-            self._waves.ended(ids)
+        """Free the slots of items that have ended; a second call for an item does nothing."""
+        self._prefixes.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
+        if self._admission:
+            self._admission.end(ids)
+        if self._staggered:
+            self._staggered.ended(ids)
         if ended := self.instances.end(ids):
-            self._pace.end(ended, now_s)
+            self._throughput.end(ended, now_s)
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
-        """Take items out of the queue; those returned are with the engine and only it can stop them."""
+        """Take items out of the queue. Returns those that are with the engine, which only the engine can abort."""
         for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
             self._leave(place, [item for item in self._queue[place].items if item.id in ids])
-        self._beginnings.ended(item_id for item_id in ids if not self.instances.holds(item_id))
+        self._prefixes.ended(item_id for item_id in ids if not self.instances.holds(item_id))
         return [item_id for item_id in ids if self.instances.holds(item_id)]
 
 
@@ -419,7 +421,7 @@ def _prompts(queue: Iterable[Request]) -> Prompts:
 
 
 def _topped_up(queue: Sequence[Request], picks: Sequence[Pick], left: int) -> list[Pick]:
-    """The slots that are left go to whoever waits with the same operation and settings, first come first served."""
+    """The picks, with the slots that are left filled by requests of the same group, first come first served."""
     if left <= 0 or not picks:
         return list(picks)
     taken = {pick.index: pick.count for pick in picks}

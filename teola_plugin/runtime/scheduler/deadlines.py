@@ -1,6 +1,6 @@
 """Deadlines of many items, with one timer for all of them.
 
-What ended before its deadline is taken out at once, or at the latest when half of what is kept is of no use: a
+An item that ends before its deadline is removed at once, or at the latest when half of the entries are of no use: a
 deadline far ahead keeps nothing alive.
 """
 
@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 
 ROOM = 64
-"""Entries that may be of no use before they are looked for."""
+"""Entries that may be of no use before they are removed."""
 
 
 class Deadlines:
-    """Calls `expire` with the items whose time has come, on the loop that it was made on."""
+    """Deadlines by item. `expire` is called on the loop with the items whose deadline has passed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[Sequence[int]], None]) -> None:
         self._loop = loop
@@ -29,7 +29,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, item_id: int, deadline_s: float) -> None:
-        """It has to end by then."""
+        """Add the deadline of an item."""
         if deadline_s == math.inf:
             return
         self._due[item_id] = deadline_s
@@ -38,7 +38,7 @@ class Deadlines:
             self._set_timer()
 
     def discard(self, item_id: int) -> None:
-        """It ended."""
+        """Remove an item that has ended."""
         if self._due.pop(item_id, None) is None:
             return
         if not self._due:

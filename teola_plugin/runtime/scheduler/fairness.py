@@ -1,10 +1,10 @@
-"""What each tenant has waiting and was served at one engine.
+"""Fairness between the tenants of one engine: what each has waiting, and what each was served.
 
-- **Bounds.** Of `max_queued_items` each tenant that has work here may hold an equal share; what is more, is refused. A
-  tenant that comes when the others hold everything still finds its share, so together they may hold more, at most
-  `OVERFULL` times the bound.
-- **Fairness.** While several tenants wait, the next slots go to the one that has been served least. Who comes (back)
-  starts level with whoever of those at work was served least, and is not owed for its pause.
+- **Bounds.** Each tenant with work here may hold an equal share of `max_queued_items`; more is refused. A tenant that
+  comes when the others hold everything still gets its share, so together they may hold more than the bound, at most
+  `OVERFULL` times as much.
+- **Order.** While several tenants wait, the next slots go to the one that was served least. A tenant that comes (back)
+  starts level with the least served of those at work: a pause earns it nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from teola_plugin.errors import Overloaded
 OVERFULL = 2
 
 REMEMBERED_TENANTS = 1024
-"""So many that have nothing waiting are remembered beside those that have."""
+"""The number of tenants with nothing waiting that are remembered beside those with work."""
 
 
-class Shares:
-    """Items that wait, and items or tokens that were served, by tenant."""
+class TenantFairness:
+    """By tenant, the items that wait, and the items or tokens served so far."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
@@ -31,7 +31,7 @@ class Shares:
 
     @property
     def tenants(self) -> int:
-        """How many have something waiting."""
+        """The number of tenants that have something waiting."""
         return len(self._held)
 
     def check_room(self, items: Collection[Item], limit: int, retry_after_s: float) -> None:
@@ -49,7 +49,7 @@ class Shares:
                 )
 
     def came(self, items: Collection[Item]) -> None:
-        """They wait from now on."""
+        """Note that these items wait from now on."""
         held = self._held
         for item in items:
             tenant = item.tenant
@@ -59,7 +59,7 @@ class Shares:
         self.waiting += len(items)
 
     def left(self, items: Collection[Item]) -> None:
-        """They wait no more."""
+        """Note that these items wait no more."""
         held = self._held
         for item in items:
             tenant = item.tenant
@@ -69,14 +69,14 @@ class Shares:
         self.waiting -= len(items)
 
     def serve(self, items: Iterable[Item]) -> None:
-        """Their slots are their tenants'."""
+        """Charge these items, which get slots, to their tenants."""
         served = self._served
         for item in items:
             tenant = item.tenant
             served[tenant] = served.get(tenant, 0.0) + (item.tokens or 1)
 
     def in_turn(self, tenants: Mapping[str, object]) -> list[str]:
-        """Who was served least comes first."""
+        """Order tenants by what they were served, the least first."""
         return sorted(tenants, key=lambda tenant: self._served.get(tenant, 0.0))
 
     def _catch_up(self, tenant: str) -> None:

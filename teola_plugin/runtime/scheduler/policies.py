@@ -17,10 +17,10 @@ of an early query (the paper's figure 7).
 A bucket stands by when its query came, not by when its next request came to this engine: a query's later steps would
 else queue behind the first steps of all who came in between, which costs the slowest queries a tenth and more.
 
-Where an LLM keeps the beginnings of prompts in a cache (`Warm`), those that begin as something run lately go next to
-it, as far as the two policies with an order between queries leave it open: nobody goes before what is due more than
-`tolerance_s` sooner, by the policy's own measure, so whoever comes later than that waits behind. The order stays that
-of the policy up to this tolerance, and `po` and `to` stay what they are.
+Where an LLM keeps the beginnings of prompts in a cache (`WarmPrefixes`), those that begin as something run lately go
+next to it, as far as the two policies with an order between queries leave it open: nobody goes before what is due more
+than `tolerance_s` sooner, by the policy's own measure, so whoever comes later than that waits behind. The order stays
+that of the policy up to this tolerance, and `po` and `to` stay what they are.
 
     due        1.0  1.1  1.2  1.3   3.0        tolerance 1 s, a ran last
     begins     b    a    b    a     a     ->   a a b b | a
@@ -72,14 +72,14 @@ class Pick:
     count: int
 
 
-HASTE = 0.3
+REMAINING_TIME_WEIGHT = 0.3
 """How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served.
 The more it is, the lower the mean of the load benchmark, and the longer the longest wait: with a half the mean is 1 %
 lower near saturation, and the P99 2 % higher, which is then no longer below that of `topology`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
+class WarmPrefixes:
     """Which beginnings were run lately (`last_run`: the larger the later), and how far requests may change places."""
 
     tolerance_s: float
@@ -89,24 +89,24 @@ class Warm:
 class Policy(Protocol):
     """Takes the queue, which is not empty, and the number of free slots, which is not zero."""
 
-    def __call__(self, queue: Sequence[Waiting], free: int, warm: Warm | None = None, /) -> list[Pick]: ...
+    def __call__(self, queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None, /) -> list[Pick]: ...
 
 
 PolicyName = Literal["po", "to", "topology", "critical_path"]
 
 
-def po(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+def po(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
     """The request that came first, alone."""
     first = min(range(len(queue)), key=lambda i: queue[i].arrival)
     return [Pick(first, min(free, queue[first].waiting))]
 
 
-def to(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+def to(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
     """First come first served, filled to `free` slots."""
     return fill(queue, in_order([request.arrival for request in queue]), free)
 
 
-def topology(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+def topology(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
     """Buckets by the arrival of their queries, deepest first within each."""
     depths: dict[Hashable, set[int]] = {}
     for request in queue:
@@ -125,7 +125,7 @@ def topology(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> l
     return fill(queue, _warm_first(queue, in_order(ranks), is_near, warm), free)
 
 
-def critical_path(queue: Sequence[Waiting], free: int, warm: Warm | None = None) -> list[Pick]:
+def critical_path(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
     """What is due first, by when its query came and what that has yet to do.
 
     The longest `remaining_s` of a query here is what it has yet to do. A request with a shorter way to the output than
@@ -152,7 +152,7 @@ def critical_path(queue: Sequence[Waiting], free: int, warm: Warm | None = None)
 
 
 def _due_s(begun_s: float, remaining_s: float) -> float:
-    return begun_s + HASTE * remaining_s
+    return begun_s + REMAINING_TIME_WEIGHT * remaining_s
 
 
 def _earliest(queue: Sequence[Waiting]) -> dict[Hashable, int]:
@@ -198,14 +198,17 @@ def in_order(ranks: Iterable[Any]) -> Iterator[int]:
 
 
 def _warm_first(
-    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: Warm | None
+    queue: Sequence[Waiting],
+    order: Iterator[int],
+    is_near: Callable[[int, int, float], bool],
+    warm: WarmPrefixes | None,
 ) -> Iterator[int]:
     """The order, where of those near the first one that whose beginning was run last goes next."""
     return order if warm is None else _changed(queue, order, is_near, warm)
 
 
 def _changed(
-    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: Warm
+    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: WarmPrefixes
 ) -> Iterator[int]:
     tolerance_s, last_run = warm.tolerance_s, warm.last_run
     newest = max(last_run.values(), default=0)

@@ -1,10 +1,10 @@
-"""What the prompts at an LLM have in common at their beginning: which was run lately, and which is being prefilled.
+"""The prefixes of an LLM's prompts: which ran lately, and which are being prefilled.
 
-- **Run lately.** The policy may put prompts that begin alike next to each other (`policies.Warm`), since a prefix cache
-  that drops what was used least recently still has what ran last. Which texts it has nobody tells us; the last few are
-  a guess that costs nothing if it is wrong.
+- **Ran lately.** A policy may put prompts with the same prefix next to each other (`policies.WarmPrefixes`), since a
+  prefix cache that evicts what was used least recently still has what ran last. The engine does not tell what it has
+  cached; the last few prefixes are a guess that costs nothing if it is wrong.
 - **Being prefilled.** Where an engine reuses a prefix only once it is computed (`Capabilities.prefix_at_end`), the
-  prompts of a query wait for the early prefill of their beginning, and compute no part of it themselves.
+  prompts of a query wait for the early prefill of their prefix and compute no part of it themselves.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 
 from teola_plugin.engines import Item
-from teola_plugin.runtime.scheduler.policies import Warm
+from teola_plugin.runtime.scheduler.policies import WarmPrefixes
 
 PREFIX_CHARS = 512
-"""Prompts that begin alike for so long have a prefix in common: some hundred tokens, as an instruction has."""
+"""The characters in which prompts with a common prefix agree: some hundred tokens, as an instruction has."""
 
 WARM_BEGINNINGS = 32
-"""So many that were run last count as warm."""
+"""The number of prefixes that count as warm, those that ran last."""
 
 
 def beginning_of(item: Item) -> Hashable:
-    """Equal for prompts of a tenant that begin alike; None for what is no prompt."""
+    """A key that is equal for prompts of a tenant with the same prefix; None for an item that is no prompt."""
     return (item.tenant, hash(item.payload[:PREFIX_CHARS])) if isinstance(item.payload, str) else None
 
 
-class Beginnings:
-    """Those of one engine's prompts."""
+class PrefixTracker:
+    """The prefixes of one engine's prompts."""
 
     def __init__(self) -> None:
         self._last_run: OrderedDict[Hashable, int] = OrderedDict()  # the latest last
@@ -36,7 +36,7 @@ class Beginnings:
         self._prefills: dict[int, tuple[Hashable, str]] = {}  # query and text, by item
 
     def ran(self, items: Iterable[Item]) -> None:
-        """They have begun, one after the other."""
+        """Note that these items have begun, one after the other."""
         last_run = self._last_run
         for item in items:
             if (beginning := beginning_of(item)) is not None:
@@ -46,27 +46,27 @@ class Beginnings:
         while len(last_run) > WARM_BEGINNINGS:
             last_run.popitem(last=False)
 
-    def warm(self, tolerance_s: float) -> Warm | None:
-        """For a policy; None without a tolerance."""
-        return Warm(tolerance_s, self._last_run) if tolerance_s else None
+    def warm(self, tolerance_s: float) -> WarmPrefixes | None:
+        """The warm prefixes for a policy; None without a tolerance."""
+        return WarmPrefixes(tolerance_s, self._last_run) if tolerance_s else None
 
     def prefill(self, items: Iterable[Item], query: Hashable) -> None:
-        """Prompts of this query are to wait for these."""
+        """Let prompts of this query wait for these prefills."""
         self._prefills |= {item.id: (query, item.payload) for item in items if isinstance(item.payload, str)}
 
     def ended(self, ids: Iterable[int]) -> None:
-        """These items, whatever they are, are waited for no more."""
+        """Note that these items have ended: no prompt waits for them any more."""
         if self._prefills:
             for item_id in ids:
                 self._prefills.pop(item_id, None)
 
     @property
     def holds_any_up(self) -> bool:
-        """Some prompt may have to wait."""
+        """Whether any prompt may have to wait."""
         return bool(self._prefills)
 
     def holds_up(self, item: Item, query: Hashable) -> bool:
-        """Its beginning is being prefilled. A prefill waits for shorter ones."""
+        """Whether the prefix of an item is being prefilled. A prefill waits for shorter ones."""
         text = item.payload
         if not isinstance(text, str):
             return False

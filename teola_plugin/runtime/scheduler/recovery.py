@@ -1,11 +1,11 @@
-"""What is done about an instance that crashed or says nothing.
+"""Recovery of instances that crashed or stall.
 
-    no word for `stall_s` --> `restart` --no word for `stall_s` again, or no `restart`--> its call is cancelled
+    nothing emitted for `stall_s` --> `restart` --again, or no `restart`--> its call is cancelled
     crash --> takes no work until `recovered` returns
-                 --it raises, and no other instance is left--> `gone`
-                 --it raises, and others are--> asked again after a while
+                 --it raises, and no other instance is up--> `gone`
+                 --it raises, and another is--> `recovered` is called again after a while
 
-Both a restart and a cancelled call are crashes for what the instance had.
+Both a restart and a cancelled call count as crashes for the items that the instance had.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from teola_plugin.engines import Engine
-from teola_plugin.runtime.scheduler.attempt import Attempt
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.work_item import Attempt, Counts
 
 log = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 RECOVERY_S = 0.5
-"""After this an instance without `recovered` is taken to work again."""
+"""After this many seconds an instance without `recovered` is taken to work again."""
 
 AGAIN_S = (5.0, 30.0, 120.0)
-"""After these an instance that could not recover is tried again, while others do its work; then work tries it."""
+"""Seconds after which an instance that could not recover is tried again, if others are up; then it gets work again."""
 
 
 class Recovery:
-    """For one engine. `back`: an instance takes work again. `gone`: none will, and this is why."""
+    """The recovery of one engine. `back` is called when an instance takes work again, `gone` when none will."""
 
     def __init__(
         self, name: str, scheduler: EngineScheduler, counts: Counts, stall_s: float | None, *, spawn: Spawn,
@@ -50,13 +49,13 @@ class Recovery:
         self._restarted_s: dict[int, float] = {}  # when each instance was restarted last
 
     def rule(self, stall_s: float | None) -> None:
-        """How long an instance may say nothing; None for any time."""
+        """Set how long an instance may emit nothing; None for any time."""
         self._stall_s = stall_s
 
     # --- crashes -----------------------------------------------------------------------------------------------------
 
     def crashed(self, attempt: Attempt) -> None:
-        """Its instance takes no work until it has recovered. Of one crash several attempts may tell."""
+        """Take an instance out of service until it has recovered. Several attempts may report one crash."""
         if not self._scheduler.instances.is_up(attempt.at):
             return
         self._counts.crashes += 1
@@ -85,7 +84,7 @@ class Recovery:
     # --- stalls ------------------------------------------------------------------------------------------------------
 
     def watch(self, attempt: Attempt) -> None:
-        """See that something is heard of it, until it ends: also if nobody waits for it, others wait for its slots."""
+        """Watch an attempt for a stall until it ends: also without waiters, since others wait for its slots."""
         if self._stall_s is not None:
             attempt.watch = self._loop.call_at(attempt.heard_s + self._stall_s, self._look, attempt, self._stall_s)
 

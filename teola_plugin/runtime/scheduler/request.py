@@ -1,4 +1,4 @@
-"""What waits in the queue of an engine."""
+"""A request in the queue of an engine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from teola_plugin.value_keys import value_key
 
 @dataclass(slots=True)
 class Request:
-    """Items of one primitive (or of one leaf call) of one query. `items` shrinks as they leave in batches.
+    """Items of one primitive (or of one component's call) of one query. `items` shrinks as they leave in batches.
 
-    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; `own_s` of them it takes itself.
-    `arrival` and `since_s`: its place in the order of submissions, and when it came. `is_alone`: it may be what crashes
-    its engine, and runs by itself. `beginning`: see policies.py. `gives_way`: says whether to refuse it, where it would
-    wait (speculation.py).
+    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; the request itself takes `own_s`
+    of them. `arrival`, `since_s`: its number in the order of submissions, and when it came. `is_alone`: it is suspected
+    of crashing its engine and runs by itself. `beginning`: see policies.py. `gives_way`: asked whether to refuse the
+    request where it would have to wait (session/speculation.py).
     """
 
     op: str
@@ -41,10 +41,10 @@ class Request:
 
     @property
     def waiting(self) -> int:
-        """How many of its items are not in a batch yet."""
+        """The number of its items that are not in a batch yet."""
         return len(self.items)
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant it belongs to."""
         return self.items[0].tenant if self.items else ""

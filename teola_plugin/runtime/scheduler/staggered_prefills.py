@@ -1,18 +1,18 @@
-"""In which waves an LLM writes the texts of a query while no other waits, where what follows takes them one by one.
+"""Staggered prefills: in which waves an LLM writes the texts of one query, where what follows takes them one by one.
 
     all at once                                  in waves
     llm       p p p p d d d                      p p d d d p d d d
     llm       p p p p d d d                      p p p d d d p d d d       p: a prefill, d: decode steps of all
     embedder                e e e e e e e e              e e   e e e e e e
 
-An LLM prefills what it has before it decodes. So texts that begin together all end together, and what follows, such as
-embedding each of them, waits for the last prefill. Two things let it begin earlier:
-- An instance has fewer of the texts than the next: they end one after the other. That costs nothing.
-- Some texts wait until others of their instance have ended. That costs decode steps, once more for each wave.
+An LLM prefills all prompts it has before it decodes. So texts that begin together end together, and what follows, such
+as embedding each of them, waits for the last prefill. Two things let it begin earlier:
+- Each replica gets fewer of the texts than the next one: they end one after the other. That costs nothing.
+- Some texts wait until others of their replica have ended. That costs decode steps, once more for each wave.
 
-How many go where, and how many of those wait, is the best of a few ways by the latency profiles (without them, or with
-no `max_tokens`, nothing waits). When another query comes, whatever has waited begins: where somebody waits for the
-engine, it is not to make steps twice.
+How many texts each replica gets, and how many of them wait, is the best of a few plans by the latency profiles (without
+profiles, or without `max_tokens`, nothing waits). As soon as another query comes, all that waits begins: decode steps
+are not made twice while somebody waits for the engine.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from teola_plugin.engines import Item, Taker, Urgency
-from teola_plugin.runtime.scheduler.prefill_admission import Company
-from teola_plugin.runtime.scheduler.replicas import Instances
+from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
+from teola_plugin.runtime.scheduler.replicas import Replicas
 from teola_plugin.runtime.scheduler.request import Request
 
 LATE = tuple(n / 16 for n in range(9))
-"""Of all texts, the shares that may wait."""
+"""The shares of all texts that may wait."""
 
 SOONER = 0.5
-"""Of those that wait, an instance has so many times as many as the one before it, which is free sooner."""
+"""Of the waiting texts, the ratio of a replica to the one before it, which is free sooner."""
 
 UNEVEN = 4.0
-"""An instance has at most so many times as many texts as the one before it."""
+"""The largest ratio between the texts of a replica and of the one before it."""
 
 GAIN = 0.97
-"""Waves have to take at most so much of the time that all at once would, up to the end of what follows."""
+"""The share of the time of all texts at once, up to the end of what follows, that waves may take at most."""
 
 BUSY, LATELY = 0.5, 8
-"""Where others cut short more than so many of the latest plans, they come often, and nothing waits for later waves."""
+"""If more than the share `BUSY` of the latest plans, about `LATELY` of them, was cut short by others, nothing waits."""
 
 ENDED = 4
-"""A wave gives way to the next when only one in so many of its texts is still written: few decode badly."""
+"""The next wave begins when only one in so many texts of this one is still written: few decode badly."""
 
 
 class Costs(NamedTuple):
@@ -59,9 +59,9 @@ class Costs(NamedTuple):
 def best_waves(
     count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
 ) -> tuple[tuple[int, ...], ...]:
-    """For each instance how many texts it begins at once, one wave after the other; none if waves gain too little.
+    """For each replica, the number of texts in each of its waves; none if waves gain too little.
 
-    `most`: so many at once in an instance. `late`: the shares that may wait.
+    `most`: the slots of a replica. `late`: the shares of the texts that may wait.
 
     >>> best_waves(48, 2, 32, Costs(0.09, 0.5, 0.05, 0.025))
     ((17, 6), (22, 3))
@@ -69,12 +69,12 @@ def best_waves(
     ()
     """
     longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
-    at_once = tuple((min(n, most), max(0, n - most)) for n in _shares(count, instances, 1.0))  # what has no slot waits
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))  # what has no slot waits
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
-        shares = _shares(count, instances, ratio)
+        shares = _split(count, instances, ratio)
         for share in late:
-            waiting = _shares(round(share * count), instances, SOONER)
+            waiting = _split(round(share * count), instances, SOONER)
             waves = tuple((n - later, later) for n, later in zip(shares, waiting, strict=True))
             if all(0 <= n <= most for each in waves for n in each):
                 found.append(waves)
@@ -82,8 +82,8 @@ def best_waves(
     return best if over_s(best, costs) < GAIN * over_s(at_once, costs) else ()
 
 
-def _shares(count: int, instances: int, ratio: float) -> list[int]:
-    """So many texts for each instance, `ratio` times as many for each as for the one before it."""
+def _split(count: int, instances: int, ratio: float) -> list[int]:
+    """The number of texts for each replica, each with `ratio` times as many as the one before it."""
     weights = [ratio**n for n in range(instances)]
     ends = [round(count * end / sum(weights)) for end in itertools.accumulate(weights)]
     return [end - begin for begin, end in itertools.pairwise([0, *ends])]
@@ -123,19 +123,19 @@ class _Plan:
     running: dict[int, int]
 
 
-class Waves:
-    """Of one engine: what is held back of the query that alone waits for it."""
+class StaggeredPrefills:
+    """Staggered prefills of one engine, while a single query waits for it."""
 
-    def __init__(self, company: Company) -> None:
-        self._company = company
+    def __init__(self, admission: PrefillAdmission) -> None:
+        self._admission = admission
         self._plan: _Plan | None = None
         self._refused: tuple[Hashable, Urgency] | None = None  # of the last texts that gain nothing by waves
         self._cut_short = 0.0  # the share of plans lately
 
-    def plan(self, queue: Collection[Request], instances: Instances, now_s: float, aging_s: float) -> None:
-        """An instance has nothing to do, and that is the queue: some of it may wait until it has its age.
+    def plan(self, queue: Collection[Request], instances: Replicas, now_s: float, aging_s: float) -> None:
+        """Plan waves for the queue, while a replica is idle; a text waits no longer than `aging_s`.
 
-        It is decided once for all texts of a primitive: later ones, or those that are asked for again, just begin.
+        The plan is made once for all texts of a primitive: later ones, and retried ones, just begin.
         """
         first = next((request for request in queue if request.op == "decoding"), None)
         if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
@@ -149,45 +149,45 @@ class Waves:
         if not is_all or instances.has(query):
             return
         items = [item for request in texts for item in request.items]
-        waves = self._waves(items, first.settings, instances, taker)
+        waves = self._staggered(items, first.settings, instances, taker)
         if not waves:
             self._refused = (query, urgency)
             return
         left = {at: [n for n in each if n] for at, each in zip(instances.up(), waves, strict=True)}
         self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()}, {})
 
-    def _waves(
-        self, items: Sequence[Item], settings: Mapping[str, Any], instances: Instances, taker: Taker
+    def _staggered(
+        self, items: Sequence[Item], settings: Mapping[str, Any], instances: Replicas, taker: Taker
     ) -> tuple[tuple[int, ...], ...]:
         up, most = instances.up(), instances.capabilities.max_items
-        written = self._company.texts(settings, 1)
+        written = self._admission.texts(settings, 1)
         is_many = len(items) > 2 * most * len(up)  # they fill the slots more than twice
         if is_many or written.unknown or not all(isinstance(item.payload, str) for item in items):
             return ()
-        prefill_s = sum(self._company.prefill_s(up[0], item) for item in items) / len(items)
+        prefill_s = sum(self._admission.prefill_s(up[0], item) for item in items) / len(items)
         costs = Costs(prefill_s, written.seconds, *taker)
         return best_waves(len(items), len(up), most, costs, LATE if self._cut_short < BUSY else LATE[:1])
 
     def came(self, request: Request, *, is_at_work: bool) -> None:
-        """This one is in the queue from now on. `is_at_work`: the engine."""
+        """End the plan if a request of another query comes. `is_at_work`: whether the engine runs anything."""
         if (plan := self._plan) and not (request.query == plan.query and request.op == "partial_prefilling"):
             self._end(cut_short=is_at_work and request.query != plan.query)
 
     def started(self, at: int, request: Request, items: Sequence[Item]) -> None:
-        """These items of it are with that instance from now on."""
+        """Note that items of a request run on a replica from now on."""
         if (plan := self._plan) and request.op == "decoding" and request.query == plan.query:
             plan.running.update((item.id, at) for item in items)
             if left := plan.left.get(at):
                 left[0] = max(0, left[0] - len(items))
 
     def ended(self, ids: Iterable[int]) -> None:
-        """These items are with no instance any more."""
+        """Note that items have ended."""
         if self._plan:
             for item_id in ids:
                 self._plan.running.pop(item_id, None)
 
     def room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
-        """Of the room of each instance what is not for later waves."""
+        """The room of each replica, less what is left to later waves."""
         if (plan := self._plan) is None:
             return room
         wanted = [self._wanted(plan, at) for at in range(len(room))]
@@ -198,7 +198,7 @@ class Waves:
 
     @property
     def until_s(self) -> float:
-        """Until when something may be held back; infinite if nothing is."""
+        """Until when texts may be held back; infinite if none are."""
         return self._plan.until_s if self._plan else math.inf
 
     def _end(self, *, cut_short: bool) -> None:
@@ -207,7 +207,7 @@ class Waves:
 
     @staticmethod
     def _wanted(plan: _Plan, at: int) -> int | None:
-        """How many texts the wave that runs there still takes, or the next, if it is over; None after the last."""
+        """The number of texts that the running wave of a replica, or the next one, still takes; None after the last."""
         left, running = plan.left.get(at), sum(to == at for to in plan.running.values())
         while left and not left[0] and running * ENDED <= plan.size[at]:
             del left[0]

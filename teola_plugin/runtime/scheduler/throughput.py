@@ -1,16 +1,16 @@
-"""How fast an engine gets through its items, as far as lately seen."""
+"""The throughput of an engine, estimated from the items that ended lately."""
 
 from __future__ import annotations
 
 MEAN_OF_ITEMS = 32
-"""The pace is a mean over about so many."""
+"""The estimate is a mean over about this many items."""
 
 AT_LEAST_S = 0.05
-"""Nobody is told to come back sooner; and all that is known before anything has ended."""
+"""The shortest time a caller is told to wait, and the estimate before anything has ended."""
 
 
-class Pace:
-    """Items that end at the same time took the time since the last ones, together."""
+class Throughput:
+    """Seconds per item. Items that end at the same time share the time since the items before them."""
 
     def __init__(self) -> None:
         self._item_s = 0.0
@@ -19,12 +19,12 @@ class Pace:
         self._gap_items = 0
 
     def begin(self, now_s: float) -> None:
-        """It was idle until now."""
+        """Note that the engine was idle until now."""
         self._fold()
         self._since_s = now_s
 
     def end(self, items: int, now_s: float) -> None:
-        """So many ended."""
+        """Note that this many items ended."""
         if now_s > self._since_s:
             self._fold()
             self._gap_s, self._since_s = now_s - self._since_s, now_s
@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def item_s(self) -> float:
-        """Seconds for each item, all slots together."""
+        """Seconds per item, all slots together."""
         if not (self._gap_items and self._gap_s):
             return self._item_s
         took_s = self._gap_s / self._gap_items
@@ -44,5 +44,5 @@ class Pace:
         return self._item_s + (took_s - self._item_s) * weight
 
     def needs_s(self, items: int) -> float:
-        """For so many items."""
+        """The seconds that this many items take."""
         return max(AT_LEAST_S, items * self.item_s)

@@ -1,21 +1,23 @@
-"""What an engine owes: for each item that it took in, exactly one end.
+"""A work item: one piece of work of an engine, with everybody who waits for it.
 
-A *debt* is one item with everybody who waits for it (`readers`: requests for the same thing that were in flight at the
-same time are one item). Its work may be attempted more than once; what a former attempt says is not heard any more.
+Equal requests in flight at the same time are one work item with several *waiters*. The work may be attempted more than
+once; what a former attempt emits does not count.
 
-When a text that was told in part is generated again, the readers hear only what goes beyond it. The new one has to
-begin with the same deltas, or the debt fails: nobody is told two texts in one. Who joins late hears the same deltas.
+If a text that was told in part is generated again, the waiters hear only what goes beyond it. The new text has to begin
+with the same deltas, or the item fails: nobody is told two texts in one. A waiter that joins late hears the same
+deltas.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from teola_plugin.engines import WRITES, Delta, Done, Engine, Failed, Item, Outcome, is_repeatable
-from teola_plugin.errors import EngineCrashed
+from teola_plugin.engines import WRITES, Batch, Delta, Done, Engine, Failed, Item, Outcome, is_repeatable
+from teola_plugin.errors import EngineCrashed, EngineError
 from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.seams import Reply
 
@@ -26,11 +28,11 @@ log = logging.getLogger(__name__)
 class Counts:
     """What became of all items of an engine: `taken` = `done` + `failed` + `cancelled` + `expired` + those still open.
 
-    `joined`: readers of an item that was in flight already. `refused`: not taken in. `repeated`: attempts after the
+    `joined`: waiters that joined an item in flight. `refused`: items not taken in. `repeated`: attempts after the
     first. `crashes`: of instances. `stalls`: instances that were ended because they said nothing. `late`: outcomes that
-    nobody was waiting for any more. `lost`: items that neither waited nor ran, found by the watchdog (none should be).
-    `misplaced`: outcomes of no item of their batch, and what the same batch emitted after one. `batches` went to
-    instances, and `mixed` of them held items of several queries.
+    nobody waited for any more. `lost`: items that neither waited nor ran, found by the watchdog (there should be none).
+    `misplaced`: outcomes of no item of their batch, and what the same batch emitted after one. `batches`: calls of
+    instances, of which `mixed` held items of several queries.
     """
 
     taken: int = 0
@@ -51,42 +53,46 @@ class Counts:
 
     @property
     def open(self) -> int:
-        """Items that have not ended."""
+        """The number of items that have not ended."""
         return self.taken - self.done - self.failed - self.cancelled - self.expired
 
 
 def put(reply: Reply, outcome: Outcome) -> None:
-    """Tell the reply, whatever those who listen to it do."""
+    """Give an outcome to a reply; an error of one of its listeners is logged."""
     try:
         reply.put(outcome)
-    except Exception:  # around a user's callback: the others who wait, and the engine, are not to suffer from it
+    except Exception:  # around a user's callback: the other waiters and the engine are not to suffer from it
         log.exception("a listener failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Who waits for an item, and as what it came in. `key`: what makes two items the same, None for like no other."""
+class Waiter:
+    """A reply that waits for an item, with the item and request it came in as.
+
+    `key`: equal for items that ask for the same, None for an item that is like no other.
+    """
 
     item: Item
     request: Request
     reply: Reply
     key: Hashable = None
 
-    def hear(self, outcome: Outcome) -> None:
-        """Tell the reply."""
+    def notify(self, outcome: Outcome) -> None:
+        """Give an outcome to the reply."""
         put(self.reply, outcome)
 
 
 @dataclass(slots=True)
-class Debt:
-    """One item. `attempt` counts its attempts; `told` are the deltas that its readers have heard.
+class WorkItem:
+    """One item, its waiters and its attempts.
 
-    `engine`: the instance that it is with. `request`: the one in the queue, or that it was in last.
+    `request`: the queued request it is part of, or was part of last. `attempt`: the number of attempts. `engine`: the
+    instance that runs it. `told`: the deltas that its waiters have heard.
     """
 
     item: Item
     request: Request
-    readers: dict[int, Reader]
+    waiters: dict[int, Waiter]
     key: Hashable = None
     attempt: int = 0
     engine: Engine | None = None
@@ -94,41 +100,41 @@ class Debt:
     losses: int = 0
     told: list[Delta] = field(default_factory=list)
     _repeated: int = 0
-    """How many of them this attempt has told again."""
+    """How many of `told` this attempt has told again."""
 
     @property
     def owners(self) -> set[Hashable]:
-        """The queries that wait for it."""
-        return {self.item.owner, *(reader.item.owner for reader in self.readers.values())}
+        """The queries that wait for the item."""
+        return {self.item.owner, *(waiter.item.owner for waiter in self.waiters.values())}
 
-    def join(self, reader: Reader) -> None:
-        """One more waits for it; what was told is told again."""
-        self.readers[reader.item.id] = reader
-        self.request.depth = max(self.request.depth, reader.request.depth)
-        self.request.remaining_s = max(self.request.remaining_s, reader.request.remaining_s)
+    def join(self, waiter: Waiter) -> None:
+        """Add a waiter; what was told so far is told to it."""
+        self.waiters[waiter.item.id] = waiter
+        self.request.depth = max(self.request.depth, waiter.request.depth)
+        self.request.remaining_s = max(self.request.remaining_s, waiter.request.remaining_s)
         for delta in self.told:
-            reader.hear(delta)
+            waiter.notify(delta)
 
     @property
     def may_repeat(self) -> bool:
-        """Another attempt can do no harm."""
+        """Whether another attempt can do no harm."""
         if self.request.op in WRITES:
             return False
         return not self.told or is_repeatable(self.request.op, self.request.settings)
 
     def begin(self, engine: Engine) -> int:
-        """A new attempt, with that instance; its number."""
+        """Begin an attempt on an instance. Returns its number."""
         self.attempt += 1
         self.engine = engine
         self._repeated = 0
         return self.attempt
 
     def give_up(self) -> None:
-        """The attempt is over; nothing of it counts from now on."""
+        """End the attempt: nothing it emits counts from now on."""
         self.engine = None
 
     def tell(self, outcome: Delta | Done) -> None:
-        """Let the readers hear it. Raises: EngineCrashed if a repeated text turned out differently."""
+        """Give an outcome to all waiters. Raises: EngineCrashed if a repeated text turned out differently."""
         if self._repeated < len(self.told):
             if outcome != self.told[self._repeated]:
                 raise EngineCrashed(_TWO_TEXTS)
@@ -137,18 +143,51 @@ class Debt:
         if isinstance(outcome, Delta):
             self.told.append(outcome)
             self._repeated += 1
-        readers = list(self.readers.values())
-        outcomes: list[Outcome] = [outcome] * len(readers)
+        waiters = list(self.waiters.values())
+        outcomes: list[Outcome] = [outcome] * len(waiters)
         if self.request.op == "searching" and isinstance(outcome, Done):
-            # Whoever gets what was found may change it, and does so at once: no copy can be made after that.
-            outcomes[1:] = [Done(copy.deepcopy(outcome.value)) for _ in readers[1:]]
-        for reader, own in zip(readers, outcomes, strict=True):
-            reader.hear(own)
+            # The first waiter may change what was found, and does so at once: no copy can be made after that.
+            outcomes[1:] = [Done(copy.deepcopy(outcome.value)) for _ in waiters[1:]]
+        for waiter, own in zip(waiters, outcomes, strict=True):
+            waiter.notify(own)
 
     def fail(self, error: BaseException) -> None:
-        """Every reader hears this error."""
-        for reader in list(self.readers.values()):
-            reader.hear(Failed(error))
+        """Give an error to all waiters."""
+        for waiter in list(self.waiters.values()):
+            waiter.notify(Failed(error))
 
 
 _TWO_TEXTS = "the engine crashed in the middle of a text, and wrote another one when asked again"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A batch that runs on an instance.
+
+    `numbers`: the attempt of each item, by its id. `owners`: the queries that had part in the batch. `heard_s`: when
+    the instance last emitted something. `is_given_up`: it emitted nothing for too long. `broke_protocol`: it emitted
+    what cannot be, and nothing it emits counts from then on.
+    """
+
+    engine: Engine
+    batch: Batch
+    numbers: dict[int, int]
+    started_s: float
+    heard_s: float
+    owners: set[Hashable] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+    watch: asyncio.TimerHandle | None = None
+    was_restarted: bool = False
+    is_given_up: bool = False
+    broke_protocol: EngineError | None = None
+
+    @property
+    def at(self) -> int:
+        """The place of the instance."""
+        return self.batch.instance
+
+    def end(self) -> None:
+        """Note that the call has returned."""
+        if self.watch:
+            self.watch.cancel()
+        self.watch = self.task = None

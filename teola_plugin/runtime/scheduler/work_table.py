@@ -1,10 +1,10 @@
-"""The ledger of a lane: what is owed, who waits for it, and how each item ends, once.
+"""The work table of an engine: its open work items, and how each of them ends exactly once.
 
-    owe/join --> owed --settle--> done | failed      the readers hear it
-                  '-----let_go--> expired | cancelled
+    add/join --> open --tell/fail--> done | failed
+                  '-------detach--> expired | cancelled
 
-Requests for the same thing are joined (work_item.py). If it fails, each reader but the first has a try of its own, except
-where the item may have brought the engine down: it does not get one chance for each reader.
+Equal requests join the same item (work_item.py). If that fails, each waiter but the first gets an attempt of its own,
+unless the item may have crashed the engine: it does not get one chance for each waiter.
 """
 
 from __future__ import annotations
@@ -18,172 +18,172 @@ from teola_plugin.engines import Delta, Done, Failed
 from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, EngineCrashed, EngineError, Poisoned
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.deadlines import Deadlines
-from teola_plugin.runtime.scheduler.work_item import Counts, Debt, Reader
+from teola_plugin.runtime.scheduler.work_item import Counts, Waiter, WorkItem
 
 log = logging.getLogger(__name__)
 
 SHARED = (EngineClosed, EngineCrashed, Poisoned)
-"""Errors that all readers of an item share."""
+"""Errors that all waiters of an item get, with no attempt of their own."""
 
 
-class Ledger:
-    """See the module. `late`: is called after items ended because their time was over."""
+class WorkTable:
+    """The open items of one engine. `late` is called after items have expired."""
 
     def __init__(
         self, name: str, scheduler: EngineScheduler, loop: asyncio.AbstractEventLoop, late: Callable[[], None]
     ) -> None:
         self.counts = Counts()
-        self.owed: dict[int, Debt] = {}
+        self.open: dict[int, WorkItem] = {}
         self._name = name
         self._scheduler = scheduler
         self._time_s = loop.time
         self._late = late
-        self._reading: dict[int, int] = {}  # the item that a reader waits for
+        self._waiting_for: dict[int, int] = {}  # the item of each waiter, by the ids of both
         self._joinable: dict[Hashable, int] = {}
-        self._let_run: dict[int, int] = {}  # what nobody waits for but an instance still runs: the attempt
+        self._abandoned: dict[int, int] = {}  # the attempt of each item that still runs with no waiter left
         self._deadlines = Deadlines(loop, self._expire)
 
     @property
     def is_clear(self) -> bool:
-        """Nothing is kept for any item."""
-        return not (self.owed or self._reading or self._joinable or self._let_run or self._deadlines)
+        """Whether nothing is kept for any item."""
+        return not (self.open or self._waiting_for or self._joinable or self._abandoned or self._deadlines)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
-    def refuse_late(self, reader: Reader) -> bool:
-        """Its time was over before it came: it ends here."""
-        if reader.item.deadline_s > self._time_s():
+    def refuse_late(self, waiter: Waiter) -> bool:
+        """End a waiter whose deadline had passed before it came. Returns whether it had."""
+        if waiter.item.deadline_s > self._time_s():
             return False
         self.counts.taken += 1
         self.counts.expired += 1
-        reader.hear(Failed(DeadlineExceeded(f"the deadline had passed when engine {self._name!r} was asked")))
+        waiter.notify(Failed(DeadlineExceeded(f"the deadline had passed when engine {self._name!r} was asked")))
         return True
 
-    def join(self, reader: Reader) -> bool:
-        """Wait for an item that is in flight already, if there is one that does not end sooner."""
-        if reader.key is None:
+    def join(self, waiter: Waiter) -> bool:
+        """Join an equal item in flight whose deadline is no sooner. Returns whether there is one."""
+        if waiter.key is None:
             return False
-        debt = self.owed.get(self._joinable.get(reader.key, 0))
-        if debt is None or debt.item.deadline_s < reader.item.deadline_s:
+        work = self.open.get(self._joinable.get(waiter.key, 0))
+        if work is None or work.item.deadline_s < waiter.item.deadline_s:
             return False
         self.counts.joined += 1
-        self._reading[reader.item.id] = debt.item.id
-        self._deadlines.add(reader.item.id, reader.item.deadline_s)
-        debt.join(reader)
+        self._waiting_for[waiter.item.id] = work.item.id
+        self._deadlines.add(waiter.item.id, waiter.item.deadline_s)
+        work.join(waiter)
         return True
 
-    def owe(self, reader: Reader) -> None:
-        """A new item."""
-        item = reader.item
-        self.owed[item.id] = Debt(item, reader.request, {item.id: reader}, reader.key)
+    def add(self, waiter: Waiter) -> None:
+        """Add a new item."""
+        item = waiter.item
+        self.open[item.id] = WorkItem(item, waiter.request, {item.id: waiter}, waiter.key)
         self.counts.taken += 1
-        self._reading[item.id] = item.id
-        if reader.key is not None:
-            self._joinable[reader.key] = item.id
+        self._waiting_for[item.id] = item.id
+        if waiter.key is not None:
+            self._joinable[waiter.key] = item.id
         self._deadlines.add(item.id, item.deadline_s)
 
     # --- looked up ---------------------------------------------------------------------------------------------------
 
-    def current(self, item_id: int, attempt: int) -> Debt | None:
-        """What is owed for the item, if that is the attempt that counts."""
-        debt = self.owed.get(item_id)
-        return debt if debt and debt.engine is not None and debt.attempt == attempt else None
+    def current(self, item_id: int, attempt: int) -> WorkItem | None:
+        """The open item, if this is the attempt that counts."""
+        work = self.open.get(item_id)
+        return work if work and work.engine is not None and work.attempt == attempt else None
 
-    def is_unbegun(self, reader: int) -> bool:
-        """Whether the reader waits for an item that was not attempted yet."""
-        debt = self.owed.get(self._reading.get(reader, 0))
-        return debt is not None and debt.attempt == 0
+    def is_unbegun(self, waiter: int) -> bool:
+        """Whether no attempt has begun on what this waiter waits for."""
+        work = self.open.get(self._waiting_for.get(waiter, 0))
+        return work is not None and work.attempt == 0
 
     def free(self, item_id: int, attempt: int) -> None:
-        """An attempt ended that nobody waits for: its slot is free."""
-        if self._let_run.get(item_id) == attempt:
-            del self._let_run[item_id]
+        """Free the slot of an attempt that has ended with no waiter left."""
+        if self._abandoned.get(item_id) == attempt:
+            del self._abandoned[item_id]
             self._scheduler.finish((item_id,), self._time_s())
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
-    def tell(self, debt: Debt, outcome: Delta | Done | Failed) -> None:
-        """What the instance says of an item."""
+    def tell(self, work: WorkItem, outcome: Delta | Done | Failed) -> None:
+        """Give an outcome that the instance emitted to the waiters of an item."""
         if isinstance(outcome, Failed):
-            self.fail(debt, outcome.error)
+            self.fail(work, outcome.error)
             return
         if isinstance(outcome, Done):
-            self._end(debt)
+            self._end(work)
         try:
-            debt.tell(outcome)
+            work.tell(outcome)
         except EngineCrashed as e:  # of a repeated text that turned out differently
             if isinstance(outcome, Delta):
-                self._stop(debt)
-            self._failed(debt, e, to_all=True)
+                self._stop(work)
+            self._failed(work, e, to_all=True)
             return
         self.counts.done += isinstance(outcome, Done)
 
-    def fail(self, debt: Debt, error: BaseException, *, to_all: bool = False) -> None:
-        """It ends so. `to_all`: its readers have no try of their own."""
-        self._end(debt)
-        self._failed(debt, error, to_all=to_all)
+    def fail(self, work: WorkItem, error: BaseException, *, to_all: bool = False) -> None:
+        """End an item with an error. `to_all`: no waiter gets an attempt of its own."""
+        self._end(work)
+        self._failed(work, error, to_all=to_all)
 
-    def _failed(self, debt: Debt, error: BaseException, *, to_all: bool) -> None:
+    def _failed(self, work: WorkItem, error: BaseException, *, to_all: bool) -> None:
         self.counts.failed += 1
-        first, *others = debt.readers.values()
-        if to_all or debt.told or isinstance(error, SHARED):
-            debt.fail(error)
+        first, *others = work.waiters.values()
+        if to_all or work.told or isinstance(error, SHARED):
+            work.fail(error)
             return
-        for reader in others:
-            self.owe(replace(reader, key=None))
-            again = replace(reader.request, items=[reader.item])
-            self.owed[reader.item.id].request = again
+        for waiter in others:
+            self.add(replace(waiter, key=None))
+            again = replace(waiter.request, items=[waiter.item])
+            self.open[waiter.item.id].request = again
             self._scheduler.resubmit(again, self._time_s())
-        first.hear(Failed(error))
+        first.notify(Failed(error))
 
-    def _end(self, debt: Debt, *, is_running: bool = False) -> None:
-        """It is owed no more. `is_running`: its slot is not free yet."""
-        item_id = debt.item.id
-        del self.owed[item_id]
+    def _end(self, work: WorkItem, *, is_running: bool = False) -> None:
+        """Remove an item from the table. `is_running`: its slot stays taken until the attempt ends."""
+        item_id = work.item.id
+        del self.open[item_id]
         if is_running:
-            self._let_run[item_id] = debt.attempt
+            self._abandoned[item_id] = work.attempt
         else:
             self._scheduler.finish((item_id,), self._time_s())
             self._scheduler.withdraw((item_id,))
-        for reader in debt.readers:
-            del self._reading[reader]
-            self._deadlines.discard(reader)
-        if self._joinable.get(debt.key) == item_id:
-            del self._joinable[debt.key]
+        for waiter in work.waiters:
+            del self._waiting_for[waiter]
+            self._deadlines.discard(waiter)
+        if self._joinable.get(work.key) == item_id:
+            del self._joinable[work.key]
 
-    def let_go(self, reader: int, error: Cancelled | DeadlineExceeded) -> None:
-        """One reader hears how it ended; the work ends with the last one."""
-        debt = self.owed.get(self._reading.get(reader, 0))
-        if debt is None:
+    def detach(self, waiter: int, error: Cancelled | DeadlineExceeded) -> None:
+        """Remove a waiter, which gets this error; the work is stopped with its last waiter."""
+        work = self.open.get(self._waiting_for.get(waiter, 0))
+        if work is None:
             return
-        if len(debt.readers) > 1:
-            del self._reading[reader]
-            self._deadlines.discard(reader)
-            debt.readers.pop(reader).hear(Failed(error))
+        if len(work.waiters) > 1:
+            del self._waiting_for[waiter]
+            self._deadlines.discard(waiter)
+            work.waiters.pop(waiter).notify(Failed(error))
             return
         self.counts.expired += isinstance(error, DeadlineExceeded)
         self.counts.cancelled += not isinstance(error, DeadlineExceeded)
-        self._stop(debt)
-        debt.fail(error)
+        self._stop(work)
+        work.fail(error)
 
-    def _stop(self, debt: Debt) -> None:
-        """It is owed no more, and if an instance has it, that one hears so."""
-        engine = debt.engine
-        self._end(debt, is_running=bool(self._scheduler.withdraw((debt.item.id,))))
+    def _stop(self, work: WorkItem) -> None:
+        """Remove an item, and abort it at the instance that runs it."""
+        engine = work.engine
+        self._end(work, is_running=bool(self._scheduler.withdraw((work.item.id,))))
         if engine is not None and engine.capabilities.abort:
             try:
-                engine.abort((debt.item.id,))
+                engine.abort((work.item.id,))
             except Exception:  # around an engine: the item has ended here, whatever becomes of it there
                 log.exception("engine %r could not end an item", self._name)
 
-    def _expire(self, readers: Sequence[int]) -> None:
-        for reader in readers:
-            self.let_go(reader, DeadlineExceeded(f"engine {self._name!r} did not answer before the deadline"))
+    def _expire(self, waiters: Sequence[int]) -> None:
+        for waiter in waiters:
+            self.detach(waiter, DeadlineExceeded(f"engine {self._name!r} did not answer before the deadline"))
         self._late()
 
     def audit(self) -> None:
-        """The watchdog: fail what neither waits nor runs. It would be a fault of ours, and is counted."""
-        for debt in list(self.owed.values()):
-            if not self._scheduler.holds(debt.item.id):
+        """Fail items that neither wait nor run. Such an item would be a fault of this package, and is counted."""
+        for work in list(self.open.values()):
+            if not self._scheduler.holds(work.item.id):
                 self.counts.lost += 1
-                self.fail(debt, EngineError(f"engine {self._name!r} lost an item; please report this"), to_all=True)
+                self.fail(work, EngineError(f"engine {self._name!r} lost an item; please report this"), to_all=True)

@@ -1,23 +1,24 @@
-"""A lane: one engine, its scheduler and what it owes. All that happens to an item after it was taken in.
+"""The worker of an engine: it takes requests in, makes batches of them and runs these on the engine's instances.
 
-    submit --> queue --next_batch--> attempt on an instance --outcome--> readers
+    submit --> queue --next_batch--> attempt on an instance --outcome--> waiters
                  ^                        |
-                 '---- once more ---------'     crashed, lost, or failed in company
+                 '------- retry ----------'     crashed, lost, or its batch failed
 
 Everything here runs on one event loop, so there are no locks, and each item ends exactly once (work_table.py):
 
 - **Joined.** The same embedding, rerank, search or greedy text asked for by two queries of one tenant at the same time
-  is one item (not for services that we do not run ourselves, nor for sampled texts).
+  is one item (but no request to a service outside this process, and no sampled text).
 - **A batch fails** (the engine raises): its open items are halved until those that fail are alone with their error.
-- **An instance crashes** (EngineCrashed): it takes no work until it has `recovered` (recovery.py); what it had is tried
-  again, before what came later. Who was there at `ALONE_AFTER` crashes runs alone next time; if that crashes too, it is
-  Poisoned (retries.py). What has effects is never tried again, nor a sampled text that was told in part.
-- **An outcome of no item**, or what is no outcome: nothing more of that batch is heard, and what is open of it is
-  halved as if the batch had failed. An item that is alone cannot get the value of another one.
-- **No answer** to an item although its batch is over: tried again once.
-- **No word** of a batch for `stall_s`: the instance is ended, which is a crash.
-- **Deadline.** Whatever state an item is in, it ends with DeadlineExceeded, and its engine is told to stop it.
-- **Cancelled** likewise. An item that others wait for too goes on.
+- **An instance crashes** (EngineCrashed): it takes no work until it has `recovered` (recovery.py). Its items are
+  retried before what came later. An item that took part in `ALONE_AFTER` crashes runs alone next time; if that crashes
+  too, the item is Poisoned (retries.py). An item with effects is never retried, nor a sampled text that was told in
+  part.
+- **An outcome of no item**, or a value that is no outcome: the rest of that batch's outcomes is dropped, and its open
+  items are halved as if it had failed. An item that is alone cannot get the value of another one.
+- **No outcome** for an item although its batch is over: it is retried once.
+- **Nothing emitted** for `stall_s`: the instance is restarted, which counts as a crash.
+- **Deadline.** An item in any state ends with DeadlineExceeded, and its engine is told to abort it.
+- **Cancelled** likewise. An item that others wait for goes on.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, Overload
 from teola_plugin.events import BatchRan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.hosts.tasks import spawn
-from teola_plugin.runtime.scheduler.attempt import Attempt
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
 from teola_plugin.runtime.scheduler.outcomes import as_promised, index_of, protocol_error
 from teola_plugin.runtime.scheduler.policies import Policy
 from teola_plugin.runtime.scheduler.recovery import Recovery
 from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.retries import Retries, caused
-from teola_plugin.runtime.scheduler.work_item import Counts, Reader
-from teola_plugin.runtime.scheduler.work_table import Ledger
+from teola_plugin.runtime.scheduler.work_item import Attempt, Counts, Waiter
+from teola_plugin.runtime.scheduler.work_table import WorkTable
 from teola_plugin.runtime.session.speculation import crowded_out
 from teola_plugin.seams import Reply
 from teola_plugin.value_keys import value_key
@@ -53,24 +53,25 @@ log = logging.getLogger(__name__)
 Sink = Callable[[BatchRan], None]
 
 FOLLOWING_TURNS = 3
-"""Turns of the loop from the end of an item until what its query asks next is here: the reply, the graph scheduler, the
-queue. Only then are the slots given away: a query that goes on comes before one that begins."""
+"""Turns of the loop from the end of an item until the next request of its query is in the queue. Only then are free
+slots given away: a query that goes on comes before one that begins."""
 
 FOLLOWING_S = 0.0001
-"""How long such turns take if there is little else to do. With nothing in the queue they are left out, unless something
-comes within that time: they were 5 % of what the runtime costs."""
+"""How long such turns take if there is little else to do. With an empty queue they are left out, unless a request comes
+within that time: they were 5 % of the runtime's cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`limits` of the queue. `stall_s`: how long a batch may go without a word, None for any time."""
+    """`limits` of the queue. `stall_s`: how long a batch may run without an outcome, None for any time."""
 
     limits: Limits = field(default_factory=Limits)
     stall_s: float | None = None
 
 
-class Lane:
-    """See the module. It keeps the engine alive only while it owes something, so that an engine goes with its model."""
+class EngineWorker:
+    """The worker of one engine. It holds the engine only while it has open items, so that an engine is freed with its
+    model."""
 
     def __init__(self, engine: Engine, policy: Policy, rules: Rules, sinks: Mapping[Hashable, Sink]) -> None:
         self.name = engine.name
@@ -81,55 +82,61 @@ class Lane:
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._time_s = self._loop.time  # on Linux and macOS the clock of `time.perf_counter` too
-        self._ledger = Ledger(self.name, self.scheduler, self._loop, self.pump)
-        self._retries = Retries(self.name, self.scheduler, self._ledger, self._time_s)
+        self._table = WorkTable(self.name, self.scheduler, self._loop, self.dispatch)
+        self._retries = Retries(self.name, self.scheduler, self._table, self._time_s)
         self._recovery = Recovery(
-            self.name, self.scheduler, self.counts, rules.stall_s, spawn=self._spawn, back=self.pump, gone=self._gone
+            self.name,
+            self.scheduler,
+            self.counts,
+            rules.stall_s,
+            spawn=self._spawn,
+            back=self.dispatch,
+            gone=self._gone,
         )
         self._told_of = engine.capabilities
         self._capabilities = _handing_on(engine.capabilities)
         self._sinks = sinks
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._will_pump = False
+        self._will_dispatch = False
         self._freed_s = -math.inf
         self._again_s = math.inf
 
     @property
     def counts(self) -> Counts:
-        """What became of all items so far."""
-        return self._ledger.counts
+        """The counts of all items so far."""
+        return self._table.counts
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
-        """Take a request in, or let its replies hear why not."""
+        """Queue a request, or give its replies the error why not."""
         if self._is_closed:
             raise EngineClosed(f"engine {self.name!r} was shut down")
-        readers = [
-            Reader(_sized(engine, request, item), request, reply, self._key(engine, request, item))
+        waiters = [
+            Waiter(_sized(engine, request, item), request, reply, self._key(engine, request, item))
             for item, reply in zip(request.items, replies, strict=True)
             if reply.outcome is None
         ]
-        readers = [r for r in readers if not (self._ledger.refuse_late(r) or self._ledger.join(r))]
-        if self._capabilities.pads and len(readers) > self._capabilities.max_items:
-            readers.sort(key=lambda reader: -_length(reader.item.payload))  # the long ones share batches
-        request.items = [reader.item for reader in readers]
+        waiters = [r for r in waiters if not (self._table.refuse_late(r) or self._table.join(r))]
+        if self._capabilities.pads and len(waiters) > self._capabilities.max_items:
+            waiters.sort(key=lambda waiter: -_length(waiter.item.payload))  # the long ones share batches
+        request.items = [waiter.item for waiter in waiters]
         try:
-            if request.gives_way and not self.begins_at_once(len(readers)) and request.gives_way():
+            if request.gives_way and not self.begins_at_once(len(waiters)) and request.gives_way():
                 raise crowded_out()
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:
-            self.counts.refused += len(readers)
-            for reader in readers:
-                reader.hear(Failed(e))
+            self.counts.refused += len(waiters)
+            for waiter in waiters:
+                waiter.notify(Failed(e))
             return
-        for reader in readers:
+        for waiter in waiters:
             self.held = engine
-            self._ledger.owe(reader)
+            self._table.add(waiter)
 
     def _key(self, engine: Engine, request: Request, item: Item) -> Hashable:
-        """What makes two items the same, None for what is like no other."""
+        """A key that is equal for items that ask for the same; None for an item that is like no other."""
         op = request.op
         is_elsewhere = self._capabilities.remote or self._capabilities.is_scheduled
         if is_elsewhere or op == "partial_prefilling" or not is_repeatable(op, request.settings):
@@ -139,59 +146,59 @@ class Lane:
         return (item.tenant, request.group, value_key(item.payload), stamp() if stamp else None, whose)
 
     def rule(self, rules: Rules) -> None:
-        """These rules from now on."""
+        """Set the rules that hold from now on."""
         self.scheduler.limits = rules.limits
         self._recovery.rule(rules.stall_s)
 
     @property
     def is_saturated(self) -> bool:
-        """It has so much to do that rewrites which cost compute should rest."""
+        """Whether the engine is so busy that rewrites which cost compute should rest."""
         return self.scheduler.is_saturated
 
     def begins_at_once(self, count: int) -> bool:
-        """So many items would not have to wait."""
+        """Whether this many more items would not have to wait."""
         return self.scheduler.begins_at_once(count)
 
     @property
-    def owes(self) -> bool:
-        """Somebody waits for an item."""
-        return bool(self._ledger.owed)
+    def has_open_items(self) -> bool:
+        """Whether any item is open."""
+        return bool(self._table.open)
 
     @property
     def is_clear(self) -> bool:
-        """Nothing waits, runs or is remembered of any item."""
-        return self._ledger.is_clear and not (self.scheduler.queued_items or self.scheduler.running_items)
+        """Whether nothing waits, runs or is kept of any item."""
+        return self._table.is_clear and not (self.scheduler.queued_items or self.scheduler.running_items)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
-    def pump_soon(self) -> None:
-        """Start what can be started in a turn of the loop, or a few, with all that has come in by then, as batches."""
+    def dispatch_soon(self) -> None:
+        """Dispatch in the next turn of the loop, or in a few, together with all requests that come in until then."""
         is_followed = self._time_s() - self._freed_s < FOLLOWING_S
-        self._pump_in(FOLLOWING_TURNS if is_followed else 1)
+        self._dispatch_in(FOLLOWING_TURNS if is_followed else 1)
 
     def _came_free(self) -> None:
         if self.scheduler.queued_items:
-            self._pump_in(FOLLOWING_TURNS)
+            self._dispatch_in(FOLLOWING_TURNS)
             return
         self._freed_s = self._time_s()
-        if not self._ledger.owed:
+        if not self._table.open:
             self.held = None
 
-    def _pump_in(self, turns: int) -> None:
-        if not self._will_pump:
-            self._will_pump = True
-            self._pump_after(turns)
+    def _dispatch_in(self, turns: int) -> None:
+        if not self._will_dispatch:
+            self._will_dispatch = True
+            self._dispatch_after(turns)
 
-    def _pump_after(self, turns: int) -> None:
+    def _dispatch_after(self, turns: int) -> None:
         if turns:
-            self._loop.call_soon(self._pump_after, turns - 1)
+            self._loop.call_soon(self._dispatch_after, turns - 1)
         else:
-            self.pump()
+            self.dispatch()
 
-    def pump(self) -> None:
-        """Start what can be started."""
-        self._will_pump = False
-        if not self._ledger.owed:
+    def dispatch(self) -> None:
+        """Start batches as long as there is room for one."""
+        self._will_dispatch = False
+        if not self._table.open:
             self.held = None
         if self.held is None or self._is_closed:
             return
@@ -204,21 +211,21 @@ class Lane:
             self._start(instances[batch.instance], batch)
         if self.scheduler.waits_until_s < self._again_s:
             self._again_s = self.scheduler.waits_until_s
-            self._loop.call_at(self._again_s, self._pump_again)
+            self._loop.call_at(self._again_s, self._dispatch_again)
 
-    def _pump_again(self) -> None:
-        """What waits for others to end has waited for long enough."""
+    def _dispatch_again(self) -> None:
+        """Dispatch requests that have waited for running items long enough."""
         self._again_s = math.inf
-        self.pump()
+        self.dispatch()
 
     def _learn(self, capabilities: Capabilities) -> None:
-        """Some are known only once the engine runs, such as how much KV cache it has."""
+        """Take over capabilities that are known only once the engine runs, such as its KV cache."""
         self._told_of = capabilities
         self._capabilities = _handing_on(capabilities)
         self.scheduler.learn(self._capabilities)
 
     def _start(self, instance: Engine, batch: Batch) -> None:
-        numbers = {item.id: self._ledger.owed[item.id].begin(instance) for item in batch.items}
+        numbers = {item.id: self._table.open[item.id].begin(instance) for item in batch.items}
         self.counts.repeated += sum(number > 1 for number in numbers.values())
         self.counts.batches += 1
         self.counts.mixed += any(item.owner != batch.items[0].owner for item in batch.items)
@@ -260,15 +267,15 @@ class Lane:
                 return
             item = attempt.batch.items[at]
             item_id, outcome = item.id, as_promised(self.name, attempt.batch.op, item, outcome)
-            if debt := self._ledger.current(item_id, attempt.numbers[item_id]):
-                attempt.owners |= debt.owners
+            if work := self._table.current(item_id, attempt.numbers[item_id]):
+                attempt.owners |= work.owners
                 if isinstance(outcome, Failed) and isinstance(outcome.error, EngineCrashed):
-                    self._retries.again([debt], outcome.error)
+                    self._retries.again([work], outcome.error)
                 else:
-                    self._ledger.tell(debt, outcome)
+                    self._table.tell(work, outcome)
             elif not isinstance(outcome, Delta):
                 self.counts.late += 1
-                self._ledger.free(item_id, attempt.numbers[item_id])
+                self._table.free(item_id, attempt.numbers[item_id])
             if not isinstance(outcome, Delta) and self._capabilities.concurrent:
                 self._came_free()
 
@@ -281,25 +288,25 @@ class Lane:
             log.error("%s; nothing more of that batch is heard", attempt.broke_protocol)
 
     def _gone(self, error: Exception) -> None:
-        for debt in list(self._ledger.owed.values()):
-            self._ledger.fail(debt, error, to_all=True)
+        for work in list(self._table.open.values()):
+            self._table.fail(work, error, to_all=True)
 
     # --- cancellation, the end ---------------------------------------------------------------------------------------
 
-    def cancel(self, readers: Sequence[int]) -> None:
-        """Nobody reads these any more."""
-        for reader in readers:
-            self._ledger.let_go(reader, Cancelled("the item was cancelled"))
-        self.pump_soon()
+    def cancel(self, waiters: Sequence[int]) -> None:
+        """Remove these waiters."""
+        for waiter in waiters:
+            self._table.detach(waiter, Cancelled("the item was cancelled"))
+        self.dispatch_soon()
 
-    def withdraw(self, reader: int, agrees: Callable[[], bool]) -> None:
-        """Let go of an item that no instance has begun, if this function agrees."""
-        if self._ledger.is_unbegun(reader) and agrees():
-            self.cancel((reader,))
+    def withdraw(self, waiter: int, agrees: Callable[[], bool]) -> None:
+        """Remove a waiter of an item that no instance has begun, if `agrees` returns true."""
+        if self._table.is_unbegun(waiter) and agrees():
+            self.cancel((waiter,))
 
     def audit(self) -> None:
-        """The watchdog: see `Ledger.audit`."""
-        self._ledger.audit()
+        """Run the watchdog of the work table."""
+        self._table.audit()
 
     async def close(self) -> None:
         """End everything with EngineClosed."""
@@ -308,8 +315,8 @@ class Lane:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        for debt in list(self._ledger.owed.values()):
-            self._ledger.fail(debt, EngineClosed(f"engine {self.name!r} was shut down"))
+        for work in list(self._table.open.values()):
+            self._table.fail(work, EngineClosed(f"engine {self.name!r} was shut down"))
         self.held = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -323,14 +330,14 @@ def _why_cancelled(name: str, attempt: Attempt, error: asyncio.CancelledError) -
 
 
 def _handing_on(capabilities: Capabilities) -> Capabilities:
-    """Where another scheduler stands behind, nothing waits here."""
+    """Capabilities with which nothing waits here, where the engine has a scheduler of its own."""
     if not capabilities.is_scheduled:
         return capabilities
     return replace(capabilities, concurrent=True, max_items=sys.maxsize, max_tokens=None, prefix=False)
 
 
 def _knee_items(engine: Engine) -> Callable[[str], int | None]:
-    """By operation, for an engine with a profile that runs one batch at a time."""
+    """The knee of each operation, for an engine with a profile that runs one batch at a time."""
     if engine.capabilities.concurrent:
         return lambda op: None
     one = next(iter(_instances(engine)), engine)
@@ -341,7 +348,7 @@ def _knee_items(engine: Engine) -> Callable[[str], int | None]:
 
 
 def _llm_profile(engine: Engine) -> LlmProfile | None:
-    """Of an LLM whose texts hold up one another, where this is the scheduler that they wait in."""
+    """The profile of an LLM whose texts wait in this scheduler; None for other engines."""
     if engine.capabilities.is_scheduled or engine.capabilities.remote:
         return None
     profile = getattr(next(iter(_instances(engine)), engine), "profile", None)
@@ -354,7 +361,7 @@ def _instances(engine: Engine) -> Sequence[Engine]:
 
 
 def _sized(engine: Engine, request: Request, item: Item) -> Item:
-    """The item with the KV cache that it may need, where the engine tells."""
+    """The item with the tokens of KV cache that it may need, where the engine tells."""
     kv_tokens = getattr(engine, "kv_tokens", None)
     if kv_tokens is None:
         return item
@@ -363,5 +370,5 @@ def _sized(engine: Engine, request: Request, item: Item) -> Item:
 
 
 def _length(payload: Any) -> int:
-    """Of a text, or of several that are read as one, in characters, as sentence-transformers sorts them."""
+    """The characters of a text, or of several that are read as one, as sentence-transformers sorts them."""
     return sum(map(len, map(str, payload))) if isinstance(payload, tuple) else len(str(payload))

@@ -18,7 +18,7 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.session.followers import HandedOn
-from teola_plugin.runtime.session.plan_executor import Prepared, RunAhead
+from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
 from teola_plugin.trace import Function
@@ -44,7 +44,7 @@ async def run_query(
     direct = _Direct(host, prepared, Query(host.new_id(), terms, loop.time()), asyncio.Event(), loop, urgencies, tell)
     is_virtual = isinstance(loop, VirtualLoop)
     late = loop.call_at(terms.deadline_s + GRACE_S, direct.expire) if terms.deadline_s < math.inf else None
-    ahead = RunAhead(direct.noting_all(prepared, is_virtual), inputs, direct, lambda ran: None, direct.over.set)
+    ahead = PlanExecutor(direct.noting_all(prepared, is_virtual), inputs, direct, lambda ran: None, direct.over.set)
     try:
         ahead.start()
         await direct.over.wait()
@@ -97,7 +97,7 @@ class _Direct:
     ) -> list[Reply] | None:  # fmt: skip
         engine = engine_for(spec)
         if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
-            return None  # of others the lane will say
+            return None  # of others the worker will say
         return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:

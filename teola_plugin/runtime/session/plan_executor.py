@@ -34,7 +34,7 @@ from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.session.batch_gates import Lockstep, batch_gates
 from teola_plugin.runtime.session.followers import followers_of
 from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
-from teola_plugin.runtime.session.speculation import Guess, Guesses
+from teola_plugin.runtime.session.speculation import Speculation, SpeculativeRequest
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Function, Items
 
@@ -137,7 +137,7 @@ class PreparedRounds:
     each: Prepared
 
 
-class RunAhead:
+class PlanExecutor:
     """One query running ahead. All methods are for the loop thread only."""
 
     def __init__(
@@ -163,8 +163,8 @@ class RunAhead:
         self._read: set[str] = set()  # what is @ reader and has its value
         self._left: set[str] = set()  # of these, what only the framework's run could tell
         self._tasks: list[Future[None]] = []
-        self._inner: dict[tuple[str, Tag], RunAhead] = {}
-        self._guesses: Guesses[list[Reply]] = Guesses()
+        self._inner: dict[tuple[str, Tag], PlanExecutor] = {}
+        self._guesses: Speculation[list[Reply]] = Speculation()
         self._at_rest = at_rest
         self._lockstep = lockstep
         self._gates_left = set[str]().union(*prepared.gates.values()) if lockstep else set()
@@ -399,7 +399,7 @@ class RunAhead:
             self._round(number + 1, p, tag, prepared, after)
             return []
 
-        inner = RunAhead(prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1))
+        inner = PlanExecutor(prepared.each, inputs, self._session, self._record, lambda: self._soon(ended, ended=1))
         self._inner[p.name, tag] = inner
         inner.start()
 
@@ -419,7 +419,7 @@ class RunAhead:
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
         places = [Place(p.name, tag) for tag in ready.tags]
-        guess: Guess[list[Reply]] | None = None
+        guess: SpeculativeRequest[list[Reply]] | None = None
         if is_wanted is None:
             guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
             guess = self._guesses.add(ready, guessed)

@@ -37,7 +37,7 @@ from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.batch_gates import Lockstep
 from teola_plugin.runtime.session.nested import AskedAhead, pass_on, require_asking, withheld
-from teola_plugin.runtime.session.plan_executor import Prepared, RunAhead
+from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
 from teola_plugin.runtime.session.provider_calls import Outside, provider_of
 from teola_plugin.runtime.session.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.session.report import Listener, Report
@@ -68,7 +68,7 @@ class _Front:
     """The runs of one plan. `observed`: see `Begun`; `told`: the components whose value it knows."""
 
     observed: Mapping[int, str]
-    runs: list[RunAhead] = field(default_factory=list)
+    runs: list[PlanExecutor] = field(default_factory=list)
     told: set[int] = field(default_factory=set)
 
     def awaits(self, component: object) -> bool:
@@ -162,7 +162,7 @@ class Session:
 
         def begin() -> None:
             for values in itertools.islice(waiting, 0 if self._is_closed else 1):
-                front.runs.append(RunAhead(prepared, values, self, self._record, begin_next, lockstep))
+                front.runs.append(PlanExecutor(prepared, values, self, self._record, begin_next, lockstep))
                 front.runs[-1].start()
 
         def start() -> None:
@@ -196,7 +196,7 @@ class Session:
         self._events.append(event)
 
     @property
-    def _runs(self) -> list[RunAhead]:
+    def _runs(self) -> list[PlanExecutor]:
         return [run for front in self._fronts for run in front.runs]
 
     def submit_ahead(

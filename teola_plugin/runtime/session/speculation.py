@@ -1,11 +1,12 @@
-"""What was asked before anybody knew whether it is wanted (passes/speculate_branches.py): pure state, for one query.
+"""Speculative requests of one query: asked before their condition is decided (passes/speculate_branches.py). Pure
+state.
 
-    guess = guesses.add(ready, request)                # is_wanted(name) is None
-    guesses.withdraw(guess)                            # it failed before it was decided: as if it had not been asked
-    for guess, is_wanted in guesses.decided(scheduler.is_wanted): ...
+    guess = speculation.add(ready, request)            # is_wanted(name) is None
+    speculation.withdraw(guess)                        # it failed before it was decided: as if it had not been asked
+    for guess, is_wanted in speculation.decided(scheduler.is_wanted): ...
 
-A guess without a request was not asked, or it has failed: if it turns out to be wanted it is asked for, as what is
-certain is, and what comes of that counts.
+An entry without a request was not asked, or has failed: if it turns out to be wanted, it is asked for again, and only
+that outcome counts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
-class Guess(Generic[R]):
-    """What may be asked, and what was. `is_open`: nobody knows yet whether it is wanted."""
+class SpeculativeRequest(Generic[R]):
+    """A primitive that may be asked for, and the request if it was. `is_open`: its condition is not decided yet."""
 
     ready: Ready
     request: R | None
@@ -30,30 +31,30 @@ class Guess(Generic[R]):
 
 
 def crowded_out() -> Overloaded:
-    """Why a lane refuses a guess."""
+    """The error of a speculative request that would have to wait for other work."""
     return Overloaded("what perhaps nobody wants does not wait for other work")
 
 
-class Guesses(Generic[R]):
-    """`open`: those that are not decided yet."""
+class Speculation(Generic[R]):
+    """The speculative requests of a query; those in `open` are not decided yet."""
 
     def __init__(self) -> None:
-        self.open: list[Guess[R]] = []
+        self.open: list[SpeculativeRequest[R]] = []
 
-    def add(self, ready: Ready, request: R | None) -> Guess[R]:
-        """One more."""
-        guess = Guess(ready, request)
+    def add(self, ready: Ready, request: R | None) -> SpeculativeRequest[R]:
+        """Add a speculative request."""
+        guess = SpeculativeRequest(ready, request)
         self.open.append(guess)
         return guess
 
-    def withdraw(self, guess: Guess[R]) -> bool:
-        """As if it had not been asked, unless it is decided. Whether that is so."""
+    def withdraw(self, guess: SpeculativeRequest[R]) -> bool:
+        """Drop a request that failed while undecided. Returns whether it was still undecided."""
         if guess.is_open:
             guess.request = None
         return guess.is_open
 
-    def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[Guess[R], bool]]:
-        """Those of which it is known by now whether they are wanted; they are open no more."""
+    def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[SpeculativeRequest[R], bool]]:
+        """Remove and return the requests whose condition is decided by now, with whether they are wanted."""
         wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self.open}}
         found = [(guess, known) for guess in self.open if (known := wanted[guess.ready.primitive.name]) is not None]
         for guess, _ in found:

@@ -1,6 +1,6 @@
 """An engine with its scheduler, serving clients in other processes. It knows no transport: see engines.py.
 
-    client --submit(requests)--> queue of the lane --batches--> instances
+    client --submit(requests)--> queue of the worker --batches--> instances
     client <--------------------- outcomes as they come, in answer to `submit`, or to `poll` while none is under way
 
 Of a client's calls one at a time waits for news; the others are answered at once. So a request that is alone takes one
@@ -174,9 +174,9 @@ class EngineService:
     def stats(self) -> dict[str, Any]:
         """How it does: counts of all items, what waits and runs now, clients."""
         counts: Counts = self._host.counts(self.engine)
-        lane = self._host.load(self.engine)
+        worker = self._host.load(self.engine)
         return {
-            "clients": len(self._clients), "open": self.open_items, "queued": lane[0], "running": lane[1],
+            "clients": len(self._clients), "open": self.open_items, "queued": worker[0], "running": worker[1],
             "handed_on": self._handed_on,
             **{name: getattr(counts, name) for name in Counts.__slots__},
         }  # fmt: skip
