@@ -96,28 +96,6 @@ class Urgency(NamedTuple):
 NOT_URGENT = Urgency()
 
 
-class Place(NamedTuple):
-    """Where in the graph of its query an item belongs: the primitive, and the item's ancestry tag."""
-
-    name: str
-    tag: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Onward:
-    """What will be asked of another engine with an item's value as the payload: the primitive `name`, at the same tag.
-
-    `address`: of that engine, for whoever hands values on. `then`: what will be asked with the values of that.
-    """
-
-    address: Hashable
-    name: str
-    op: str
-    settings: Mapping[str, Any]
-    urgency: Urgency
-    then: tuple[Onward, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
     """One piece of work. `owner` is the query it belongs to (an engine may keep state per owner: an open prefill)."""
@@ -142,10 +120,6 @@ class Item:
     urgency: Urgency = NOT_URGENT
     begun_s: float = 0.0
     """When its query began, on that clock too."""
-
-    place: Place | None = None
-    onward: tuple[Onward, ...] = ()
-    """For engines in other processes, which may hand its value on (runtime/hosts/remote/forwarding.py)."""
 
 
 @dataclass(frozen=True, slots=True)

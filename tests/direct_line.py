@@ -9,8 +9,8 @@ from typing import Any
 
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Asked, Hello, Said
-from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, EngineInfo, Outcomes, SubmitRequest
+from teola_plugin.runtime.hosts.remote.server import EngineServer
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -21,40 +21,27 @@ def run(work: Work) -> None:
         runner.run(work())
 
 
-class DirectLine:
-    """To a service on the same loop, by way of pickles as any transport's. `make` makes the engine, each time.
+class DirectTransport:
+    """A line to a service on the same loop, through pickles as any transport's. `make` makes the engine, each time.
 
-    `delay_s`: of a message. `others`: the lines of engines that this one hands values on to.
+    `delay_s`: of a message.
     """
 
     def __init__(self, make: Callable[[], Any], client: str = "a", identity: str = "m", delay_s: float = 0.0) -> None:
         self.make, self.client, self.identity, self.delay_s = make, client, identity, delay_s
-        self.others: dict[Hashable, DirectLine] = {}
-        self.service: EngineService | None = None
+        self.service: EngineServer | None = None
         self.calls: list[str] = []
         self.crashed = asyncio.Event()
         self.restart_s = 2.0
 
-    is_far = True
-
-    @property
-    def address(self) -> Hashable:
-        return id(self), self.client
-
-    async def _hand_on(self, address: Any, requests: Sequence[Asked]) -> None:
-        await asyncio.sleep(self.delay_s)
-        service = self.others[address[0]].service
-        assert service
-        await service.given(address[1], pickle.loads(pickle.dumps(requests)))
-
-    async def hello(self) -> Hello:
+    async def hello(self) -> EngineInfo:
         if self.service is None:
             await asyncio.sleep(self.restart_s)
             engine = self.make()
-            self.service = EngineService(engine, LocalHost(loop=asyncio.get_running_loop()), self._hand_on)
+            self.service = EngineServer(engine, LocalHost(loop=asyncio.get_running_loop()))
             self.crashed = asyncio.Event()
         engine = self.service.engine
-        return Hello(
+        return EngineInfo(
             PROTOCOL, "0", "3", engine.name, "fake", "model", self.identity, {}, engine.capabilities, None, 1, "node", 1
         )
 
@@ -73,12 +60,12 @@ class DirectLine:
         await asyncio.sleep(self.delay_s)
         return pickle.loads(pickle.dumps(work.result()))
 
-    async def submit(self, requests: Sequence[Asked]) -> Said:
-        found: Said = await self._call("submit", requests)
+    async def submit(self, requests: Sequence[SubmitRequest]) -> Outcomes:
+        found: Outcomes = await self._call("submit", requests)
         return found
 
-    async def poll(self) -> Said:
-        found: Said = await self._call("poll")
+    async def poll(self) -> Outcomes:
+        found: Outcomes = await self._call("poll")
         return found
 
     async def cancel(self, ids: Sequence[int]) -> None:
@@ -100,5 +87,5 @@ class DirectLine:
             self.closing = asyncio.ensure_future(service.close())
 
 
-async def attached(line: DirectLine) -> RemoteEngine:
+async def attached(line: DirectTransport) -> RemoteEngine:
     return RemoteEngine(line, await line.hello())

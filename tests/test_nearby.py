@@ -20,7 +20,7 @@ import pytest
 from teola_plugin.errors import EngineCrashed, EngineError
 from teola_plugin.runtime.hosts.remote import unix_rpc
 from teola_plugin.runtime.hosts.remote.handshake import HELLO, NUMBER_BYTES, PROOF_BYTES
-from teola_plugin.runtime.hosts.remote.messages import Nearby
+from teola_plugin.runtime.hosts.remote.messages import UnixAddress
 from teola_plugin.runtime.hosts.remote.unix_rpc import Connection, Server, connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets are Linux's")
@@ -236,7 +236,7 @@ def test_a_process_of_another_user_is_neither_called_nor_answered(
 
 def test_there_is_no_way_to_a_file_that_is_not_there(run: Any, tmp_path: Path) -> None:
     async def work() -> None:
-        assert await connect(Nearby(str(tmp_path / "nobody"), b"s"), pickle.dumps) is None
+        assert await connect(UnixAddress(str(tmp_path / "nobody"), b"s"), pickle.dumps) is None
 
     run(work)
 
@@ -370,7 +370,7 @@ def test_a_client_with_another_secret_gets_no_connection(run: Any) -> None:
         answers = Answers()
         async with serving(answers) as server:
             assert server.address
-            assert await connect(Nearby(server.address.path, b"x" * 32), pickle.dumps) is None
+            assert await connect(UnixAddress(server.address.path, b"x" * 32), pickle.dumps) is None
             assert answers.calls == []
 
     run(work)
@@ -411,7 +411,7 @@ def test_a_false_server_is_told_nothing_and_not_unpickled(
 
     async def work() -> None:
         async with await asyncio.start_unix_server(false, str(tmp_path / "false")):
-            assert await connect(Nearby(str(tmp_path / "false"), b"s" * 32), pickle.dumps) is None
+            assert await connect(UnixAddress(str(tmp_path / "false"), b"s" * 32), pickle.dumps) is None
             await asyncio.sleep(0.01)
             assert all(len(each) == len(HELLO) + NUMBER_BYTES for each in heard)
 

@@ -14,20 +14,20 @@ from teola_plugin.errors import EngineCrashed, EngineError, EngineUnavailable
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.hosts.ray import actor, engines, transport
 from teola_plugin.runtime.hosts.ray.actor import VERSION, EngineActor
-from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.ray.transport import RayTransport
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Hello
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, EngineInfo
 
 CONFIG = EngineConfig("e", "embedding", model="m", num_cpus=2, num_gpus=1, resources={"far": 1})
 
 
-def greeting(**fields: Any) -> Hello:
+def greeting(**fields: Any) -> EngineInfo:
     said: dict[str, Any] = {
         "protocol": PROTOCOL, "version": VERSION, "python": "3", "name": "e", "kind": "embedding", "model": "m",
         "identity": "", "config": {}, "capabilities": Capabilities(), "profile": None, "pid": 1, "node": "here",
         "instances": 1,
     }  # fmt: skip
-    return Hello(**{**said, **fields})
+    return EngineInfo(**{**said, **fields})
 
 
 # --- an actor --------------------------------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ class Children:
 def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     made = Children()
 
-    class Line(RayLine):
-        async def hello(self) -> Hello:
+    class Transport(RayTransport):
+        async def hello(self) -> EngineInfo:
             await made.may_start.wait()
             made.did[self.name] = []
             if self.name in made.refused:
@@ -64,12 +64,12 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
     class Child(RemoteEngine):
         async def at_rest(self) -> None:
             await asyncio.sleep(0)
-            made.did[self._line.name].append("at rest")  # type: ignore[attr-defined]
+            made.did[self._transport.name].append("at rest")  # type: ignore[attr-defined]
 
         async def close(self) -> None:
-            made.did[self._line.name].append("closed")  # type: ignore[attr-defined]
+            made.did[self._transport.name].append("closed")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(actor, "RayLine", Line)
+    monkeypatch.setattr(actor, "RayTransport", Transport)
     monkeypatch.setattr(actor, "RemoteEngine", Child)
     return made
 
@@ -162,16 +162,16 @@ class Ray:
 def answering(identity: str) -> Any:
     """An actor that says who it is."""
 
-    async def hello() -> Hello:
+    async def hello() -> EngineInfo:
         return greeting(identity=identity)
 
     return SimpleNamespace(identity=identity, hello=SimpleNamespace(remote=hello))
 
 
-def line_to(ray: Ray, monkeypatch: pytest.MonkeyPatch, config: EngineConfig = CONFIG, **options: Any) -> RayLine:
+def line_to(ray: Ray, monkeypatch: pytest.MonkeyPatch, config: EngineConfig = CONFIG, **options: Any) -> RayTransport:
     monkeypatch.setattr(transport, "connect", lambda: ray)
     monkeypatch.setattr(transport, "_owned", {})
-    return RayLine(EngineActor, config, **options)
+    return RayTransport(EngineActor, config, **options)
 
 
 @pytest.mark.parametrize("was_there", [False, True])
@@ -184,7 +184,7 @@ async def test_a_line_takes_back_what_it_made_alone(monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_engine_that_was_replaced_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def gone() -> Hello:
+    async def gone() -> EngineInfo:
         raise ConnectionError("it was ended")
 
     ray = Ray(e=SimpleNamespace(hello=SimpleNamespace(remote=gone)))

@@ -37,14 +37,14 @@ from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.pool import EnginePool
 from teola_plugin.runtime.hosts.ray import cluster, engines, transport
 from teola_plugin.runtime.hosts.ray.actor import EngineActor
-from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.ray.transport import RayTransport
 from teola_plugin.runtime.hosts.remote import server as services
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.hosts.remote.messages import Asked, Hello, said
-from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.remote.messages import EngineInfo, SubmitRequest, said
+from teola_plugin.runtime.hosts.remote.server import EngineServer
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
-from tests.direct_line import DirectLine, attached, run
+from tests.direct_line import DirectTransport, attached, run
 from tests.fakes import FakeEngine, says
 
 
@@ -61,7 +61,7 @@ async def results(replies: Sequence[Reply]) -> list[Any]:
 def test_two_clients_share_batches() -> None:
     async def work() -> None:
         engine = FakeEngine(max_items=8)
-        lines = [DirectLine(lambda: engine, client=name) for name in "ab"]
+        lines = [DirectTransport(lambda: engine, client=name) for name in "ab"]
         remotes = [await attached(lines[0])]
         lines[1].service = lines[0].service
         remotes.append(await attached(lines[1]))
@@ -81,10 +81,10 @@ def test_two_clients_share_batches() -> None:
 def test_a_batch_reaches_one_of_several_instances_as_one_call() -> None:
     async def work() -> None:
         fakes = [FakeEngine(name=f"e/{i}", max_items=8) for i in range(2)]
-        children = [await attached(DirectLine(lambda fake=fake: fake, client="head")) for fake in fakes]
+        children = [await attached(DirectTransport(lambda fake=fake: fake, client="head")) for fake in fakes]
         for fake in fakes:
             fake.gate = asyncio.Event()
-        head = DirectLine(lambda: EnginePool("e", children))
+        head = DirectTransport(lambda: EnginePool("e", children))
         remote, host = await attached(head), LocalHost(loop=asyncio.get_running_loop())
         owners = [Query(owner=i) for i in range(1, 5)]
         asked = [ask(host, remote, [f"{q.owner}{i}" for i in range(4)], query=q)[:] for q in owners]
@@ -102,9 +102,9 @@ def test_a_batch_reaches_one_of_several_instances_as_one_call() -> None:
 def test_instances_share_what_was_asked_at_once_by_its_length() -> None:
     async def work() -> None:
         fakes = [FakeEngine(name=f"e/{i}", max_items=2, pads=True) for i in range(2)]
-        children = [await attached(DirectLine(lambda fake=fake: fake, client="head")) for fake in fakes]
+        children = [await attached(DirectTransport(lambda fake=fake: fake, client="head")) for fake in fakes]
         remote, host = (
-            await attached(DirectLine(lambda: EnginePool("e", children))),
+            await attached(DirectTransport(lambda: EnginePool("e", children))),
             LocalHost(loop=asyncio.get_running_loop()),
         )
         texts = ["a", "long text", "bc", "a longer text"]
@@ -123,9 +123,9 @@ def test_no_instance_gets_more_than_its_kv_cache_holds() -> None:
         for fake in fakes:
             fake.capabilities = replace(fake.capabilities, max_tokens=128)
             fake.gate = asyncio.Event()
-        children = [await attached(DirectLine(lambda fake=fake: fake, client="head")) for fake in fakes]
+        children = [await attached(DirectTransport(lambda fake=fake: fake, client="head")) for fake in fakes]
         remote, host = (
-            await attached(DirectLine(lambda: EnginePool("llm", children))),
+            await attached(DirectTransport(lambda: EnginePool("llm", children))),
             LocalHost(loop=asyncio.get_running_loop()),
         )
         replies = ask(host, remote, ["x" * 80] * 5, "decoding", settings={"temperature": 1})
@@ -142,7 +142,7 @@ def test_no_instance_gets_more_than_its_kv_cache_holds() -> None:
 
 def test_streams_arrive_in_order_and_end() -> None:
     async def work() -> None:
-        remote = await attached(DirectLine(lambda: FakeEngine(lambda _: says("one two three"), concurrent=True)))
+        remote = await attached(DirectTransport(lambda: FakeEngine(lambda _: says("one two three"), concurrent=True)))
         host = LocalHost(loop=asyncio.get_running_loop())
         (reply,) = ask(host, remote, ["x"], "decoding")
         pieces = [piece async for piece in reply.astream()]
@@ -163,7 +163,7 @@ def test_pure_work_survives_a_crash_and_texts_are_told_once() -> None:
             made.append(ProfileLLM("llm", PAPER_LLM["7b"]))
             return made[-1]
 
-        line = DirectLine(make)
+        line = DirectTransport(make)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         greedy = {"max_tokens": 40, "temperature": 0}
         whole = (await results(ask(host, remote, ["tell"], "decoding", settings=greedy)))[0]
@@ -185,7 +185,7 @@ def test_pure_work_survives_a_crash_and_texts_are_told_once() -> None:
 def test_what_cannot_be_repeated_fails_with_the_crash(op: str, settings: dict[str, Any]) -> None:
     async def work() -> None:
         engine = FakeEngine(lambda _: says("one two three"), concurrent=True)
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         (reply,) = ask(host, remote, ["x"], op, settings=settings)
         heard = asyncio.Event()
@@ -203,7 +203,7 @@ def test_what_cannot_be_repeated_fails_with_the_crash(op: str, settings: dict[st
 
 def test_whoever_crashes_it_each_time_is_poisoned_and_its_mates_are_not() -> None:
     async def work() -> None:
-        line = DirectLine(lambda: engine_of(line))
+        line = DirectTransport(lambda: engine_of(line))
         line.restart_s = 0.1
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         found = await results(ask(host, remote, ["a", "bad", "b"]))
@@ -212,7 +212,7 @@ def test_whoever_crashes_it_each_time_is_poisoned_and_its_mates_are_not() -> Non
     run(work)
 
 
-def engine_of(line: DirectLine) -> FakeEngine:
+def engine_of(line: DirectTransport) -> FakeEngine:
     class Crashing(FakeEngine):
         async def run(self, batch: Batch, emit: Emit) -> None:
             if "bad" in [item.payload for item in batch.items]:
@@ -225,7 +225,7 @@ def engine_of(line: DirectLine) -> FakeEngine:
 
 def test_another_model_under_the_name_is_not_taken_for_it() -> None:
     async def work() -> None:
-        line = DirectLine(lambda: FakeEngine())
+        line = DirectTransport(lambda: FakeEngine())
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         assert await results(ask(host, remote, ["a"])) == ["a"]
         line.identity = "other"
@@ -240,7 +240,7 @@ def test_another_model_under_the_name_is_not_taken_for_it() -> None:
 def test_a_cancelled_item_is_cancelled_over_there() -> None:
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         engine.gate = asyncio.Event()
         (reply,) = ask(host, remote, ["x"], "decoding")
@@ -258,7 +258,7 @@ def test_a_cancelled_item_is_cancelled_over_there() -> None:
 def test_the_deadline_travels_as_a_duration() -> None:
     async def work() -> None:
         engine = ProfileEmbedding(4, Profile.affine(5.0))
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -273,9 +273,9 @@ def test_the_work_of_a_client_that_is_gone_ends() -> None:
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
         engine.gate = asyncio.Event()
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         await line.hello()
-        await line.submit([Asked("decoding", {}, (1,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)])
+        await line.submit([SubmitRequest("decoding", {}, (1,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)])
         await asyncio.sleep(services.LEASE_S * 2)
         assert line.service is not None
         assert (line.service.open_items, len(engine.aborted)) == (0, 1)
@@ -286,7 +286,7 @@ def test_the_work_of_a_client_that_is_gone_ends() -> None:
 def test_a_draining_service_ends_what_it_has_and_takes_nothing_more() -> None:
     async def work() -> None:
         engine = ProfileEmbedding(4, Profile.affine(1.0), max_items=1)
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         before = ask(host, remote, ["a", "b", "c"])
         await asyncio.sleep(0.5)
@@ -355,8 +355,8 @@ def test_an_engine_with_a_policy_of_its_own_keeps_it() -> None:
 # --- breaks ----------------------------------------------------------------------------------------------------------
 
 
-def one_of(item_id: int, op: str = "decoding") -> Asked:
-    return Asked(op, {}, (item_id,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)
+def one_of(item_id: int, op: str = "decoding") -> SubmitRequest:
+    return SubmitRequest(op, {}, (item_id,), ["x"], 1, "", NOT_URGENT, math.inf, 0.0)
 
 
 async def in_time(replies: Sequence[Reply]) -> list[Any]:
@@ -367,7 +367,7 @@ def test_after_a_cancelled_call_another_one_waits_for_news() -> None:
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
         engine.gate = asyncio.Event()
-        service = EngineService(engine, LocalHost(loop=asyncio.get_running_loop()))
+        service = EngineServer(engine, LocalHost(loop=asyncio.get_running_loop()))
         waiting = asyncio.ensure_future(service.submit("a", [one_of(1)]))
         await asyncio.sleep(0.1)
         waiting.cancel()
@@ -379,7 +379,7 @@ def test_after_a_cancelled_call_another_one_waits_for_news() -> None:
     run(work)
 
 
-class SleepyLine(DirectLine):
+class SleepyLine(DirectTransport):
     """Its next call takes so long to get there."""
 
     asleep_s = 0.0
@@ -409,7 +409,7 @@ def test_what_a_process_asked_for_is_asked_for_again_if_it_was_taken_for_dead() 
 
 def test_an_idle_process_that_was_taken_for_dead_goes_on() -> None:
     async def work() -> None:
-        line = DirectLine(lambda: FakeEngine())
+        line = DirectTransport(lambda: FakeEngine())
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         for _ in range(3):
             assert await in_time([*ask(host, remote, ["x"]), *ask(host, remote, ["y"])]) == ["x", "y"]
@@ -419,7 +419,7 @@ def test_an_idle_process_that_was_taken_for_dead_goes_on() -> None:
     run(work)
 
 
-class LossyLine(DirectLine):
+class LossyLine(DirectTransport):
     """Loses answers of a process that lives: `lost` of them break the line, `silent` ones never come."""
 
     lost, silent = 0, 0
@@ -480,7 +480,7 @@ def test_a_call_from_before_a_break_neither_ends_the_process_nor_keeps_others_wa
 def test_what_was_not_sent_when_the_line_broke_is_not_sent_afterwards() -> None:
     async def work() -> None:
         engine = FakeEngine()
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         await results(ask(host, remote, ["a"]))
         (reply,) = ask(host, remote, ["x"], "ingestion")
@@ -499,7 +499,7 @@ def test_what_was_not_sent_when_the_line_broke_is_not_sent_afterwards() -> None:
 def test_who_lets_an_engine_go_is_told_so() -> None:
     async def work() -> None:
         engine = FakeEngine()
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         engine.gate = asyncio.Event()
         (reply,) = ask(host, remote, ["x"])
@@ -515,7 +515,7 @@ def test_who_lets_an_engine_go_is_told_so() -> None:
 def test_nothing_is_kept_for_the_queries_of_a_client_that_is_gone() -> None:
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         await line.hello()
         await line.submit([one_of(1)])
         await asyncio.sleep(services.LEASE_S * 2)
@@ -616,7 +616,7 @@ class FakeRay:
 
 
 def failing() -> Any:
-    async def hello() -> Hello:
+    async def hello() -> EngineInfo:
         raise ConnectionError("it is starting again")
 
     return types.SimpleNamespace(hello=types.SimpleNamespace(remote=hello))
@@ -633,7 +633,7 @@ def test_an_engine_that_cannot_be_reached_is_ended_only_by_who_made_it(
     monkeypatch.setattr(transport, "connect", lambda: ray)
     monkeypatch.setattr(transport, "_owned", {"e": ray.actors["engine:e"]} if was_there else {})
     with pytest.raises(EngineError, match="starting again"):
-        engines._attached(RayLine(EngineActor, config, lifetime="detached"), config)
+        engines._attached(RayTransport(EngineActor, config, lifetime="detached"), config)
     assert ray.killed == ([] if was_there else [ray.actors["engine:e"]])
     assert list(transport._owned) == (["e"] if was_there else [])
 

@@ -15,7 +15,7 @@ from teola_plugin.engines import Batch, Capabilities, Completion, EngineSpec, It
 from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.engines.sampling import KNOWN
 from teola_plugin.runtime.hosts.local import LocalHost, Query
-from teola_plugin.runtime.hosts.remote.messages import Asked, packed, unpacked
+from teola_plugin.runtime.hosts.remote.messages import SubmitRequest, packed, unpacked
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.request import Request
@@ -270,7 +270,7 @@ def test_another_process_is_asked_for_the_same() -> None:
     spec = engine().spec
     payloads = [make() for make in PAYLOADS.values()]
     for settings in SETTINGS.values():
-        asked = Asked("decoding", settings, (1,), packed(payloads), 1, "", NEXT, 1.0, 0.0)
+        asked = SubmitRequest("decoding", settings, (1,), packed(payloads), 1, "", NEXT, 1.0, 0.0)
         arrived = pickle.loads(pickle.dumps(asked))
         found = [request_key(spec, arrived.op, each, arrived.settings) for each in unpacked(arrived.payloads)]
         assert found == [request_key(spec, asked.op, each, asked.settings) for each in payloads]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from teola_plugin.runtime.session.followers import followers_of
 
-from teola_plugin.engines import Batch, Delta, Done, Emit, EngineSpec, Failed, Foreign, Place, Urgency
+from teola_plugin.engines import Batch, Delta, Done, Emit, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import EngineError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.graph import parse
@@ -17,7 +18,6 @@ from teola_plugin.plan import make_plan
 from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.session.ancestry import LOST, contains_lost, sights_of
-from teola_plugin.runtime.session.followers import followers_of
 from teola_plugin.runtime.session.graph_runner import run_query
 from teola_plugin.runtime.session.graph_scheduler import Ready
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared, PreparedRounds
@@ -45,7 +45,6 @@ class Asked:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
         found = [Reply() for _ in payloads]
         self.replies |= dict(zip(payloads, found, strict=True))

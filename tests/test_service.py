@@ -11,25 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from teola_plugin.engines import NOT_URGENT, Batch, Capabilities, Delta, Done, Failed, Item, Onward, Place
+from teola_plugin.engines import NOT_URGENT, Batch, Capabilities, Delta, Done, Failed, Item
 from teola_plugin.errors import EngineError
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.pool import EnginePool
 from teola_plugin.runtime.hosts.remote import server as services
 from teola_plugin.runtime.hosts.remote.client import HANG_S
-from teola_plugin.runtime.hosts.remote.forwarding import Begun, Expected, HandingOn
-from teola_plugin.runtime.hosts.remote.messages import Asked, Said, packed, said, unpacked
-from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.remote.messages import Outcomes, SubmitRequest, packed, said, unpacked
+from teola_plugin.runtime.hosts.remote.server import EngineServer
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
-from tests.direct_line import DirectLine, attached, run
-from tests.fakes import FakeEngine, collect_garbage, says
+from tests.direct_line import DirectTransport, attached, run
+from tests.fakes import FakeEngine, says
 
 
-def asked(*payloads: Any, op: str = "embedding", owner: int = 1, tenant: str = "", **more: Any) -> Asked:
+def asked(*payloads: Any, op: str = "embedding", owner: int = 1, tenant: str = "", **more: Any) -> SubmitRequest:
     ids = tuple(more.pop("ids", range(1, len(payloads) + 1)))
     given = {"left_s": math.inf, "age_s": 0.0, **more}
-    return Asked(op, {}, ids, packed(payloads), owner, tenant, NOT_URGENT, **given)
+    return SubmitRequest(op, {}, ids, packed(payloads), owner, tenant, NOT_URGENT, **given)
 
 
 class Desk:
@@ -37,7 +36,7 @@ class Desk:
 
     def __init__(self, engine: FakeEngine | None = None) -> None:
         self.engine = engine or FakeEngine(concurrent=True, max_items=64)
-        self.service = EngineService(self.engine, LocalHost(loop=asyncio.get_running_loop()))
+        self.service = EngineServer(self.engine, LocalHost(loop=asyncio.get_running_loop()))
 
 
 def test_what_one_message_does_not_hold_comes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +57,7 @@ def test_what_one_message_does_not_hold_comes_with_the_next(monkeypatch: pytest.
 
 def test_many_outcomes_at_once_all_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        line = DirectLine(lambda: FakeEngine(lambda text: says("a b c d e"), concurrent=True, max_items=64))
+        line = DirectTransport(lambda: FakeEngine(lambda text: says("a b c d e"), concurrent=True, max_items=64))
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         replies = [Reply() for _ in range(20)]
         host.submit(remote, "decoding", [f"{n}" for n in range(20)], {}, replies)
@@ -72,7 +71,7 @@ def test_many_outcomes_at_once_all_arrive(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_messages_are_heard_in_the_order_in_which_they_were_sent() -> None:
     async def work() -> None:
-        remote = await attached(DirectLine(FakeEngine))
+        remote = await attached(DirectTransport(FakeEngine))
         told: list[str] = []
         batch = Batch("decoding", {}, (Item("x", id=1),))
         running = asyncio.ensure_future(remote.run(batch, lambda at, outcome: told.append(str(outcome))))
@@ -87,12 +86,12 @@ def test_messages_are_heard_in_the_order_in_which_they_were_sent() -> None:
     run(work)
 
 
-class Mute(DirectLine):
+class Mute(DirectTransport):
     """One that never answers a call that brings work."""
 
     restarts = 0
 
-    async def submit(self, requests: Sequence[Asked]) -> Said:
+    async def submit(self, requests: Sequence[SubmitRequest]) -> Outcomes:
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
     def restart(self) -> None:
@@ -117,7 +116,7 @@ def test_a_process_that_says_nothing_is_ended_once() -> None:
 
 def test_an_answer_of_before_a_break_is_not_heard() -> None:
     async def work() -> None:
-        line = DirectLine(FakeEngine, delay_s=1.0)
+        line = DirectTransport(FakeEngine, delay_s=1.0)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         reply = Reply()
         host.submit(remote, "embedding", ["x"], {}, [reply])
@@ -136,7 +135,7 @@ def test_an_answer_of_before_a_break_is_not_heard() -> None:
 def test_the_age_and_the_tenant_of_a_query_come_along() -> None:
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
-        line = DirectLine(lambda: engine, delay_s=0.5)
+        line = DirectTransport(lambda: engine, delay_s=0.5)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         await asyncio.sleep(100)
         now_s = asyncio.get_running_loop().time()
@@ -156,7 +155,7 @@ def test_the_other_side_hears_of_the_end_of_a_query_where_it_may_keep_something(
     async def work() -> None:
         engine = FakeEngine(concurrent=True)
         engine.capabilities = Capabilities(prefix=has_prefix, concurrent=True)
-        line = DirectLine(lambda: engine)
+        line = DirectTransport(lambda: engine)
         remote, host = await attached(line), LocalHost(loop=asyncio.get_running_loop())
         reply = Reply()
         host.submit(remote, "embedding", ["x"], {}, [reply], query=Query(7))
@@ -270,75 +269,6 @@ def test_an_error_that_does_not_come_back_from_its_pickle_says_the_same() -> Non
     assert isinstance(error.error, EngineError)
     assert str(error.error) == "Unpicklable: takes two"
     assert value == Done(5)
-
-
-# --- what is handed on -----------------------------------------------------------------------------------------------
-
-PLACE = Place("v", (0,))
-
-
-def test_what_has_begun_is_begun_once_and_is_forgotten_in_time() -> None:
-    begun = Begun()
-    reply = begun.give(1, PLACE, 0.0)
-    assert reply is not None
-    assert begun.give(1, PLACE, 1.0) is None
-    assert begun.open == [reply]
-    assert begun.give(2, PLACE, 5.0) is not None, "another query's"
-    begun.forget(3.0)
-    assert reply.outcome is not None
-    assert len(begun.open) == 1
-    again = begun.give(1, PLACE, 6.0)
-    assert again is not None
-    assert begun.take(1, PLACE, 7.0) is again
-    assert begun.take(1, PLACE, 8.0) is None
-    assert begun.give(1, PLACE, 9.0) is None, "the client has asked itself"
-
-
-def test_what_is_expected_is_told_to_whoever_waits_for_it() -> None:
-    expected = Expected()
-    expected.add(1, [PLACE, Place("v", (1,))])
-    items = [Item("x", 1, id=5, place=PLACE), Item("y", 1, id=6), Item("z", 2, id=7, place=PLACE)]
-    assert expected.take(items) == ({}, {5})
-    assert expected.hear(1, PLACE, Done("value")) == 5
-    assert expected.take(items) == ({0: Done("value")}, set())
-    assert expected
-    assert expected.hear(1, Place("v", (1,)), Done("other")) is None
-    assert not expected
-    assert expected.hear(2, PLACE, Done("value")) is None
-    expected.add(3, [PLACE])
-    expected.forget(3)
-    assert not expected
-
-
-def test_only_values_are_handed_on_each_to_its_engine_with_the_time_that_is_left() -> None:
-    async def work() -> None:
-        sent: list[tuple[Any, list[Asked]]] = []
-
-        async def send(address: Any, requests: Sequence[Asked]) -> None:
-            sent.append((address, list(requests)))
-            if address == "gone":
-                raise ConnectionError
-
-        complaints: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, told: complaints.append(told))
-        handing = HandingOn(send)
-        then = Onward("third", "z", "reranking", {}, NOT_URGENT)
-        onward = tuple(Onward(to, "y", "searching", {"top_k": 3}, NOT_URGENT, (then,)) for to in ("gone", "there"))
-        request = asked("a", "b", name="x", tags=((0,), (1,)), onward=onward, left_s=10.0)
-        replies = [Reply(), Reply()]
-        handing.watch(request, replies)
-        await asyncio.sleep(4.0)
-        replies[0].put(Failed(ValueError("no")))
-        replies[1].put(Done("value"))
-        await asyncio.sleep(1.0)
-        assert [address for address, _ in sent] == ["gone", "there"]
-        ((first,),) = [requests for address, requests in sent if address == "there"]
-        assert (first.op, first.name, first.tags, unpacked(first.payloads)) == ("searching", "y", ((1,),), ["value"])
-        assert (first.left_s, first.age_s, first.ids, first.onward) == (6.0, 4.0, (), (then,))
-        collect_garbage()
-        assert complaints == [], "of an engine that is gone nobody hears"
-
-    run(work)
 
 
 def test_a_pool_runs_each_batch_where_it_is_meant_to_and_is_no_scheduler() -> None:

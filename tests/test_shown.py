@@ -19,7 +19,7 @@ from teola_plugin.runtime.engines.search import SearchEngine
 from teola_plugin.runtime.engines.search_shapes import Shape
 from teola_plugin.runtime.hosts.ray.actor import _identity
 from teola_plugin.runtime.hosts.ray.engines import Running, _check
-from teola_plugin.runtime.hosts.remote.messages import Hello
+from teola_plugin.runtime.hosts.remote.messages import EngineInfo
 from teola_plugin.templates.engines import engine_of
 
 SECRET = "s3cret"
@@ -34,9 +34,11 @@ STORE = EngineConfig("store", "chroma", model=f"https://me:{SECRET}@db.test:8000
 SEARCH = EngineConfig("web", "search", model=f"https://me:{SECRET}@api.test/find?key={SECRET}")
 
 
-def hello_of(config: EngineConfig) -> Hello:
+def hello_of(config: EngineConfig) -> EngineInfo:
     said = config.to_json()
-    return Hello(4, "0", "3", config.name, config.kind, config.model, "i", said, Capabilities(), None, 1, "node", 1)
+    return EngineInfo(
+        4, "0", "3", config.name, config.kind, config.model, "i", said, Capabilities(), None, 1, "node", 1
+    )
 
 
 class Bare:

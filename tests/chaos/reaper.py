@@ -12,7 +12,7 @@ from collections import Counter
 
 from teola_plugin import runtime
 from teola_plugin.runtime.hosts.ray.actor import EngineActor
-from teola_plugin.runtime.hosts.ray.transport import RayLine
+from teola_plugin.runtime.hosts.ray.transport import RayTransport
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
 from tests.chaos.apps import IS_FULL
 
@@ -51,4 +51,4 @@ class Reaper(threading.Thread):
 
 
 async def _pid(name: str) -> int:
-    return (await RayLine(EngineActor, None, name=name).hello()).pid
+    return (await RayTransport(EngineActor, None, name=name).hello()).pid

@@ -27,16 +27,12 @@ from teola_plugin import runtime
 from teola_plugin.cli import app
 from teola_plugin.engines import EngineSpec, Failed
 from teola_plugin.errors import DeadlineExceeded, EngineError, Poisoned, TeolaError
-from teola_plugin.graph import parse
-from teola_plugin.plan import make_plan
 from teola_plugin.profile import Profile
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.hosts.local import Query
 from teola_plugin.runtime.hosts.ray import engines as rays
 from teola_plugin.runtime.hosts.ray.cluster import connect
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.session.graph_runner import run_query
-from teola_plugin.runtime.session.plan_executor import Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 from tests.chaos.apps import IS_FULL
@@ -298,7 +294,6 @@ def test_a_node_that_is_lost_takes_nobody_down_with_it(cluster: Any) -> None:
         assert vectors[0] == vectors[1]
         with pytest.raises(EngineError, match="do not fit"):
             rays.start(replace(embedder, name="nowhere", resources={"far": 3}, instances=2))
-        _hands_on(cluster, near)
         lose(node)
     while len(alive(cluster)) > 1:
         time.sleep(0.05)
@@ -309,20 +304,6 @@ def test_a_node_that_is_lost_takes_nobody_down_with_it(cluster: Any) -> None:
         late.result()
     assert ask(near, ["again"])[0].result().shape == (16,)
     cluster.kill(cluster.get_actor(rays.PREFIX + "far", namespace="teola"))  # it waits for its node
-
-
-def _hands_on(cluster: Any, near: RemoteEngine) -> None:
-    """The LLM there takes its text to the embedder there, which this process has not asked for anything yet."""
-    there = {"resources": {"far": 1}}
-    engines = {name: rays.start(replace(CONFIGS[name], name=f"far {name}", **there)) for name in ("llm", "embedder")}
-    specs = {name: EngineSpec("engine", engine, name) for name, engine in engines.items()}
-    graph = Prepared(make_plan(parse(CHAIN)), {}, specs)
-    asked = run_query(runtime.host, graph, {"question": "Who?"})
-    outputs = asyncio.run_coroutine_threadsafe(asked, runtime.host.loop).result()
-    assert ask(near, [str(outputs["text"])])[0].result().tobytes() == outputs["vector"].tobytes()
-    assert stats(cluster, "far embedder")["handed_on"] == 1
-    for engine in engines.values():
-        rays.stop(engine.name)
 
 
 def test_nothing_is_lost_doubled_or_wrong_while_engines_are_killed(cluster: Any) -> None:
@@ -424,7 +405,6 @@ def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any
 
     from teola_plugin import compare, explain, optimize
     from teola_plugin.demo.tiny_model import minilm_path
-    from teola_plugin.engines import EngineSpec
     from teola_plugin.models.langchain import EngineChatModel
     from teola_plugin.runtime.engines import engine_for
     from teola_plugin.runtime.engines.build import build

@@ -36,7 +36,7 @@ engines = {name: rays.start(config) for name, config in CONFIGS.items()}
 graph = prepared(engines)
 questions = ["Who?", "Why?"]
 said = [asyncio.run_coroutine_threadsafe(answer(graph, q, 60), runtime.host.loop).result() for q in questions]
-told = {"said": said, "far": [engine.is_far for engine in engines.values()], "left": [rays.stop(n) for n in engines]}
+told = {"said": said, "left": [rays.stop(n) for n in engines]}
 print(json.dumps(told), flush=True)
 runtime.host.close()
 """
@@ -82,4 +82,4 @@ def test_a_client_from_outside_starts_engines_and_asks_them(address: str, tmp_pa
             break
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told == {"said": expected(["Who?", "Why?"]), "far": [True] * 3, "left": [0] * 3}
+    assert told == {"said": expected(["Who?", "Why?"]), "left": [0] * 3}

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from teola_plugin import forks, loops
-from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Onward, Place, Urgency
+from teola_plugin.engines import NOT_URGENT, Engine, Failed, Item, Urgency
 from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.hosts.admission import Admission
@@ -131,8 +131,7 @@ class LocalHost:
 
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
-        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, places: Sequence[Place | None] = (),
-        onward: tuple[Onward, ...] = (), gives_way: Callable[[], bool] | None = None,
+        *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
         """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
 
@@ -143,8 +142,8 @@ class LocalHost:
         begun_s = query.begun_s
         priority = PRIORITIES[self._policy_of(engine)](urgency, begun_s)
         items = [
-            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s, place, onward)
-            for payload, place in zip(payloads, places or [None] * len(payloads), strict=True)
+            Item(payload, owner, priority, next(self._ids), tenant, deadline_s, 0, urgency, begun_s)
+            for payload in payloads
         ]
         for item, reply in zip(items, replies, strict=True):
             reply.cancel = lambda item_id=item.id: self.cancel(engine, (item_id,))  # type: ignore[misc]

@@ -10,14 +10,13 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
-from teola_plugin.engines import Delta, Engine, EngineSpec, Failed, Onward, Outcome, Place, Urgency
+from teola_plugin.engines import Delta, EngineSpec, Failed, Outcome, Urgency
 from teola_plugin.errors import Cancelled, DeadlineExceeded, TeolaError
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
-from teola_plugin.runtime.session.followers import HandedOn
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
@@ -74,7 +73,6 @@ class _Direct:
     streamed: Sequence[Urgency]
     tell: Callable[[str], None] | None
     open: dict[Reply, None] = field(default_factory=dict)
-    expecting: list[HandedOn] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     cancelled: list[BaseException] = field(default_factory=list)
     guessed: set[Reply] = field(default_factory=set)
@@ -83,9 +81,8 @@ class _Direct:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
-        replies = self._submit(spec, op, payloads, settings, urgency, places)
+        replies = self._submit(spec, op, payloads, settings, urgency)
         if self.streamed and any(urgency is each for each in self.streamed):  # each primitive has an object of its own
             for reply in replies:
                 reply.listen(self._hear)
@@ -93,12 +90,11 @@ class _Direct:
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
         engine = engine_for(spec)
         if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
             return None  # of others the worker will say
-        return self._submit(spec, op, payloads, settings, urgency, places, is_guess=True)
+        return self._submit(spec, op, payloads, settings, urgency, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
         for reply in replies if not is_wanted else ():
@@ -144,13 +140,11 @@ class _Direct:
         """Nobody waits any more."""
         for reply in list(self.open):
             reply.cancel_unless_ended()
-        for engine in self.expecting:  # the host knows only those that were asked
-            engine.release(self.query.owner)
         self.host.release(self.query.owner)
 
     def _submit(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (), *, is_guess: bool = False,
+        *, is_guess: bool = False,
     ) -> list[Reply]:  # fmt: skip
         replies = [Reply() for _ in payloads]
         if is_guess:
@@ -159,32 +153,12 @@ class _Direct:
             self.open[reply] = None
             reply.when_ended(lambda reply=reply: self._ended(reply, op))  # type: ignore[misc]
         engine = engine_for(spec)
-        onward = self._onward(places[0].name, places) if places and self._is_handed_on(engine) else ()
         self.host.submit(
             engine, op, snapshot(list(payloads)), settings, replies,
-            query=self.query, urgency=urgency, places=places, onward=onward,
+            query=self.query, urgency=urgency,
             gives_way=(lambda: self.guessed.issuperset(replies)) if is_guess else None,
         )  # fmt: skip
         return replies
-
-    def _is_handed_on(self, engine: Engine) -> TypeGuard[HandedOn]:
-        is_far = getattr(engine, "is_far", False)  # first: the rest of the protocol is slow to ask for
-        return is_far and isinstance(engine, HandedOn) and not self.host.is_saturated(engine)
-
-    def _onward(self, name: str, places: Sequence[Place]) -> tuple[Onward, ...]:
-        """What engines of others are asked next, with the values at those places; they are to expect it."""
-        found = []
-        for p in self.prepared.followers.get(name, ()):
-            engine = engine_for(self.prepared.engines[p.engine])
-            if self._is_handed_on(engine):
-                there = [Place(p.name, place.tag) for place in places]
-                engine.expect(self.query.owner, there)
-                if engine not in self.expecting:
-                    self.expecting.append(engine)
-                then = self._onward(p.name, there)
-                urgency = self.prepared.plan.remaining[p.name]
-                found.append(Onward(engine.address, p.name, p.kind, p.engine_settings, urgency, then))
-        return tuple(found)
 
     def _ended(self, reply: Reply, op: str) -> None:
         self.open.pop(reply, None)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from teola_plugin import seams
-from teola_plugin.engines import Completion, Delta, Done, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
+from teola_plugin.engines import Completion, Delta, Done, EngineSpec, Failed, Foreign, Outcome, Urgency
 from teola_plugin.errors import ItemsError
 from teola_plugin.events import PrimitiveRan
 from teola_plugin.failures import Withheld
@@ -32,7 +32,6 @@ from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.ancestry import Sight, Tag, sights_of
 from teola_plugin.runtime.session.batch_gates import Lockstep, batch_gates
-from teola_plugin.runtime.session.followers import followers_of
 from teola_plugin.runtime.session.graph_scheduler import Closed, Event, Fragment, GraphScheduler, Lost, Ready
 from teola_plugin.runtime.session.speculation import Speculation, SpeculativeRequest
 from teola_plugin.seams import Reply
@@ -59,17 +58,12 @@ class Ahead(Protocol):
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply]:  # fmt: skip
-        """One reply per payload, in its slot; work the framework's run began already is shared.
-
-        `places` of the items in the graph, for whoever lets engines hand values on.
-        """
+        """One reply per payload, in its slot; work the framework's run began already is shared."""
         ...
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
         """Likewise what perhaps nobody wants; None if it would have to wait for other work."""
         ...
@@ -107,7 +101,7 @@ class Prepared:
 
     `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
     `rounds`: functions that are graphs, made ready as well.
-    `sights`: where its primitives find their arguments; `followers`: see followers.py; `ahead`: those that perhaps
+    `sights`: where its primitives find their arguments; `ahead`: those that perhaps
     nobody wants; `gates`: see batch_gates.py. These are worked out here.
     """
 
@@ -117,14 +111,12 @@ class Prepared:
     streams_lists: bool = False
     rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
-    followers: Mapping[str, tuple[Primitive, ...]] = field(default_factory=dict, compare=False, repr=False)
     ahead: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     gates: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.sights:
             object.__setattr__(self, "sights", sights_of(self.plan))
-            object.__setattr__(self, "followers", followers_of(self.plan, self.sights))
             object.__setattr__(self, "ahead", frozenset(p.name for p in self.plan.graph if p.setting("ahead")))
             object.__setattr__(self, "gates", batch_gates(self.plan.graph, self.functions, self.engines))
 
@@ -418,16 +410,15 @@ class PlanExecutor:
         is_followed = p.kind == "partial_decoding"
         if is_followed and self._streams_lists:
             payloads = [replace(x, is_streamed=True) if isinstance(x, Foreign) else x for x in payloads]
-        places = [Place(p.name, tag) for tag in ready.tags]
         guess: SpeculativeRequest[list[Reply]] | None = None
         if is_wanted is None:
-            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency, places)
+            guessed = self._session.guess(spec, op, payloads, p.engine_settings, urgency)
             guess = self._guesses.add(ready, guessed)
             if guessed is None:
                 return
             replies = guessed
         else:
-            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency, places)
+            replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
         ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared

@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from teola_plugin import seams
 from teola_plugin.effects import NOTHING, Assumed, assuming
-from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Place, Urgency
+from teola_plugin.engines import Engine, EngineSpec, Failed, Foreign, Outcome, Urgency
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Event, PrimitiveRan, Retired
 from teola_plugin.failures import Withheld
@@ -201,7 +201,7 @@ class Session:
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (), since: int | None = None, mark: Mark | None = None,
+        since: int | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
         """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked.
 
@@ -304,7 +304,6 @@ class Session:
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
-        places: Sequence[Place] = (),
     ) -> list[Reply] | None:  # fmt: skip
         """See `run_ahead.Ahead`."""
         if self._is_closed or self.withholds(spec) or not self._host.begins_at_once(engine_for(spec), len(payloads)):

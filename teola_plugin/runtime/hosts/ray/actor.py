@@ -4,7 +4,7 @@
     engine "llm", three instances    actor llm            scheduler
                                      actors llm/0 .. /2   an engine each, where its resources are
 
-Each actor is an `EngineService`. Actors that belong to one of several instances are ordinary ones, whose one client is
+Each actor is an `EngineServer`. Actors that belong to one of several instances are ordinary ones, whose one client is
 the scheduler; they batch nothing themselves, for what reaches them fits.
 """
 
@@ -27,29 +27,29 @@ from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.engines.identity import identity
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.hosts.pool import EnginePool
-from teola_plugin.runtime.hosts.ray.transport import RayLine, RayWay, opened, pickled, sealed
+from teola_plugin.runtime.hosts.ray.transport import RayTransport, opened, pickled, sealed
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Hello
-from teola_plugin.runtime.hosts.remote.server import EngineService
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, EngineInfo
+from teola_plugin.runtime.hosts.remote.server import EngineServer
 from teola_plugin.runtime.hosts.remote.unix_rpc import Server
 
 VERSION = version("teola-plugin")
 
-ASKED = frozenset({"submit", "given", "poll", "cancel", "release", "leave"})
-"""The methods of `EngineService` that clients call."""
+ASKED = frozenset({"submit", "poll", "cancel", "release", "leave"})
+"""The methods of `EngineServer` that clients call."""
 
 
 class EngineActor:
-    """One `EngineService` in a process of its own. Ray makes it of a config as JSON; the engine is built at `hello`."""
+    """One `EngineServer` in a process of its own. Ray makes it of a config as JSON; the engine is built at `hello`."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._config = EngineConfig.from_json(said)
-        self._building: asyncio.Task[EngineService] | None = None
-        self._hello: Hello | None = None
+        self._building: asyncio.Task[EngineServer] | None = None
+        self._hello: EngineInfo | None = None
         self._children: list[str] = []
         self._server = Server(self._answer, pickled)
 
-    async def hello(self) -> Hello:
+    async def hello(self) -> EngineInfo:
         """What the engine is, once it is ready. Raises: what building it raised."""
         service = await self._service()
         if self._hello is None:
@@ -57,7 +57,7 @@ class EngineActor:
         return replace(self._hello, instances=len(getattr(service.engine, "instances", (1,))))
 
     async def ask(self, method: str, client: str, args: Any) -> Any:
-        """What `EngineService` answers to one of `ASKED`. Arguments and answer are `sealed`.
+        """What `EngineServer` answers to one of `ASKED`. Arguments and answer are `sealed`.
 
         Raises: EngineCrashed before the engine is built.
         """
@@ -108,7 +108,7 @@ class EngineActor:
         return built is not None and built.done() and not built.cancelled() and built.exception() is None
 
     @property
-    def _there(self) -> EngineService:
+    def _there(self) -> EngineServer:
         """Raises: EngineCrashed before it is built: this process is a new one, and to be asked for `hello` first.
 
         Building may take longer than any other call, and whoever waited here would take it for hanging, and end it.
@@ -117,20 +117,20 @@ class EngineActor:
             raise EngineCrashed(f"engine {self._config.name!r} is being started")
         return self._building.result()
 
-    async def _service(self) -> EngineService:
+    async def _service(self) -> EngineServer:
         if self._building is None or (self._building.done() and not self._is_built):
             self._building = asyncio.get_running_loop().create_task(self._made())
         return await asyncio.shield(self._building)
 
-    async def _made(self) -> EngineService:
+    async def _made(self) -> EngineServer:
         await self._server.start()
         host = LocalHost(self._config.policy or "critical_path", loop=asyncio.get_running_loop())  # type: ignore[arg-type]
         if self._config.instances > 1:
-            return EngineService(EnginePool(self._config.name, await self._new_children()), host, RayWay())
+            return EngineServer(EnginePool(self._config.name, await self._new_children()), host)
         engine = await asyncio.to_thread(build, _in_actor(self._config))
         if start := getattr(engine, "start", None):
             await start()
-        return EngineService(engine, host, RayWay())
+        return EngineServer(engine, host)
 
     async def _new_children(self) -> list[Engine]:
         children: list[Engine] = []
@@ -147,20 +147,20 @@ class EngineActor:
         number = len(self._children)
         config = replace(self._config, name=f"{self._config.name}/{number}", instances=1, policy="to")
         self._children.append(config.name)
-        line = RayLine(EngineActor, config, is_child=True)
+        transport = RayTransport(EngineActor, config, is_child=True)
         try:
-            return RemoteEngine(line, await line.hello())
+            return RemoteEngine(transport, await transport.hello())
         except Exception:  # whatever building it raises
-            await asyncio.to_thread(line.undo)
+            await asyncio.to_thread(transport.undo)
             raise
 
-    def _introduction(self, engine: Engine) -> Hello:
+    def _introduction(self, engine: Engine) -> EngineInfo:
         import ray
 
         config = self._config
         first = engine.instances[0] if isinstance(engine, EnginePool) else engine
         known = first.hello.identity if isinstance(first, RemoteEngine) else _identity(config, first)
-        return Hello(
+        return EngineInfo(
             PROTOCOL, VERSION, platform.python_version(), config.name, config.kind, config.model,
             known, config.to_json(), engine.capabilities, getattr(engine, "profile", None),
             os.getpid(), ray.get_runtime_context().get_node_id(), 1, self._server.address,
@@ -188,8 +188,8 @@ def _identity(config: EngineConfig, engine: Engine) -> str:
 
 async def _stop_child(engine: Engine) -> None:
     if isinstance(engine, RemoteEngine):
-        line = engine._line
+        transport = engine._transport
         await engine.at_rest()
         await engine.close()
-        if isinstance(line, RayLine):
-            await asyncio.to_thread(line.kill)
+        if isinstance(transport, RayTransport):
+            await asyncio.to_thread(transport.kill)

@@ -23,9 +23,9 @@ from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.engines.build import build
 from teola_plugin.runtime.hosts.ray.actor import VERSION, EngineActor
 from teola_plugin.runtime.hosts.ray.cluster import NAMESPACE, connect
-from teola_plugin.runtime.hosts.ray.transport import PREFIX, Lifetime, RayLine, forget
+from teola_plugin.runtime.hosts.ray.transport import PREFIX, Lifetime, RayTransport, forget
 from teola_plugin.runtime.hosts.remote.client import RemoteEngine
-from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, Hello
+from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, EngineInfo
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Running:
     """One engine of the cluster, as `teola engines` lists it. `stats` is empty for one that does not answer."""
 
     name: str
-    hello: Hello | None
+    hello: EngineInfo | None
     stats: Mapping[str, Any]
 
 
@@ -59,29 +59,29 @@ def start(config: EngineConfig, *, lifetime: Lifetime = "owned", address: str | 
     Raises: EngineError if it cannot be started, or another model runs under that name.
     """
     connect(address)
-    return _attached(RayLine(EngineActor, config, lifetime=lifetime), config)
+    return _attached(RayTransport(EngineActor, config, lifetime=lifetime), config)
 
 
 def attach(name: str, *, address: str | None = None) -> RemoteEngine:
     """The engine of that name, which another process has started. Raises: EngineError if there is none."""
     connect(address)
-    return _attached(RayLine(EngineActor, None, name=name), None)
+    return _attached(RayTransport(EngineActor, None, name=name), None)
 
 
-def _attached(line: RayLine, config: EngineConfig | None) -> RemoteEngine:
+def _attached(transport: RayTransport, config: EngineConfig | None) -> RemoteEngine:
     try:
-        hello = _greeted(line, config)
+        hello = _greeted(transport, config)
     except Exception as e:  # of building the engine, whatever it is
-        line.undo()
-        raise _ours(e, line.name, "could not be started" if config else "could not be reached") from e
+        transport.undo()
+        raise _ours(e, transport.name, "could not be started" if config else "could not be reached") from e
     _check(hello, config)
-    return RemoteEngine(line, hello, _prompting(hello))
+    return RemoteEngine(transport, hello, _prompting(hello))
 
 
-def _greeted(line: RayLine, config: EngineConfig | None) -> Hello:
+def _greeted(transport: RayTransport, config: EngineConfig | None) -> EngineInfo:
     """What the engine says of itself once it runs. Somebody who waits for long is told what there is room for."""
     loops.check_may_wait()
-    answer = asyncio.run_coroutine_threadsafe(line.hello(), runtime.host.loop)
+    answer = asyncio.run_coroutine_threadsafe(transport.hello(), runtime.host.loop)
     try:
         return answer.result(PATIENT_S)
     except TimeoutError:
@@ -91,7 +91,7 @@ def _greeted(line: RayLine, config: EngineConfig | None) -> Hello:
     free = connect().available_resources()
     short = [f"{n:g} {kind}" for kind, n in asked.items() if n > free.get(kind, 0)]
     why = f"the cluster has no {' and no '.join(short)} free for it" if short else "it is still being started"
-    log.warning("waiting for the engine %r: %s", line.name, why)
+    log.warning("waiting for the engine %r: %s", transport.name, why)
     return answer.result(START_S)
 
 
@@ -101,7 +101,7 @@ def _ours(error: Exception, name: str, what: str) -> TeolaError:
     return cause if isinstance(cause, TeolaError) else EngineError(f"engine {name!r} {what}: {cause}")
 
 
-def _check(hello: Hello, config: EngineConfig | None) -> None:
+def _check(hello: EngineInfo, config: EngineConfig | None) -> None:
     """Raises: EngineError, which says what does not fit and what to do."""
     if (hello.protocol, hello.version) != (PROTOCOL, VERSION):
         raise EngineError(
@@ -120,7 +120,7 @@ def _check(hello: Hello, config: EngineConfig | None) -> None:
             )
 
 
-def _prompting(hello: Hello) -> Any:
+def _prompting(hello: EngineInfo) -> Any:
     """An engine of the same model that is never started, where prompts take its tokenizer or template."""
     if hello.kind not in ("vllm", "openai"):
         return None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from teola_plugin.errors import EngineClosed, EngineError
 from teola_plugin.registry import EngineConfig
 from teola_plugin.runtime.hosts.ray.cluster import NAMESPACE, check_room, connect, is_far
-from teola_plugin.runtime.hosts.remote.messages import Asked, Hello, ItemId, Nearby, Said
+from teola_plugin.runtime.hosts.remote.messages import EngineInfo, Outcomes, SubmitRequest, UnixAddress
 from teola_plugin.runtime.hosts.remote.unix_rpc import Connection
 from teola_plugin.runtime.hosts.remote.unix_rpc import connect as connect_near
 
@@ -65,30 +65,12 @@ def opened(message: Any) -> Any:
     return pickle.loads(message) if isinstance(message, bytes) else message
 
 
-class RayWay:
-    """The way from an engine to others: `onward.Send`."""
-
-    def __init__(self) -> None:
-        self._actors: dict[str, Any] = {}
-
-    async def __call__(self, address: Any, requests: Sequence[Asked]) -> None:
-        """Raises: ValueError if there is no such engine."""
-        name, client = address
-        if name not in self._actors:
-            self._actors[name] = await asyncio.to_thread(connect().get_actor, PREFIX + name, namespace=NAMESPACE)
-        try:
-            await self._actors[name].ask.remote("given", client, sealed((requests,)))
-        except Exception:
-            self._actors.pop(name, None)  # it may have been replaced by another of its name
-            raise
-
-
 def forget(name: str) -> None:
     """This process no longer keeps that engine alive."""
     _owned.pop(name, None)
 
 
-class RayLine:
+class RayTransport:
     """Implements `remote.Line`. `actor`: the class of actors to make; `config`: None to make none.
 
     An actor that crashes is restarted by Ray, but not its calls: the lane in front asks again for what is pure.
@@ -110,39 +92,33 @@ class RayLine:
         self._is_child = is_child
         self._client = uuid.uuid4().hex
         self._actor: Any = None
-        self.is_far = False
         self._made_here: Any = None
-        self._nearby: Nearby | None = None
-        self._connected_to: Nearby | None = None
+        self._nearby: UnixAddress | None = None
+        self._connected_to: UnixAddress | None = None
         self._near: Connection | None = None
         self._let_go: Callable[[], Any] = lambda: None
 
-    @property
-    def address(self) -> Hashable:
-        return self.name, self._client
-
-    async def hello(self) -> Hello:
+    async def hello(self) -> EngineInfo:
         if self._actor is None:
             self._actor = await asyncio.to_thread(self._found)
         try:
-            hello: Hello = await self._actor.hello.remote()
+            hello: EngineInfo = await self._actor.hello.remote()
         except Exception:
             self._actor = None  # look it up again next time: it may have been replaced by another of its name
             raise
-        self.is_far = is_far(self._ray, hello.node)
-        if not self.is_far:
+        if not is_far(self._ray, hello.node):
             self._nearby = hello.nearby
         return hello
 
-    async def submit(self, requests: Sequence[Asked]) -> Said:
-        said: Said = await self._ask("submit", requests)
+    async def submit(self, requests: Sequence[SubmitRequest]) -> Outcomes:
+        said: Outcomes = await self._ask("submit", requests)
         return said
 
-    async def poll(self) -> Said:
-        said: Said = await self._ask("poll")
+    async def poll(self) -> Outcomes:
+        said: Outcomes = await self._ask("poll")
         return said
 
-    async def cancel(self, ids: Sequence[ItemId]) -> None:
+    async def cancel(self, ids: Sequence[int]) -> None:
         await self._ask("cancel", ids)
 
     async def release(self, owner: Hashable) -> None:

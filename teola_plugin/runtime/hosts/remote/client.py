@@ -1,13 +1,13 @@
-"""An engine whose scheduler and instances are in another process, as an `Engine` of this one.
+"""The client of an engine in another process, as an `Engine` of this one.
 
-    lane (takes everything at once) --run(batch)--> outgoing, one call per turn of the loop --> EngineService
-    emit(position, outcome) <------ in answer to that call, or to a poll while none is open ---'
+    worker (sends everything at once) --run(batch)--> outgoing, one call per turn of the loop --> EngineServer
+    emit(position, outcome) <------ in answer to that call, or to a poll while none is open -----'
 
-All policy is on the other side, where the requests of all processes meet. What is here is what a crash there needs:
-when the line breaks, or the other side no longer knows what it was asked (it was started again, or took this process
-for dead), whatever was open fails with EngineCrashed, and this process's lane asks again for what is pure once the
-engine has `recovered`. From a break on this process is another client: a message may have been lost, and what is still
-to come of what was asked before is not to be taken for an answer to what is asked again.
+All scheduling is done by the server, where the requests of all processes meet. The client handles a crash there: when
+the transport breaks, or the server no longer knows what it was asked (it was restarted, or took this process for dead),
+all open items fail with EngineCrashed, and this process's worker retries those that may be retried once the engine has
+`recovered`. After a break this process is another client to the server: a message may have been lost, and outcomes of
+earlier requests must not be taken for outcomes of the retried ones.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 from teola_plugin import forks, shown
 from teola_plugin.chat import render_for
-from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Failed, Item, Outcome, Place
-from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, EngineError
+from teola_plugin.engines import Batch, Completion, Delta, Done, Emit, Item, Outcome
+from teola_plugin.errors import EngineClosed, EngineCrashed, EngineError
 from teola_plugin.runtime.engines.kv_demand import KvDemand
 from teola_plugin.runtime.engines.sampling import MAX_TOKENS
-from teola_plugin.runtime.hosts.remote.forwarding import Expected
-from teola_plugin.runtime.hosts.remote.messages import Asked, Hello, ItemId, Said, packed
+from teola_plugin.runtime.hosts.remote.messages import EngineInfo, Outcomes, SubmitRequest, packed
 from teola_plugin.runtime.hosts.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -37,35 +36,22 @@ RECOVERY_S = 120.0
 
 LOOK_AGAIN_S = 0.2
 
-HANDED_ON_S = 0.5
-"""What another engine should have handed on is asked for after all if nothing was heard of it for so long."""
-
 HANG_S = 30.0
 """A process that does not answer a poll for so long, though each should come back after two seconds, is ended."""
 
 
-class Line(Protocol):
-    """A way to one `EngineService`. Each method raises what the transport raises when the other side is gone."""
+class Transport(Protocol):
+    """A way to one `EngineServer`. Each method raises what the transport raises when the other side is gone."""
 
-    @property
-    def address(self) -> Hashable:
-        """For other engines: where it leads to, and as which client."""
-        ...
-
-    @property
-    def is_far(self) -> bool:
-        """It leads to another node."""
-        ...
-
-    async def hello(self) -> Hello:
+    async def hello(self) -> EngineInfo:
         """Wait until the engine is there, and let it tell what it is. Looks for it, or makes it, anew each time."""
         ...
 
-    async def submit(self, requests: Sequence[Asked]) -> Said: ...
+    async def submit(self, requests: Sequence[SubmitRequest]) -> Outcomes: ...
 
-    async def poll(self) -> Said: ...
+    async def poll(self) -> Outcomes: ...
 
-    async def cancel(self, ids: Sequence[ItemId]) -> None: ...
+    async def cancel(self, ids: Sequence[int]) -> None: ...
 
     async def release(self, owner: Hashable) -> None: ...
 
@@ -94,13 +80,13 @@ class _Open:
 class RemoteEngine:
     """Belongs to the first event loop that runs it. `local`: an engine of the same model, not started, for prompts."""
 
-    def __init__(self, line: Line, hello: Hello, local: Any = None) -> None:
+    def __init__(self, transport: Transport, hello: EngineInfo, local: Any = None) -> None:
         self.name = hello.name
         self.hello = hello
         self.profile = hello.profile
         self.model = hello.model
         self.capabilities = replace(hello.capabilities, is_scheduled=True, abort=True)
-        self._line = line
+        self._transport = transport
         self._local = local
         self._demand = KvDemand()
         self._demand.max_model_len = hello.config.get("config", {}).get("max_model_len")
@@ -110,32 +96,18 @@ class RemoteEngine:
     def _begin(self) -> None:
         self._open: dict[int, _Open] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._handed_on = Expected()
-        self._unsent: dict[int, Item] = {}
-        """Items of open calls that wait for what another engine hands on."""
-        self._will_listen = False
         self._was_used = False
         self.is_saturated = False
         self._begin_talk()
 
     def _begin_talk(self) -> None:
-        self._outgoing: list[Asked] = []
+        self._outgoing: list[SubmitRequest] = []
         self._calls: set[object] = set()
         """Calls under way whose answers tell outcomes. After a break it is another set: what began before is over."""
         self._epoch = ""
         self._expected = 0
-        self._early: dict[int, Said] = {}
+        self._early: dict[int, Outcomes] = {}
         """Messages that came before the one `_expected`."""
-
-    @property
-    def address(self) -> Hashable:
-        """Where other engines hand on what this process is about to ask it."""
-        return self._line.address
-
-    @property
-    def is_far(self) -> bool:
-        """It is on another node."""
-        return self._line.is_far
 
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
         """The prompt of a conversation, as the engine's model wants it."""
@@ -145,73 +117,44 @@ class RemoteEngine:
         """About how much KV cache the item will need: for a scheduler that stands before several of these."""
         return self._demand.of_item(op, payload, settings)
 
-    def expect(self, owner: Hashable, places: Sequence[Place]) -> None:
-        """Another engine is to hand on what the query will ask at these places: listen for the outcomes."""
-        self._handed_on.add(owner, places)
-        if not self._will_listen:
-            self._will_listen = True
-            asyncio.get_running_loop().call_soon(self._listen)
-
-    def _listen(self) -> None:
-        self._will_listen = False
-        if not self._calls and not self._outgoing:
-            self._spawn(partial(self._call, self._line.poll))
-
     # --- work --------------------------------------------------------------------------------------------------------
 
     async def run(self, batch: Batch, emit: Emit) -> None:
         """See `teola_plugin.engines`. Raises: EngineCrashed."""
         loop = asyncio.get_running_loop()
         self._was_used = True
-        told, expected = self._handed_on.take(batch.items)
-        for position, outcome in told.items():
-            emit(position, outcome)
-        if len(told) == len(batch.items):
-            return
-        positions = {item.id: position for position, item in enumerate(batch.items) if position not in told}
+        positions = {item.id: position for position, item in enumerate(batch.items)}
         call = _Open(batch, emit, dict(positions), loop.create_future())
         self._open.update(dict.fromkeys(positions, call))
-        self._unsent.update((item.id, item) for item in batch.items if item.id in expected)
-        later = loop.call_later(HANDED_ON_S, self._send, batch, expected) if expected else None
+        if not self._outgoing:
+            self._spawn(self._flush)
+        self._outgoing += _requests(batch, loop.time())
         try:
-            self._send(batch, positions.keys() - expected)
             await call.ended
         finally:
             for item_id in positions:
                 self._open.pop(item_id, None)
-                self._unsent.pop(item_id, None)
-            if later:
-                later.cancel()
-
-    def _send(self, batch: Batch, ids: Collection[int]) -> None:
-        """Ask for these, as far as they are open."""
-        wanted = [item for item in batch.items if item.id in ids and item.id in self._open]
-        for item in wanted:
-            self._unsent.pop(item.id, None)
-        if wanted and not self._outgoing:
-            self._spawn(self._flush)
-        self._outgoing += _requests(batch, wanted, asyncio.get_running_loop().time())
 
     async def _flush(self) -> None:
         """One call for all that was sent before this task had its turn."""
         requests, self._outgoing = self._outgoing, []
         if requests:
             ids = [item_id for asked in requests for item_id in asked.ids]
-            await self._call(partial(self._line.submit, requests), ids)
+            await self._call(partial(self._transport.submit, requests), ids)
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         spawn(self._reporting(work, self._calls), self._sending)
 
     async def _reporting(self, work: Callable[[], Coroutine[Any, Any, Any]], calls: set[object]) -> None:
-        if calls is not self._calls:  # the line broke before this was sent
+        if calls is not self._calls:  # the transport broke before this was sent
             return
         try:
             await work()
-        except Exception as e:  # around an engine: the line is broken, and everybody on it must hear of it, once
+        except Exception as e:  # around an engine: the transport is broken, and all open items fail, once
             if calls is self._calls:
                 self._break(e)
 
-    async def _call(self, send: Callable[[], Coroutine[Any, Any, Said]], brought: Sequence[int] = ()) -> None:
+    async def _call(self, send: Callable[[], Coroutine[Any, Any, Outcomes]], brought: Sequence[int] = ()) -> None:
         """One call whose answer tells outcomes. The last one under way is followed by a poll, while somebody waits."""
         calls, this = self._calls, object()
         calls.add(this)
@@ -221,7 +164,7 @@ class RemoteEngine:
         except TimeoutError:
             if calls is self._calls:
                 log.warning("engine %r did not answer for %.0f s; its process is ended", self.name, HANG_S)
-                self._line.restart()
+                self._transport.restart()
             raise EngineCrashed(f"engine {self.name!r} did not answer for {HANG_S:.0f} s") from None
         finally:
             calls.discard(this)
@@ -231,10 +174,10 @@ class RemoteEngine:
         for item_id in brought:
             if call := self._open.get(item_id):
                 call.was_taken = True
-        if (self._open or self._handed_on) and not calls:
-            self._spawn(partial(self._call, self._line.poll))
+        if self._open and not calls:
+            self._spawn(partial(self._call, self._transport.poll))
 
-    def _take(self, said: Said) -> None:
+    def _take(self, said: Outcomes) -> None:
         """Hand out what the other side said, in its order. Raises: EngineCrashed if it has forgotten this process."""
         self.is_saturated = said.is_saturated
         if said.epoch != self._epoch:
@@ -249,11 +192,8 @@ class RemoteEngine:
             for item_id, outcome in found:
                 self._hear(item_id, outcome)
 
-    def _hear(self, told: ItemId, outcome: Outcome) -> None:
-        item_id = told if isinstance(told, int) else None
-        if not isinstance(told, int) and isinstance(outcome, Done):  # of places only values are told
-            item_id = self._handed_on.hear(*told, outcome)
-        if item_id is None or (call := self._open.get(item_id)) is None:
+    def _hear(self, item_id: int, outcome: Outcome) -> None:
+        if (call := self._open.get(item_id)) is None:
             return
         self._learn(call.batch, call.positions[item_id], outcome)
         call.emit(call.positions[item_id], outcome)
@@ -276,7 +216,7 @@ class RemoteEngine:
 
     def _end_all(self, error: EngineError) -> None:
         self._begin_talk()
-        self._line.begin_anew()
+        self._transport.begin_anew()
         for call in {id(call): call for call in self._open.values()}.values():
             if not call.ended.done():
                 call.ended.set_exception(error)
@@ -290,33 +230,24 @@ class RemoteEngine:
 
     def abort(self, ids: Sequence[int]) -> None:
         """The other side stops them; their outcomes are not waited for."""
-        wanted: list[ItemId] = []
-        for item_id in ids:
-            if (item := self._unsent.pop(item_id, None)) and item.place:
-                wanted.append((item.owner, item.place))
-                cancelled = Failed(Cancelled("it was not asked for yet"))
-                asyncio.get_running_loop().call_soon(self._hear, item_id, cancelled)
-            elif item_id in self._open:
-                wanted.append(item_id)
-        if wanted:
-            self._spawn(partial(self._line.cancel, wanted))
+        if wanted := [item_id for item_id in ids if item_id in self._open]:
+            self._spawn(partial(self._transport.cancel, wanted))
 
     def release(self, owner: Hashable) -> None:
         """See `teola_plugin.engines`. Only engines with a prefix cache keep anything for a query."""
-        self._handed_on.forget(owner)
         if self.capabilities.prefix and self._was_used:
-            self._spawn(partial(self._line.release, owner))
+            self._spawn(partial(self._transport.release, owner))
 
     def restart(self) -> None:
         """End its process; it comes back by itself."""
-        self._line.restart()
+        self._transport.restart()
 
     async def recovered(self) -> None:
         """Wait until it works again. Raises: EngineError if it does not, or came back as something else."""
         until_s = asyncio.get_running_loop().time() + RECOVERY_S
         while True:
             try:
-                hello = await asyncio.wait_for(self._line.hello(), RECOVERY_S)
+                hello = await asyncio.wait_for(self._transport.hello(), RECOVERY_S)
             except EngineError:
                 raise
             except Exception as e:  # around an engine: it is still on its way
@@ -333,27 +264,25 @@ class RemoteEngine:
         for task in self._sending:
             task.cancel()
         try:
-            await asyncio.wait_for(self._line.leave(), 1.0)
+            await asyncio.wait_for(self._transport.leave(), 1.0)
         except Exception as e:  # around an engine: it may be gone, and then there is nobody to tell
             log.debug("engine %r did not hear that this process leaves: %s", self.name, _said(e))
         finally:
             self._end_all(EngineClosed(f"engine {self.name!r} was let go"))
 
 
-def _requests(batch: Batch, items: Sequence[Item], now_s: float) -> list[Asked]:
-    """These items of a batch, one request for each query, urgency and primitive."""
+def _requests(batch: Batch, now_s: float) -> list[SubmitRequest]:
+    """The items of a batch, one request for each query and urgency."""
     groups: dict[tuple[Any, ...], list[Item]] = {}
-    for item in items:
-        name = item.place.name if item.place else ""
-        groups.setdefault((item.owner, item.tenant, item.deadline_s, item.urgency, item.begun_s, name), []).append(item)
+    for item in batch.items:
+        groups.setdefault((item.owner, item.tenant, item.deadline_s, item.urgency, item.begun_s), []).append(item)
     return [
-        Asked(
+        SubmitRequest(
             batch.op, batch.settings, tuple(item.id for item in of_one), packed(item.payload for item in of_one),
             owner, tenant, urgency,
             math.inf if deadline_s == math.inf else deadline_s - now_s, max(0.0, now_s - begun_s),
-            name, tuple(item.place.tag for item in of_one if item.place), of_one[0].onward,
         )
-        for (owner, tenant, deadline_s, urgency, begun_s, name), of_one in groups.items()
+        for (owner, tenant, deadline_s, urgency, begun_s), of_one in groups.items()
     ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""What a client and an engine in another process say to each other. Plain data, pickled by the transport.
+"""Messages between a client and an engine in another process. Plain data, pickled by the transport.
 
-Times travel as durations: two machines' clocks have nothing in common. Vectors of one length travel as one array, which
-the transport may pass by reference; they arrive as copies, for whoever gets a vector may change it.
+Times travel as durations: the clocks of two machines have nothing in common. Vectors of one length travel as one array,
+which the transport may pass by reference; they arrive as copies, since a receiver may change its vector.
 """
 
 from __future__ import annotations
@@ -13,24 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from teola_plugin.engines import Capabilities, Delta, Done, Failed, Onward, Outcome, Place, Urgency
+from teola_plugin.engines import Capabilities, Delta, Done, Failed, Outcome, Urgency
 from teola_plugin.errors import EngineError
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.session.ancestry import Tag
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Changes when processes of two versions would misunderstand each other."""
-
-ItemId = int | tuple[Hashable, Place]
-"""The client's number of an item that it has asked for; query and place of one that was handed on for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the query.
-
-    `name`, `tags`: the items' places, where they have any; `onward`: what follows there. Whoever hands on gives no ids.
-    """
+class SubmitRequest:
+    """A request for items. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the
+    query."""
 
     op: str
     settings: Mapping[str, Any]
@@ -41,22 +35,19 @@ class Asked:
     urgency: Urgency
     left_s: float
     age_s: float
-    name: str = ""
-    tags: tuple[Tag, ...] = ()
-    onward: tuple[Onward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
-    """A socket (runtime/hosts/remote/unix_rpc.py), and what proves that somebody was told of it."""
+class UnixAddress:
+    """A Unix socket (unix_rpc.py), with the secret that proves that a caller was told of it."""
 
     path: str
     secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """What an engine says of itself when somebody attaches."""
+class EngineInfo:
+    """The description of an engine that a client gets when it attaches."""
 
     protocol: int
     version: str
@@ -71,8 +62,8 @@ class Hello:
     pid: int
     node: str
     instances: int
-    nearby: Nearby | None = None
-    """Where processes of the same machine may call it."""
+    nearby: UnixAddress | None = None
+    """The socket for processes of the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +74,8 @@ class _Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """Outcomes by the client's ids (or places, of what was handed on), in the order they were told.
+class Outcomes:
+    """Outcomes by the client's ids, in the order they were told.
 
     `number`: messages with outcomes count from 0 for each `epoch`, the time since the other side first heard of the
     client. They may arrive in another order.
@@ -92,7 +83,7 @@ class Said:
 
     epoch: str
     number: int
-    ids: tuple[ItemId, ...]
+    ids: tuple[int, ...]
     kinds: str
     """For each: d(elta), D(one), F(ailed)."""
 
@@ -107,7 +98,7 @@ class Said:
             yield item_id, makers[kind](value)
 
 
-def said(epoch: str, number: int, outcomes: Sequence[tuple[ItemId, Outcome]], *, is_saturated: bool = False) -> Said:
+def said(epoch: str, number: int, outcomes: Sequence[tuple[int, Outcome]], *, is_saturated: bool = False) -> Outcomes:
     """The message that tells these."""
     kinds: list[str] = []
     values: list[Any] = []
@@ -122,7 +113,9 @@ def said(epoch: str, number: int, outcomes: Sequence[tuple[ItemId, Outcome]], *,
             case Failed():
                 kinds.append("F")
                 values.append(PackedError.of(outcome.error))
-    return Said(epoch, number, tuple(item_id for item_id, _ in outcomes), "".join(kinds), packed(values), is_saturated)
+    return Outcomes(
+        epoch, number, tuple(item_id for item_id, _ in outcomes), "".join(kinds), packed(values), is_saturated
+    )
 
 
 def packed(values: Iterable[Any]) -> Any:

@@ -7,8 +7,8 @@ A call of Ray takes a millisecond and more, there and back, and about as much of
 
 **Who may call.** What arrives is unpickled, and a pickle can run code, so neither end unpickles anything before the
 other has proved that it knows the server's secret (handshake.py). The server makes the secret, and hands it out with
-the path of its socket (`Nearby`) by a way that its clients trust already, such as an actor of Ray. Who has not proved
-itself within `HANDSHAKE_S` is let go.
+the path of its socket (`UnixAddress`) by a way that its clients trust already, such as an actor of Ray. Who has not
+proved itself within `HANDSHAKE_S` is let go.
 
 The socket is a file in a folder that only its user can enter (unix_sockets.py), and both ends ask the kernel who the
 other's user is. A client whose connection ends has left.
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from teola_plugin.runtime.hosts.remote.handshake import SECRET_BYTES, ClientSide, ServerSide, Stranger
-from teola_plugin.runtime.hosts.remote.messages import Nearby, PackedError
+from teola_plugin.runtime.hosts.remote.messages import PackedError, UnixAddress
 from teola_plugin.runtime.hosts.remote.unix_sockets import listening
 from teola_plugin.runtime.hosts.tasks import spawn
 
@@ -244,7 +244,7 @@ class Server:
     """Answers calls as long as its loop runs. `address`: to `connect` to, None where there is no way."""
 
     def __init__(self, answer: Answer, dumps: Dumps) -> None:
-        self.address: Nearby | None = None
+        self.address: UnixAddress | None = None
         self._answer = answer
         self._dumps = dumps
         self._tasks: set[asyncio.Task[None]] = set()
@@ -260,7 +260,7 @@ class Server:
         except OSError as e:
             log.warning("processes of this machine cannot call this one directly: %s", e)
             return
-        self.address = Nearby(str(path), secrets.token_bytes(SECRET_BYTES))
+        self.address = UnixAddress(str(path), secrets.token_bytes(SECRET_BYTES))
         self._server = await asyncio.get_running_loop().create_unix_server(self._called, sock=sock)
 
     def close(self) -> None:
@@ -296,7 +296,7 @@ def _is_own(sock: socket.socket) -> bool:
     return user == os.geteuid()
 
 
-async def connect(address: Nearby, dumps: Dumps) -> Connection | None:
+async def connect(address: UnixAddress, dumps: Dumps) -> Connection | None:
     """A connection; None where there is no way: no such file on this machine, or not the server behind it."""
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)
