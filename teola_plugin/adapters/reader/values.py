@@ -145,6 +145,8 @@ class Stale(metaclass=_Refusing):
     """An object of which nothing is known; see `STALE`."""
 
     def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":  # programs that look through `gc.get_objects()` ask each object for it
+            return Stale
         raise AttributeError(name)
 
     def _refuse(self, *args: Any) -> Any:
