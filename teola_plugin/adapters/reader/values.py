@@ -137,11 +137,7 @@ class Callee(Opaque):
         return False
 
 
-class _Refusing(type):
-    """Metaclass of a class of which nothing is read."""
-
-
-class Stale(metaclass=_Refusing):
+class Stale:
     """An object of which nothing is known; see `STALE`."""
 
     def __getattribute__(self, name: str) -> Any:
