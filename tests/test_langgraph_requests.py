@@ -17,6 +17,7 @@ import pytest
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
 from langgraph.types import CachePolicy, Command, Send
 
 from teola_plugin import optimize, optimized, pure
@@ -300,3 +301,35 @@ def test_what_a_cache_knows_is_not_asked() -> None:
         assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
     assert fast.asked() == plain.asked()
     assert sorted(n for prompt, n in plain.asked().items() if prompt.startswith(("a:", "d:"))) == [1, RUNS]
+
+
+class Talk(State):
+    messages: Annotated[list[Any], add_messages]
+
+
+def test_no_id_that_the_framework_makes_up_is_guessed() -> None:
+    w = World()
+    llm = w.llm
+
+    def a(state: Talk) -> dict[str, Any]:
+        return {"a": llm.invoke(f"a: {state['q']}").content, "messages": ("ai", "said")}
+
+    def b(state: Talk) -> dict[str, Any]:
+        return {"b": llm.invoke(f"b: {state['messages'][-1].id}").content}
+
+    def c(state: Talk) -> dict[str, Any]:
+        return {"c": llm.invoke(f"c: {state['a']}").content}
+
+    graph: Any = StateGraph(Talk)
+    for name, node in {"A": a, "B": b, "C": c}.items():
+        graph.add_node(name, node)
+    for start, end in ((START, "A"), ("A", "B"), ("A", "C")):
+        graph.add_edge(start, end)
+    fast = optimize(graph.compile())
+    ids = []
+    for _ in range(RUNS):
+        ids.append(fast.invoke({"q": "one"})["messages"][-1].id)
+        time.sleep(0.02)
+    assert sorted(prompt for prompt in w.asked() if prompt[0] == "b") == sorted(f"b: {each}" for each in ids)
+    assert w.asked().total() == 3 * RUNS
+    assert sum(report.hits for report in optimized(fast).reports)

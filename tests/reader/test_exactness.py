@@ -33,6 +33,7 @@ from teola_plugin import pure, writes
 from teola_plugin.adapters.reader import bounds, calls, classes, methods, table
 from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.asking import Nobody
+from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Unknown
 from tests.reader.world import read
@@ -644,9 +645,20 @@ def test_messages_are_merged_as_langgraph_does() -> None:
     ]  # fmt: skip
     for left, right in cases:
         run = new_run()
-        made = calls.call(run, Opaque(add_messages), (run.load(left), run.load(right)), {})
+        given = run.load(left, is_given=True), run.load(right, is_given=True)
+        made = calls.call(run, Opaque(add_messages), given, {})
         expected = add_messages(copy.deepcopy(left), copy.deepcopy(right))
         assert [(type(each), each.content) for each in made] == [(type(each), each.content) for each in expected]
+        known = {"1", "2", "5", "6"}
+        ids = [each.id if each.id in known else None for each in expected]
+        assert [None if is_random_id(vars(each)["id"]) else each.id for each in made] == ids
+
+
+def test_a_message_of_the_programs_own_gets_no_id_ahead() -> None:
+    """The framework writes it into the message itself."""
+    run = new_run()
+    with pytest.raises(Barrier, match="it changes a HumanMessage"):
+        calls.call(run, Opaque(add_messages), (run.load([HumanMessage("a")]), []), {})
 
 
 class OwnNode(TextNode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import textwrap
 import zlib
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from teola_plugin.adapters.reader import stacks
+from teola_plugin.adapters.reader.values import STALE, Stale
 from tests.reader.fuzzing import Key, TooLong, native, replies
 from tests.reader.random_programs import inputs, shown, source
 from tests.reader.resumed import HIDDEN, SideBySide, hide
@@ -184,6 +186,16 @@ LEFT = {
         shown = sorted(locals())
         return [m.ask(f"{row}{shown}") for row in rows]
     """,
+    "the class of what is not copied": """
+        box = unread(lambda: Box())
+        m.ask("same")
+        return [m.ask(box.__class__.__name__), m.ask(type(box).__name__), m.ask(str(isinstance(box, Box)))]
+    """,
+    "whether it is of a class": """
+        box = unread(lambda: Box())
+        m.ask("same")
+        return m.ask(str([isinstance(box, Box), isinstance(box, str), callable(box)]))
+    """,
     "an iterator that is used up in part": """
         steps = iter(["a", "b", "c", "d"])
         first = unread(lambda: next(steps))
@@ -321,3 +333,8 @@ def test_what_comes_to_another_request_asks_for_nothing(tmp_path: Path) -> None:
         side = Later(program, numbered(0), Prompt())
         side.run({"docs": [], "words": []})
         assert side.extra == 0
+
+
+def test_who_looks_through_all_objects_finds_none_that_refuses() -> None:
+    found = [each for each in gc.get_objects() if isinstance(each, Stale)]
+    assert any(each is STALE.held for each in found)

@@ -8,7 +8,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import chat, classes
 from teola_plugin.adapters.reader.calling import call, callback
-from teola_plugin.adapters.reader.exchange import Exchange, is_random_id
+from teola_plugin.adapters.reader.exchange import Exchange, is_random_id, unknown_id
 from teola_plugin.adapters.reader.table import kind_of, known, unknowns
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler, Opaque, Undecided, Unknown, isinstance_of
 
@@ -91,13 +91,16 @@ def _trim_messages(function: Any) -> Handler:
 
 
 def _add_messages(function: Any) -> Handler:
-    """Ids that the framework makes at random are left out: `id` is None there until the framework's own run."""
+    """Messages without an id get one at random, which is not known before the framework's own run."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) != 2 or kwargs:
             raise Barrier("it calls add_messages() in an unusual way")
         known(run, *args)
         left, right = (_messages(run, each) for each in args)
+        for message in [*left, *right]:
+            if type(message) is not Unknown and object.__getattribute__(message, "__dict__").get("id") is None:
+                classes.set_attribute(run, message, "id", unknown_id())
         return _merged(run, left, right)
 
     return handle
@@ -133,13 +136,10 @@ def _coerced(value: Any) -> list[Any]:
 
 
 def _id_of(message: Any) -> Any:
-    """A message without an id gets one of its own."""
     if type(message) is Unknown:
         return ("of", id(message))
     own = object.__getattribute__(message, "__dict__").get("id")
-    if is_random_id(own):
-        return ("random", id(own))
-    return ("of", id(message)) if own is None else own
+    return ("random", id(own)) if is_random_id(own) else own
 
 
 def _is_removal(message: Any) -> bool:

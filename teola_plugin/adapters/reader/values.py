@@ -137,14 +137,12 @@ class Callee(Opaque):
         return False
 
 
-class _Refusing(type):
-    """Metaclass of a class of which nothing is read."""
-
-
-class Stale(metaclass=_Refusing):
+class Stale:
     """An object of which nothing is known; see `STALE`."""
 
     def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":  # programs that look through `gc.get_objects()` ask each object for it
+            return Stale
         raise AttributeError(name)
 
     def _refuse(self, *args: Any) -> Any:
