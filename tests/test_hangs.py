@@ -39,7 +39,7 @@ from teola_plugin.errors import EngineLoopBlocked
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.runtime.engines.python import MAX_ITEMS, PythonEngine
 from teola_plugin.runtime.session import queued_calls
-from teola_plugin.runtime.session.session import Session
+from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.seams import Reply, current, share
 from teola_plugin.templates import App, Generation
 from tests.fakes import FakeEngine
@@ -177,7 +177,7 @@ def test_a_pure_tool_and_function_that_call_pipelines() -> None:
 
 def ahead(session: Session, name: str, call: Callable[[], Any]) -> tuple[Foreign, Reply]:
     payload = Foreign(name, call)
-    (reply,) = session.submit_ahead(SPEC, "decoding", [payload], {}, runtime.session.NEXT)
+    (reply,) = session.submit_ahead(SPEC, "decoding", [payload], {}, NEXT)
     return payload, reply
 
 
@@ -233,7 +233,7 @@ def test_a_call_taken_over_that_fails_fails_for_both(full: threading.Event) -> N
 def test_a_function_that_runs_ahead_takes_a_queued_call_over_for_all(full: threading.Event) -> None:
     session = Session(runtime.host)
     session.follow(lambda *_: None, beside=True)
-    inner: Any = session.asking(runtime.session.NEXT)
+    inner: Any = session.asking(NEXT)
     payload, reply = ahead(inner, "a", lambda: "engine")
     assert share(inner.claim(SPEC, "decoding", payload, {}), lambda: "function") == "function"
     assert share(session.claim(SPEC, "decoding", payload, {}), lambda: "framework") == "function"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from teola_plugin.runtime.session.followers import followers_of
 
 from teola_plugin.engines import Batch, Delta, Done, Emit, EngineSpec, Failed, Foreign, Urgency
 from teola_plugin.errors import EngineError
@@ -17,7 +16,7 @@ from teola_plugin.graph import parse
 from teola_plugin.plan import make_plan
 from teola_plugin.rounds import Rounds
 from teola_plugin.runtime.hosts.local import LocalHost
-from teola_plugin.runtime.session.ancestry import LOST, contains_lost, sights_of
+from teola_plugin.runtime.session.ancestry import LOST, contains_lost
 from teola_plugin.runtime.session.graph_runner import run_query
 from teola_plugin.runtime.session.graph_scheduler import Ready
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared, PreparedRounds
@@ -304,26 +303,6 @@ def test_a_loss_is_found_at_any_depth() -> None:
     assert not contains_lost([["a", "b"], []], 2)
     assert contains_lost(LOST, 0)
     assert not contains_lost("a", 0)
-
-
-FOLLOWERS = """
-inputs(y, xs=[])
-c = condition(y, fn='f') @ python
-v: [] = embedding(*xs) @ embedder
-hit: [] = searching(*v) @ store
-chosen: [] = searching(*v, top_k=2) @ store, when(c)
-later: [] = searching(*v, top_k=3) @ store, after(c)
-guessed: [] = searching(*v, top_k=4, ahead=True) @ store
-stored = ingestion(*v) @ store
-both: [] = reranking(*v, y) @ embedder
-outputs(hit, chosen, later, both)
-"""
-
-
-def test_only_what_waits_for_nothing_else_and_has_no_effect_follows() -> None:
-    plan = make_plan(parse(FOLLOWERS))
-    found = followers_of(plan, sights_of(plan))
-    assert {name: [p.name for p in each] for name, each in found.items()} == {"v": ["hit"]}
 
 
 # --- a query of its own ----------------------------------------------------------------------------------------------
