@@ -239,7 +239,7 @@ class LocalHost:
                 put(reply, Failed(e))
 
     def _audit(self) -> None:
-        """The watchdog: while anything is owed, see that it waits or runs."""
+        """Run the watchdog while any item is open."""
         self._auditing = None
         for worker in list(self._workers.values()):
             worker.audit()
