@@ -422,7 +422,7 @@ def test_a_pipeline_moves_to_ray_but_for_what_only_this_process_has(cluster: Any
     assert compared.hits > 0
     there = engine_for(EngineSpec("engine", llm.engine))
     assert isinstance(there, RemoteEngine)
-    assert there._line._near, "on one machine it is called by its socket"  # type: ignore[attr-defined]
+    assert there._transport._near, "on one machine it is called by its socket"  # type: ignore[attr-defined]
     changed = SentenceTransformer(str(minilm_path()), device="cpu")
     with torch.no_grad():
         next(changed.parameters()).add_(0.5)

@@ -71,9 +71,9 @@ def forget(name: str) -> None:
 
 
 class RayTransport:
-    """Implements `remote.Line`. `actor`: the class of actors to make; `config`: None to make none.
+    """Implements `client.Transport`. `actor`: the class of actors to make; `config`: None to make none.
 
-    An actor that crashes is restarted by Ray, but not its calls: the worker in front retries for what is pure.
+    An actor that crashes is restarted by Ray, but not its calls: the worker in front retries what is pure.
     """
 
     def __init__(
