@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tests.mutants.faults import Fault
 from tests.mutants.probes import FOUND
@@ -27,21 +27,19 @@ PROBE = 'getattr(__import__("builtins"), "_teola_probe", int)({number})'
 
 def reaching(faults: Sequence[Fault], tests: Sequence[str], tree: Tree, *, is_real: bool) -> dict[str, list[str]]:
     """For the name of each fault, the tests that run its function, the shortest first."""
-    probed = [fault for fault in faults if _function(fault, (tree.path / fault.file).read_text())]
     with contextlib.ExitStack() as stack:
-        for file in {fault.file for fault in probed}:
+        for file in {fault.file for fault in faults}:
             text = (tree.path / file).read_text()
-            numbers = {number: fault for number, fault in enumerate(probed) if fault.file == file}
-            stack.enter_context(tree.changed(file, _with_probes(text, numbers.items())))
+            numbers = {number: fault for number, fault in enumerate(faults) if fault.file == file}
+            stack.enter_context(tree.changed(file, _with_probes(text, numbers)))
         found = tree.path / FOUND
         found.unlink(missing_ok=True)
         tree.run(tests, LIMIT_S, is_real=is_real, is_probed=True)
         rows: list[tuple[str, float, list[int]]] = json.loads(found.read_text()) if found.exists() else []
-    by_fault: dict[str, list[str]] = {}
-    for number, fault in enumerate(probed):
-        mine = sorted((took_s, test) for test, took_s, reached in rows if number in reached)
-        by_fault[fault.name] = list(_first(mine))
-    return by_fault
+    return {
+        fault.name: list(_first(sorted((took_s, test) for test, took_s, reached in rows if number in reached)))
+        for number, fault in enumerate(faults)
+    }
 
 
 def _first(tests: Iterable[tuple[float, str]]) -> Iterator[str]:
@@ -53,13 +51,13 @@ def _first(tests: Iterable[tuple[float, str]]) -> Iterator[str]:
         yield test
 
 
-def _function(fault: Fault, text: str) -> ast.stmt | None:
-    """The first statement of the innermost function around the fault that is not its docstring."""
+def _beginning(fault: Fault, text: str, tree: ast.Module) -> ast.stmt | None:
+    """The first statement, behind the docstring, of the innermost function around the fault."""
     begins = text.index(fault.old) + len(fault.old) - len(fault.old.lstrip())
     line = text.count("\n", 0, begins) + 1
     around = [
         node
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     if not around:
@@ -69,12 +67,12 @@ def _function(fault: Fault, text: str) -> ast.stmt | None:
     return function.body[has_docstring and len(function.body) > 1]
 
 
-def _with_probes(text: str, numbers: Iterable[tuple[int, Fault]]) -> str:
-    lines = text.splitlines(keepends=True)
+def _with_probes(text: str, faults: Mapping[int, Fault]) -> str:
+    lines, tree = text.splitlines(keepends=True), ast.parse(text)
     at: dict[int, list[str]] = {}
-    for number, fault in numbers:
-        statement = _function(fault, text)
-        assert statement is not None
+    for number, fault in faults.items():
+        if (statement := _beginning(fault, text, tree)) is None:
+            continue
         decorators = [node.lineno for node in getattr(statement, "decorator_list", ())]
         line = min([statement.lineno, *decorators])
         if lines[line - 1][: statement.col_offset].strip():

@@ -1,11 +1,11 @@
 """Plant faults in copies of the source one at a time, and count those that the tests notice (`make mutants`).
 
     python -m tests.mutants.run                               # all layers
-    python -m tests.mutants.run worker engines -j 4             # some of them, four faults at a time
-    python -m tests.mutants.run worker --only deadline          # faults with this in their name
-    python -m tests.mutants.run worker --minutes 3              # what is begun within three minutes
-    python -m tests.mutants.run worker --again                  # also what is known from runs before (record.py)
-    python -m tests.mutants.run worker --sample 20 --seed 7     # random changes to the files of the layer besides
+    python -m tests.mutants.run worker engines -j 4           # some of them, four faults at a time
+    python -m tests.mutants.run worker --only deadline        # faults with this in their name
+    python -m tests.mutants.run worker --minutes 3            # what is begun within three minutes
+    python -m tests.mutants.run worker --again                # also what is known from runs before (record.py)
+    python -m tests.mutants.run worker --sample 20 --seed 7   # random changes to the files of the layer besides
 
 The test that noticed a fault the last time is run first; else those that run its function (reach.py), or that noticed
 others of its file. Whichever notices it has to pass without the fault, or nothing is known of it. The exit status is 1

@@ -60,7 +60,7 @@ async def run_query(
 
 @dataclass(slots=True)
 class _Direct:
-    """Implements `run_ahead.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
+    """Implements `plan_executor.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
 
     `guessed`: perhaps nobody wants them, and then their errors are nobody's.
     """

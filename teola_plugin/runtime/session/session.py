@@ -203,7 +203,7 @@ class Session:
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
         since: int | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
-        """See `run_ahead.Ahead`. Nothing is handed on: only the slots know whether an item is still to be asked.
+        """See `plan_executor.Ahead`.
 
         `since`: see `claim_ahead`; `mark`: see `trace.Asides.request`.
         """
@@ -282,7 +282,7 @@ class Session:
             return self._slots.give_up(reply)
 
     def withholds(self, spec: EngineSpec) -> bool:
-        """See `trace.Asides` and `asking.Call`."""
+        """See `trace.Asides` and `nested.Call`."""
         return not self._outside.may_ask(self._provider_of(spec))
 
     def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
@@ -305,18 +305,18 @@ class Session:
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
     ) -> list[Reply] | None:  # fmt: skip
-        """See `run_ahead.Ahead`."""
+        """See `plan_executor.Ahead`."""
         if self._is_closed or self.withholds(spec) or not self._host.begins_at_once(engine_for(spec), len(payloads)):
             return None
         return self._ahead(spec, op, payloads, settings, urgency, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
-        """See `run_ahead.Ahead`."""
+        """See `plan_executor.Ahead`."""
         for reply in replies if not is_wanted else ():
             self.give_up(reply)
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
-        """See `run_ahead.Ahead` and `trace.Asides`."""
+        """See `plan_executor.Ahead` and `trace.Asides`."""
         engine = engine_for(spec)
         if (
             engine.capabilities.prefix
@@ -328,7 +328,7 @@ class Session:
             self._submit(engine, "partial_prefilling", [(text, self._prefills[-1])], settings, urgency, spec)
 
     def asking(self, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> AskedAhead | _Inner:
-        """See `run_ahead.Ahead`, and `submit_ahead`."""
+        """See `plan_executor.Ahead`, and `submit_ahead`."""
         return _Inner(self, urgency, mark) if self._is_beside else AskedAhead(self, urgency, since, mark)
 
     def aside(
@@ -474,11 +474,11 @@ class Session:
 
     @property
     def callers_loop(self) -> asyncio.AbstractEventLoop | None:
-        """See `run_ahead.Ahead`."""
+        """See `plan_executor.Ahead`."""
         return self._loop
 
     def fell_back(self, error: BaseException) -> None:
-        """See `run_ahead.Ahead`."""
+        """See `plan_executor.Ahead`."""
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
     def be_alone(self, *, rest: bool = False, is_off: bool = False) -> None:
@@ -492,7 +492,7 @@ class Session:
 
     @property
     def is_retiring_busy(self) -> bool:
-        """See `run_ahead.Ahead`."""
+        """See `plan_executor.Ahead`."""
         return not any(reply.outcome is None for reply in self._awaited)
 
     # --- the framework's run (seams.Session) -------------------------------------------------------------------------
