@@ -22,6 +22,7 @@ from teola_plugin.runtime.scheduler.policies import POLICIES, topology
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
 from teola_plugin.runtime.scheduler.recovery import Recovery
 from teola_plugin.runtime.scheduler.replicas import Replicas
+from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.retries import Retries
 from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
 from teola_plugin.runtime.scheduler.work_item import WorkItem
@@ -42,10 +43,11 @@ def fault(plant: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.Monke
 
 @fault
 def inverted_depth(patch: pytest.MonkeyPatch) -> None:
-    def inverted(queue: Any, free: int) -> Any:
-        return topology([replace(request, depth=-request.depth) for request in queue], free)
+    def inverted(request: Any, of_query: Any) -> Any:
+        in_round, *rest = topology.rank(request, of_query)
+        return (-in_round, *rest)
 
-    patch.setitem(POLICIES, "topology", inverted)
+    patch.setitem(POLICIES, "topology", replace(topology, rank=inverted))
 
 
 @fault
@@ -161,7 +163,7 @@ def no_aging(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def aging_before_fairness(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TenantFairness, "tenants", 1)
+    _tell_no_tenants_apart(patch)
 
 
 @fault
@@ -173,13 +175,18 @@ def tenants_have_no_shares(patch: pytest.MonkeyPatch) -> None:
             raise Overloaded("all places are taken", retry_after_s)
 
     patch.setattr(TenantFairness, "check_room", check_room)
-    patch.setattr(TenantFairness, "tenants", 1)  # `in_turn` is asked only where there are several
+    _tell_no_tenants_apart(patch)
+
+
+def _tell_no_tenants_apart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Request, "tenant", "")
+    patch.setattr(TenantFairness, "in_turn", lambda self: [""])
 
 
 @fault
 def no_fairness(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TenantFairness, "serve", lambda *_: None)
-    patch.setattr(TenantFairness, "in_turn", lambda self, tenants: sorted(tenants)[:1])
+    patch.setattr(TenantFairness, "in_turn", lambda self: sorted(self._held)[:1])
 
 
 @fault

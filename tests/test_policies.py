@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from teola_plugin.engines import Engine, Urgency
+from teola_plugin.engines import Engine, Item, Urgency
 from teola_plugin.profile import PAPER_LLM
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM
 from teola_plugin.runtime.hosts.local import LocalHost, Query
@@ -19,11 +19,14 @@ from teola_plugin.runtime.scheduler.policies import (
     POLICIES,
     PRIORITIES,
     REMAINING_TIME_WEIGHT,
+    Policy,
     PolicyName,
     WarmPrefixes,
     critical_path,
     topology,
 )
+from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.waiting import Waiting
 from teola_plugin.seams import Reply
 
 
@@ -40,6 +43,21 @@ class W:
     arrival: int = 0
     beginning: Hashable = None
     own_s: float = 0.0
+
+
+def picks_of(policy: Policy, queue: list[W], free: int, warm: WarmPrefixes | None = None) -> list[tuple[int, int]]:
+    """The places in the queue of what is picked, and how many items of each."""
+    waiting = Waiting(policy)
+    places: dict[int, int] = {}
+    for place, w in enumerate(queue):
+        items = [Item("", w.query, id=0)] * w.waiting
+        request = Request(
+            "decoding", {}, items, w.query, w.depth, w.remaining_s, w.begun_s, arrival=w.arrival, group=w.group,
+            beginning=w.beginning, own_s=w.own_s,
+        )  # fmt: skip
+        waiting.add(place, request)
+        places[id(request)] = place
+    return [(places[id(pick.request)], pick.count) for pick in waiting.picks(free, lambda request: True, "", warm=warm)]
 
 
 TABLE = [
@@ -70,7 +88,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("queue", "free", "picks"), TABLE)
 def test_critical_path(queue: list[W], free: int, picks: list[tuple[int, int]]) -> None:
-    assert [(pick.index, pick.count) for pick in critical_path(queue, free)] == picks
+    assert picks_of(critical_path, queue, free) == picks
 
 
 WAITING = st.builds(
@@ -81,9 +99,7 @@ WAITING = st.builds(
 QUEUES = st.lists(WAITING, min_size=1, max_size=9)
 
 
-WARM = st.builds(
-    WarmPrefixes, st.sampled_from((0.0, 0.5, 3.0)), st.dictionaries(st.sampled_from("xyz"), st.integers(1, 9))
-)
+WARM = st.builds(WarmPrefixes, st.sampled_from((0.0, 0.5, 3.0)), st.lists(st.sampled_from("xyz"), unique=True))
 
 
 @settings(deadline=None)
@@ -91,20 +107,20 @@ WARM = st.builds(
 def test_a_batch_is_of_one_group_and_fits(
     policy: PolicyName, queue: list[W], free: int, warm: WarmPrefixes | None
 ) -> None:
-    picks = POLICIES[policy](queue, free, warm)
-    assert 1 <= sum(pick.count for pick in picks) <= free
-    assert len({pick.index for pick in picks}) == len(picks), "no request twice"
-    assert all(1 <= pick.count <= queue[pick.index].waiting for pick in picks)
-    groups = {queue[pick.index].group for pick in picks}
+    picks = picks_of(POLICIES[policy], queue, free, warm)
+    assert 1 <= sum(count for _, count in picks) <= free
+    assert len({place for place, _ in picks}) == len(picks), "no request twice"
+    assert all(1 <= count <= queue[place].waiting for place, count in picks)
+    groups = {queue[place].group for place, _ in picks}
     assert len(groups) == 1
     if policy != "po":  # no slot stays free while somebody of the group waits
-        assert sum(pick.count for pick in picks) == min(free, sum(w.waiting for w in queue if w.group in groups))
+        assert sum(count for _, count in picks) == min(free, sum(w.waiting for w in queue if w.group in groups))
 
 
 @settings(deadline=None)
 @given(QUEUES)
 def test_nobody_is_overtaken_by_a_query_that_came_when_it_should_have_ended(queue: list[W]) -> None:
-    first = queue[critical_path(queue, 1)[0].index]
+    first = queue[picks_of(critical_path, queue, 1)[0][0]]
     for other in queue:
         longest_s = max(w.remaining_s for w in queue if w.query == other.query)
         assert first.begun_s <= other.begun_s + longest_s
@@ -119,7 +135,7 @@ def test_nobody_goes_before_what_is_due_more_than_the_tolerance_sooner(queue: li
         longest_s = max(other.remaining_s for other in queue if other.query == w.query)
         return w.begun_s + REMAINING_TIME_WEIGHT * (2 * longest_s - w.remaining_s)
 
-    order = [queue[pick.index] for pick in critical_path(queue, len(queue), warm)]
+    order = [queue[place] for place, _ in picks_of(critical_path, queue, len(queue), warm)]
     for at, w in enumerate(order):
         assert all(due_s(w) <= due_s(later) + warm.tolerance_s for later in order[at:])
 
@@ -132,7 +148,7 @@ def test_topology_changes_places_only_within_a_round_and_the_tolerance(queue: li
     def in_round(w: W) -> int:
         return len({other.depth for other in queue if other.query == w.query and other.depth > w.depth})
 
-    order = [queue[pick.index] for pick in topology(queue, len(queue), warm)]
+    order = [queue[place] for place, _ in picks_of(topology, queue, len(queue), warm)]
     for at, w in enumerate(order):
         assert all(in_round(w) <= in_round(later) for later in order[at:])
         alike = [later for later in order[at:] if in_round(w) == in_round(later)]
@@ -143,12 +159,13 @@ def test_topology_changes_places_only_within_a_round_and_the_tolerance(queue: li
 @settings(deadline=None)
 @given(queue=QUEUES, free=st.integers(1, 9), warm=WARM)
 def test_po_and_to_keep_their_order(policy: PolicyName, queue: list[W], free: int, warm: WarmPrefixes) -> None:
-    assert POLICIES[policy](queue, free, warm) == POLICIES[policy](queue, free)
+    assert picks_of(POLICIES[policy], queue, free, warm) == picks_of(POLICIES[policy], queue, free)
 
 
 def test_what_is_warm_goes_first_then_what_begins_like_it() -> None:
     queue = [W(n, 0.0, begun_s=n / 10, beginning=begins) for n, begins in enumerate("babacb")]
-    order = [queue[pick.index].query for pick in critical_path(queue, 6, WarmPrefixes(1.0, {"c": 1, "a": 2}))]
+    warm = WarmPrefixes(1.0, ["c", "a"])
+    order = [queue[place].query for place, _ in picks_of(critical_path, queue, 6, warm)]
     assert order == [1, 3, 4, 0, 2, 5]
 
 
@@ -157,7 +174,7 @@ def test_what_is_warm_goes_first_then_what_begins_like_it() -> None:
 def test_what_is_handed_on_is_the_order_of_the_queue(queries: list[tuple[int, int]]) -> None:
     queue = [W(n, remaining_s, begun_s, arrival=n) for n, (remaining_s, begun_s) in enumerate(queries)]
     handed_on = [PRIORITIES["critical_path"](Urgency(w.depth, w.remaining_s), w.begun_s) for w in queue]
-    order = [pick.index for pick in critical_path(queue, len(queue))]
+    order = [place for place, _ in picks_of(critical_path, queue, len(queue))]
     assert order == sorted(range(len(queue)), key=lambda i: (handed_on[i], i))
 
 

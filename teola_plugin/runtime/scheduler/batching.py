@@ -31,22 +31,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from teola_plugin.engines import Batch, Capabilities, Item
 from teola_plugin.profile import LlmProfile
 from teola_plugin.runtime.scheduler.fairness import TenantFairness
-from teola_plugin.runtime.scheduler.policies import APPLICATION_AWARE, Pick, Policy, critical_path, po
+from teola_plugin.runtime.scheduler.policies import APPLICATION_AWARE, Policy, critical_path
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission, RunningDecodes
 from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, beginning_of
 from teola_plugin.runtime.scheduler.replicas import Replicas
 from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
 from teola_plugin.runtime.scheduler.throughput import Throughput
-
-Prompts = Mapping[Hashable, int]
-"""By query, the number of prompts in the queue that are to be answered."""
+from teola_plugin.runtime.scheduler.waiting import MayRun, Pick, Waiting
 
 RELAXED = 0.5
 """With more than `early_beside` items that wait or run per replica, an engine counts as saturated: rewrites that cost
@@ -74,12 +72,12 @@ class EngineScheduler:
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
         """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
-        self.policy = policy
+        self._policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
         self.instances = Replicas(capabilities, instances)
         self._capabilities = capabilities
-        self._queue: dict[int, Request] = {}
+        self._queue = Waiting(policy)
         self._place: dict[int, int] = {}  # the place in the queue of each item that waits
         self._suspects: set[int] = set()  # places of requests that are to run alone
         self._places = itertools.count()
@@ -94,6 +92,16 @@ class EngineScheduler:
             PrefillAdmission(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
         )
         self._staggered = StaggeredPrefills(self._admission) if self._admission else None
+
+    @property
+    def policy(self) -> Policy:
+        """The order of the queue."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._queue.use(policy)
 
     # --- what it holds -----------------------------------------------------------------------------------------------
 
@@ -142,13 +150,20 @@ class EngineScheduler:
             self._fairness.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
         self.resubmit(request, now_s)
 
+    def raise_priority(self, request: Request, item_id: int, depth: int, remaining_s: float) -> None:
+        """Let the request of an item be as urgent as one that joined it, whether it waits or runs."""
+        place = self._place.get(item_id)
+        if place is not None:
+            self._queue.raise_priority(place, depth, remaining_s)
+        else:
+            request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
+
     def resubmit(self, request: Request, now_s: float = 0.0) -> None:
         """Queue a request again with the arrival it had: before all that came later. Nothing is refused."""
         if request.arrival < 0:
             request.arrival, request.since_s = next(self._arrivals), now_s
         place = next(self._places)
         self._fairness.came(request.items)
-        self._queue[place] = request
         if self._staggered:
             self._staggered.came(request, is_at_work=self.running_items > 0)
         for item in request.items:
@@ -157,6 +172,7 @@ class EngineScheduler:
             self._suspects.add(place)
         if self.limits.prefix_tolerance_s:
             request.beginning = beginning_of(request.items[0])
+        self._queue.add(place, request)
         if self._capabilities.prefix_at_end and request.op == "partial_prefilling":
             self._prefixes.prefill(request.items, request.query)
         self._has_throughput |= request.items[0].urgency.objective == "throughput"
@@ -176,16 +192,14 @@ class EngineScheduler:
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
             return None
-        queue = self._able(self._eligible(due), room)
-        picks = self._within_knee(queue, self._picked(queue, free, now_s)) if queue else ()
+        picks = self._within_knee(self._picked(free, self._who_may_run(due, room), now_s))
         if not picks:
             return None
-        first = queue[picks[0].index]
-        waiting = _prompts(queue) if self._limit else {}
-        at = self._instance_for(first, waiting, room, now_s)
+        first = picks[0].request
+        at = self._instance_for(first, room, now_s)
         if at is None:
             return None
-        going = self._going_to(at, queue, self._admitted(at, queue, picks, waiting, now_s), room)
+        going = self._going_to(at, self._admitted(at, picks, now_s), room)
         if not going:
             return None
         if not self.running_items:
@@ -207,107 +221,108 @@ class EngineScheduler:
         """The room of each replica, less what staggered prefills hold back."""
         if (waves := self._staggered) is None or self.policy not in APPLICATION_AWARE:
             return room
-        if any(self.instances.is_free(at) for at in self.instances.up()):
-            waves.plan(self._queue.values(), self.instances, now_s, self.limits.aging_s)
+        if self._queue.queries == 1 and any(self.instances.is_free(at) for at in self.instances.up()):
+            waves.plan(self._queue.requests(), self.instances, now_s, self.limits.aging_s)
         left = waves.room(room, now_s)
         self.waits_until_s = waves.until_s
         return left
 
-    def _eligible(self, due: list[Request]) -> list[Request]:
-        """The requests that the policy may pick from. `due`: quarantined requests that have waited too long."""
-        queue = list(self._queue.values())
-        if not self._suspects:
-            return queue
-        return (due or queue) if self.instances.idle() else [request for request in queue if not request.is_alone]
+    def _who_may_run(self, due: Sequence[Request], room: Sequence[int]) -> MayRun:
+        """Whether a request could run now. `due`: quarantined requests that have waited too long.
 
-    def _able(self, queue: list[Request], room: Sequence[int]) -> list[Request]:
-        """The requests that could run now. A quarantined one never waits: other requests wait for it."""
-        if self._prefixes.holds_any_up:
-            queue = [request for request in queue if request.is_alone or not self._is_held_up(request)]
-        if self._has_throughput:  # the last slots are not for them, and are not to be waited for at the head
-            load = self.instances.loads()
-            queue = [
-                request
-                for request in queue
-                if request.is_alone
-                or request.items[0].urgency.objective != "throughput"
-                or self.instances.best(request.items[0], request.query, room, load) is not None
-            ]
-        return queue
+        A quarantined one never waits: other requests wait for it. The last slots are not for `throughput` requests,
+        which are not to be waited for at the head of the queue.
+        """
+        is_idle = bool(self._suspects and self.instances.idle())
+        load = self.instances.loads() if self._has_throughput else []
+
+        def may_run(request: Request) -> bool:
+            if due and is_idle and not any(each is request for each in due):
+                return False
+            if request.is_alone:
+                return is_idle
+            if self._prefixes.holds_any_up and self._is_held_up(request):
+                return False
+            if not self._has_throughput or request.items[0].urgency.objective != "throughput":
+                return True
+            return self.instances.best(request.items[0], request.query, room, load) is not None
+
+        return may_run if self._suspects or self._prefixes.holds_any_up or self._has_throughput else _anybody
 
     def _is_held_up(self, request: Request) -> bool:
         held_up = (self._prefixes.holds_up(item, request.query) for item in request.items)
         # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
         return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
-    def _picked(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+    def _picked(self, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
         """The picks of the policy, tenant by tenant where several wait."""
-        if len(queue) == 1:  # so would all of them
-            return [Pick(0, min(free, queue[0].waiting))]
-        if self._fairness.tenants <= 1:
-            return self._of_tenant(queue, free, now_s)
-        tenants: dict[str, list[int]] = {}
-        for i, request in enumerate(queue):
-            tenants.setdefault(request.tenant, []).append(i)
+        tenants = self._fairness.in_turn()
+        if len(tenants) <= 1:
+            return self._of_tenant(tenants[0], None, free, may_run, now_s)
+        tenants = [tenant for tenant in tenants if self._queue.oldest(may_run, tenant)]
         picks: list[Pick] = []
         group: Hashable = None
         left = free
-        for turn, tenant in enumerate(self._fairness.in_turn(tenants)):
+        for turn, tenant in enumerate(tenants):
+            if left <= 0:
+                break
             share = -(-left // (len(tenants) - turn))
-            mine = [i for i in tenants[tenant] if not picks or queue[i].group == group]
-            if not mine or left <= 0:
+            found = self._of_tenant(tenant, group, share, may_run, now_s)
+            if not found:
                 continue
-            found = self._of_tenant([queue[i] for i in mine], share, now_s)
-            picks += [Pick(mine[pick.index], pick.count) for pick in found]
-            if self.policy is po:
+            picks += found
+            if not self._policy.shares_batches:
                 return picks
-            group = queue[picks[0].index].group
+            group = picks[0].request.group
             left -= sum(pick.count for pick in found)
-        return _topped_up(queue, picks, left)
+        return self._queue.topped_up(picks, left, may_run)
 
-    def _of_tenant(self, queue: Sequence[Request], free: int, now_s: float) -> Sequence[Pick]:
+    def _of_tenant(self, tenant: str, group: Hashable, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
         """The picks of the policy for one tenant, the oldest request first if it has waited too long."""
-        aged = [i for i, request in enumerate(queue) if now_s - request.since_s >= self.limits.aging_s]
-        if not aged:
-            return self.policy(queue, free, self._prefixes.warm(self.limits.prefix_tolerance_s))
-        oldest = min(aged, key=lambda i: queue[i].arrival)
-        picks = [Pick(oldest, min(free, queue[oldest].waiting))]
-        return picks if self.policy is po else _topped_up(queue, picks, free - picks[0].count)
+        oldest = self._queue.oldest(may_run, tenant, group)
+        if oldest is not None and now_s - oldest.since_s >= self.limits.aging_s:
+            picks = [Pick(oldest, min(free, oldest.waiting))]
+            if not self._policy.shares_batches:
+                return picks
+            return self._queue.topped_up(picks, free - picks[0].count, may_run, tenant)
+        return self._queue.picks(free, may_run, tenant, group, self._prefixes.warm(self.limits.prefix_tolerance_s))
 
-    def _within_knee(self, queue: Sequence[Request], picks: Sequence[Pick]) -> Sequence[Pick]:
+    def _within_knee(self, picks: Sequence[Pick]) -> Sequence[Pick]:
         """The picks without those beyond the knee that belong to other queries than the first."""
-        if self.policy is not critical_path or len(picks) < 2:
+        if self._policy is not critical_path or len(picks) < 2:
             return picks
-        first = queue[picks[0].index]
+        first = picks[0].request
         if (knee := self._knee_items(first.op)) is None:
             return picks
         kept: list[Pick] = []
+        held = 0
         for pick in picks:
-            is_first = queue[pick.index].query == first.query
-            count = pick.count if is_first else min(pick.count, knee - sum(each.count for each in kept))
+            count = pick.count if pick.request.query == first.query else min(pick.count, knee - held)
             if count > 0:
-                kept.append(Pick(pick.index, count))
+                kept.append(Pick(pick.request, count))
+                held += count
         return kept
 
     def _leave(self, place: int, items: Sequence[Item]) -> None:
         """Take items of the request at a place of the queue out of the queue."""
         request = self._queue[place]
         self._fairness.left(items)
+        self._queue.took(request, len(items))
         for item in items:
             del self._place[item.id]
         request.items = [item for item in request.items if item.id in self._place]
         if not request.items:
-            del self._queue[place]
+            self._queue.remove(place)
             self._suspects.discard(place)
 
-    def _instance_for(self, request: Request, waiting: Prompts, room: Sequence[int], now_s: float) -> int | None:
+    def _instance_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
         """The replica for a request; None if it has to wait."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
         left = list(room)
         at = self.instances.best(request.items[0], request.query, left)
-        while at is not None and self._should_defer(at, request, waiting, now_s):
+        while at is not None and self._should_defer(at, request, now_s):
             left[at] = 0
             at = self.instances.best(request.items[0], request.query, left)
             if at is None:
@@ -319,49 +334,44 @@ class EngineScheduler:
         """The prefill admission, if the policy tells queries apart."""
         return self._admission if self.policy in APPLICATION_AWARE else None
 
-    def _admitted(
-        self, at: int, queue: Sequence[Request], picks: Sequence[Pick], waiting: Prompts, now_s: float
-    ) -> Sequence[Pick]:
+    def _admitted(self, at: int, picks: Sequence[Pick], now_s: float) -> Sequence[Pick]:
         """The leading picks that may start now; stops at the first that admission defers."""
         if (limit := self._limit) is None:
             return picks
         more = RunningDecodes()
         for place, pick in enumerate(picks):
-            request = queue[pick.index]
-            if place and self._should_defer(at, request, waiting, now_s, more):
+            request = pick.request
+            if place and self._should_defer(at, request, now_s, more):
                 return picks[:place]
             if request.op == "decoding":
                 more.add(request.query, limit.texts(request.settings, pick.count))
         return picks
 
-    def _should_defer(
-        self, at: int, request: Request, waiting: Prompts, now_s: float, more: RunningDecodes | None = None
-    ) -> bool:
+    def _should_defer(self, at: int, request: Request, now_s: float, more: RunningDecodes | None = None) -> bool:
         """Whether admission defers a request at a replica. `more`: the decodes that begin together with it."""
         if (limit := self._limit) is None or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
         up = self.instances.count_up
-        queries = len(waiting)
+        queries = self._queue.queries
         if more:
             queries -= len(more.queries) - (request.query in more.queries)
         waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
         first = request.items[0]
-        together = min(self._capabilities.max_items, waiting[request.query] // up) if first.urgency.taker else 1
+        of_query = self._queue.prompts(request.query) // up
+        together = min(self._capabilities.max_items, of_query) if first.urgency.taker else 1
         return limit.should_defer(at, request.query, first, max(1, together), waited_s, more)
 
-    def _going_to(
-        self, at: int, queue: Sequence[Request], picks: Iterable[Pick], room: Sequence[int]
-    ) -> list[tuple[Request, list[Item]]]:
+    def _going_to(self, at: int, picks: Iterable[Pick], room: Sequence[int]) -> list[tuple[Request, list[Item]]]:
         """The picked items that go to the replica `at`, by their requests."""
         one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
         if one_way and not self._capabilities.max_tokens:
-            return [(queue[pick.index], queue[pick.index].items[: pick.count]) for pick in picks]
+            return [(pick.request, pick.request.items[: pick.count]) for pick in picks]
         going: list[tuple[Request, list[Item]]] = []
         room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
         for pick in picks:
-            request = queue[pick.index]
+            request = pick.request
             mine: list[Item] = []
             for item in request.items[: pick.count]:
                 to = at if not going else self.instances.best(item, request.query, room, load)
@@ -413,25 +423,5 @@ class EngineScheduler:
         return [item_id for item_id in ids if self.instances.holds(item_id)]
 
 
-def _prompts(queue: Iterable[Request]) -> Prompts:
-    found: dict[Hashable, int] = {}
-    for request in queue:
-        found[request.query] = found.get(request.query, 0) + (request.waiting if request.op == "decoding" else 0)
-    return found
-
-
-def _topped_up(queue: Sequence[Request], picks: Sequence[Pick], left: int) -> list[Pick]:
-    """The picks, with the slots that are left filled by requests of the same group, first come first served."""
-    if left <= 0 or not picks:
-        return list(picks)
-    taken = {pick.index: pick.count for pick in picks}
-    group = queue[picks[0].index].group
-    same = [i for i, request in enumerate(queue) if request.group == group]
-    for i in sorted(same, key=lambda i: queue[i].arrival):
-        more = min(left, queue[i].waiting - taken.get(i, 0))
-        if more > 0:
-            taken[i] = taken.get(i, 0) + more
-            left -= more
-        if not left:
-            break
-    return [Pick(i, count) for i, count in taken.items()]
+def _anybody(request: Request) -> bool:
+    return True

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from teola_plugin.engines import Item
 from teola_plugin.errors import Overloaded
@@ -28,11 +28,6 @@ class TenantFairness:
         self._held: dict[str, int] = {}
         self._served: dict[str, float] = {}
         self.waiting = 0
-
-    @property
-    def tenants(self) -> int:
-        """The number of tenants that have something waiting."""
-        return len(self._held)
 
     def check_room(self, items: Collection[Item], limit: int, retry_after_s: float) -> None:
         """Raises: Overloaded if not all of them can wait here."""
@@ -75,9 +70,11 @@ class TenantFairness:
             tenant = item.tenant
             served[tenant] = served.get(tenant, 0.0) + (item.tokens or 1)
 
-    def in_turn(self, tenants: Mapping[str, object]) -> list[str]:
-        """Order tenants by what they were served, the least first."""
-        return sorted(tenants, key=lambda tenant: self._served.get(tenant, 0.0))
+    def in_turn(self) -> list[str]:
+        """The tenants that have something waiting, by what they were served, the least first."""
+        if len(self._held) <= 1:
+            return list(self._held)
+        return sorted(self._held, key=lambda tenant: self._served.get(tenant, 0.0))
 
     def _catch_up(self, tenant: str) -> None:
         if not self._held:

@@ -1,4 +1,4 @@
-"""Policies: which waiting items make the next batch of an engine. Each is a pure function of the queue.
+"""Policies: which waiting items make the next batch of an engine. Each gives every request a rank (waiting.py).
 
     po             per-invocation oriented: the request that came first, alone. Latency of one invocation above all.
     to             throughput oriented: first come first served over all requests, filled to the free slots.
@@ -28,23 +28,36 @@ that of the policy up to this tolerance, and `po` and `to` stay what they are.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Reversible, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from teola_plugin.engines import Urgency
 
+REMAINING_TIME_WEIGHT = 0.3
+"""How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served.
+The more it is, the lower the mean of the load benchmark, and the longer the longest wait: with a half the mean is 1 %
+lower near saturation, and the P99 2 % higher, which is then no longer below that of `topology`."""
 
-class Waiting(Protocol):
-    """A request in the queue: `waiting` items are not yet in a batch.
 
-    `depth` and `remaining_s`: requests, and predicted seconds, from here to the output of its query, which began at
-    `begun_s`; `own_s` of the seconds it takes itself.
+@dataclass(frozen=True, slots=True)
+class WarmPrefixes:
+    """Which beginnings were run lately (`last_run`: the latest last), and how far requests may change places."""
+
+    tolerance_s: float
+    last_run: Reversible[Hashable]
+
+
+Rank = tuple[float, ...]
+"""The least goes first."""
+
+
+class Ranked(Protocol):
+    """A request that waits. `depth` and `remaining_s`: requests, and predicted seconds, from here to the output of its
+    query, which began at `begun_s`; `own_s` of the seconds it takes itself.
     """
 
-    @property
-    def query(self) -> Hashable: ...
     @property
     def depth(self) -> int: ...
     @property
@@ -55,112 +68,82 @@ class Waiting(Protocol):
     def arrival(self) -> int: ...
     @property
     def begun_s(self) -> float: ...
+
+
+class QueryWaiting(Protocol):
+    """What waits of a query. `first`: the arrival of its first request here. `depths`: each once, ascending.
+
+    `longest`: `remaining_s` and `own_s` of the request that has most yet to do.
+    """
+
     @property
-    def waiting(self) -> int: ...
+    def first(self) -> int: ...
     @property
-    def group(self) -> Hashable: ...
+    def depths(self) -> Sequence[int]: ...
     @property
-    def beginning(self) -> Hashable:
-        """Equal for prompts that begin alike; None for what is like no other."""
+    def longest(self) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """The next `count` items of the request at `index` in the queue."""
+class Policy:
+    """The order of the requests that wait for an engine.
 
-    index: int
-    count: int
+    `rank`: of a request, given what waits of its query; it is the same as long as `context` of that is. `is_near`:
+    whether a request may go before one of a lower rank whose prefix is cold, None for never. `shares_batches`: whether
+    a batch may hold several requests.
+    """
 
-
-REMAINING_TIME_WEIGHT = 0.3
-"""How much what a query has yet to do counts, in `critical_path`, against when it came. 0 is first come first served.
-The more it is, the lower the mean of the load benchmark, and the longer the longest wait: with a half the mean is 1 %
-lower near saturation, and the P99 2 % higher, which is then no longer below that of `topology`."""
-
-
-@dataclass(frozen=True, slots=True)
-class WarmPrefixes:
-    """Which beginnings were run lately (`last_run`: the larger the later), and how far requests may change places."""
-
-    tolerance_s: float
-    last_run: Mapping[Hashable, int]
-
-
-class Policy(Protocol):
-    """Takes the queue, which is not empty, and the number of free slots, which is not zero."""
-
-    def __call__(self, queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None, /) -> list[Pick]: ...
+    name: PolicyName
+    rank: Callable[[Ranked, QueryWaiting], Rank]
+    context: Callable[[QueryWaiting], Hashable] = lambda of_query: None
+    is_near: Callable[[Any, Any, float], bool] | None = None
+    shares_batches: bool = True
 
 
 PolicyName = Literal["po", "to", "topology", "critical_path"]
 
 
-def po(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
-    """The request that came first, alone."""
-    first = min(range(len(queue)), key=lambda i: queue[i].arrival)
-    return [Pick(first, min(free, queue[first].waiting))]
+def _arrival(request: Ranked, of_query: QueryWaiting) -> Rank:
+    return (request.arrival,)
 
 
-def to(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
-    """First come first served, filled to `free` slots."""
-    return fill(queue, in_order([request.arrival for request in queue]), free)
+def _deepest(request: Ranked, of_query: QueryWaiting) -> Rank:
+    """By the rounds of the query, the deepest requests being its first; then by when the query came."""
+    depths = of_query.depths
+    in_round = len(depths) - 1 - bisect_left(depths, request.depth)
+    return (in_round, request.begun_s, of_query.first, request.arrival)
 
 
-def topology(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
-    """Buckets by the arrival of their queries, deepest first within each."""
-    depths: dict[Hashable, set[int]] = {}
-    for request in queue:
-        depths.setdefault(request.query, set()).add(request.depth)
-    rounds = {query: sorted(found, reverse=True) for query, found in depths.items()}
-    earliest = _earliest(queue)
-    ranks = [
-        (rounds[request.query].index(request.depth), request.begun_s, earliest[request.query], request.arrival)
-        for request in queue
-    ]
-
-    def is_near(first: int, other: int, tolerance_s: float) -> bool:
-        (first_round, first_s, *_), (other_round, other_s, *_) = ranks[first], ranks[other]
-        return first_round == other_round and other_s <= first_s + tolerance_s
-
-    return fill(queue, _warm_first(queue, in_order(ranks), is_near, warm), free)
+def _is_near_in_round(first: Rank, other: Rank, tolerance_s: float) -> bool:
+    return first[0] == other[0] and other[1] <= first[1] + tolerance_s
 
 
-def critical_path(queue: Sequence[Waiting], free: int, warm: WarmPrefixes | None = None) -> list[Pick]:
-    """What is due first, by when its query came and what that has yet to do.
+def _due(request: Ranked, of_query: QueryWaiting) -> Rank:
+    """By when the query came and what that has yet to do, which is what its longest request has.
 
-    The longest `remaining_s` of a query here is what it has yet to do. A request with a shorter way to the output than
-    another of its query is due later, by as much as it can wait. One that is itself much shorter than that other makes
-    little room by waiting, and may then find a long batch of others before it: it gives way by as much less. (Questions
-    that let others' pages be embedded first, when those of their own document are done, cost 3 to 6 % of the mean.)
+    A request with a shorter way to the output than another of its query is due later, by as much as it can wait. One
+    that is itself much shorter than that other makes little room by waiting, and may then find a long batch of others
+    before it: it gives way by as much less. (Questions that let others' pages be embedded first, when those of their
+    own document are done, cost 3 to 6 % of the mean.)
     """
-    longest: dict[Hashable, Waiting] = {}
-    for request in queue:
-        if request.remaining_s > longest.setdefault(request.query, request).remaining_s:
-            longest[request.query] = request
+    remaining_s, own_s = of_query.longest
+    shorter_s = remaining_s - request.remaining_s
+    can_wait_s = shorter_s * min(1.0, request.own_s / own_s if own_s else 1.0)
+    return (_due_s(request.begun_s, remaining_s + can_wait_s), shorter_s, request.arrival)
 
-    ranks: list[tuple[float, float, int]] = []
-    for request in queue:
-        other = longest[request.query]
-        shorter_s = other.remaining_s - request.remaining_s
-        can_wait_s = shorter_s * min(1.0, request.own_s / other.own_s if other.own_s else 1.0)
-        ranks.append((_due_s(request.begun_s, other.remaining_s + can_wait_s), shorter_s, request.arrival))
 
-    def is_near(first: int, other: int, tolerance_s: float) -> bool:
-        return ranks[other][0] <= ranks[first][0] + tolerance_s
-
-    return fill(queue, _warm_first(queue, in_order(ranks), is_near, warm), free)
+def _is_due_near(first: Rank, other: Rank, tolerance_s: float) -> bool:
+    return other[0] <= first[0] + tolerance_s
 
 
 def _due_s(begun_s: float, remaining_s: float) -> float:
     return begun_s + REMAINING_TIME_WEIGHT * remaining_s
 
 
-def _earliest(queue: Sequence[Waiting]) -> dict[Hashable, int]:
-    earliest: dict[Hashable, int] = {}
-    for request in queue:
-        earliest[request.query] = min(request.arrival, earliest.get(request.query, request.arrival))
-    return earliest
-
+po = Policy("po", _arrival, shares_batches=False)
+to = Policy("to", _arrival)
+topology = Policy("topology", _deepest, lambda of_query: tuple(of_query.depths), _is_near_in_round)
+critical_path = Policy("critical_path", _due, lambda of_query: of_query.longest, _is_due_near)
 
 POLICIES: dict[str, Policy] = {"po": po, "to": to, "topology": topology, "critical_path": critical_path}
 
@@ -187,62 +170,3 @@ PRIORITIES: dict[str, Callable[[Urgency, float], int]] = {
     "po": no_priority, "to": no_priority, "topology": by_depth, "critical_path": by_due_time,
 }  # fmt: skip
 """What an engine that orders its own queue is told (`Item.priority`) of a request whose query began at `begun_s`."""
-
-
-def in_order(ranks: Iterable[Any]) -> Iterator[int]:
-    """Their places, by rank. Of a long queue no more is sorted than is asked for, which is a few free slots."""
-    places = [(rank, place) for place, rank in enumerate(ranks)]
-    heapq.heapify(places)
-    while places:
-        yield heapq.heappop(places)[1]
-
-
-def _warm_first(
-    queue: Sequence[Waiting],
-    order: Iterator[int],
-    is_near: Callable[[int, int, float], bool],
-    warm: WarmPrefixes | None,
-) -> Iterator[int]:
-    """The order, where of those near the first one that whose beginning was run last goes next."""
-    return order if warm is None else _changed(queue, order, is_near, warm)
-
-
-def _changed(
-    queue: Sequence[Waiting], order: Iterator[int], is_near: Callable[[int, int, float], bool], warm: WarmPrefixes
-) -> Iterator[int]:
-    tolerance_s, last_run = warm.tolerance_s, warm.last_run
-    newest = max(last_run.values(), default=0)
-    runs_now: dict[Hashable, int] = {}
-    near: list[int] = []
-    following = next(order, None)
-    while near or following is not None:
-        while following is not None and (not near or is_near(near[0], following, tolerance_s)):
-            near.append(following)
-            following = next(order, None)
-        at, latest = 0, -1  # of equals the first
-        for place, index in enumerate(near):
-            beginning = queue[index].beginning
-            run = runs_now.get(beginning, last_run.get(beginning, -1))
-            if run > latest:
-                at, latest = place, run
-        index = near.pop(at)
-        if (beginning := queue[index].beginning) is not None:
-            runs_now[beginning] = newest = newest + 1
-        yield index
-
-
-def fill(queue: Sequence[Waiting], order: Iterable[int], free: int) -> list[Pick]:
-    """The requests in this order, those with the first one's operation and settings, until the slots are full."""
-    picks: list[Pick] = []
-    group: Hashable = None
-    for index in order:
-        request = queue[index]
-        if picks and request.group != group:
-            continue
-        group = request.group
-        count = min(free, request.waiting)
-        picks.append(Pick(index, count))
-        free -= count
-        if not free:
-            break
-    return picks

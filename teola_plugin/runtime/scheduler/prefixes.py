@@ -31,8 +31,7 @@ class PrefixTracker:
     """The prefixes of one engine's prompts."""
 
     def __init__(self) -> None:
-        self._last_run: OrderedDict[Hashable, int] = OrderedDict()  # the latest last
-        self._runs = 0
+        self._last_run: OrderedDict[Hashable, None] = OrderedDict()  # the latest last
         self._prefills: dict[int, tuple[Hashable, str]] = {}  # query and text, by item
 
     def ran(self, items: Iterable[Item]) -> None:
@@ -40,8 +39,7 @@ class PrefixTracker:
         last_run = self._last_run
         for item in items:
             if (beginning := beginning_of(item)) is not None:
-                self._runs += 1
-                last_run[beginning] = self._runs
+                last_run[beginning] = None
                 last_run.move_to_end(beginning)
         while len(last_run) > WARM_BEGINNINGS:
             last_run.popitem(last=False)

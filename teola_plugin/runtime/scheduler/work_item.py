@@ -110,8 +110,6 @@ class WorkItem:
     def join(self, waiter: Waiter) -> None:
         """Add a waiter; what was told so far is told to it."""
         self.waiters[waiter.item.id] = waiter
-        self.request.depth = max(self.request.depth, waiter.request.depth)
-        self.request.remaining_s = max(self.request.remaining_s, waiter.request.remaining_s)
         for delta in self.told:
             waiter.notify(delta)
 

@@ -70,6 +70,8 @@ class WorkTable:
         self._waiting_for[waiter.item.id] = work.item.id
         self._deadlines.add(waiter.item.id, waiter.item.deadline_s)
         work.join(waiter)
+        joining = waiter.request
+        self._scheduler.raise_priority(work.request, work.item.id, joining.depth, joining.remaining_s)
         return True
 
     def add(self, waiter: Waiter) -> None:

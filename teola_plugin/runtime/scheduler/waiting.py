@@ -1,0 +1,375 @@
+"""The requests that wait for one engine, in the order of its policy: a decision costs the logarithm of their number.
+
+A policy gives each request a rank, which depends on the request and on what waits of its query (policies.py). Ranks
+change only if that changes: if a request comes or leaves that is longer, or farther from the output, than the query's
+others. Requests stand in heaps by rank, one for each tenant, one for each of its groups (operation and settings), one
+for those of its prompts that begin alike, and in heaps by arrival. A request that has left, or got another rank, stays
+in a heap until it is at the top.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from teola_plugin.runtime.scheduler.policies import Policy, Rank, WarmPrefixes
+from teola_plugin.runtime.scheduler.request import Request
+
+STALE = 64
+"""Entries of no use that a heap may hold beside as many as it has of use."""
+
+MayRun = Callable[[Request], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The next `count` items of a request."""
+
+    request: Request
+    count: int
+
+
+Key = tuple[str | None, int | None, Hashable]
+"""Of a stand: the tenant, the number of the group, and the beginning of prompts; None for any."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A request that waits. `rank`: None once it has left."""
+
+    place: int
+    request: Request
+    stands: tuple[_Stand, ...]
+    rank: Rank | None = None
+
+
+@dataclass(slots=True)
+class OfQuery:
+    """What waits of a query. `first`: the arrival of its first request. `longest`: see policies.py.
+
+    `depths`: ways to the output, each once, ascending.
+    """
+
+    first: int
+    longest: tuple[float, float] = (0.0, 0.0)
+    depths: list[int] = field(default_factory=list)
+    entries: dict[int, _Entry] = field(default_factory=dict)
+    _lengths: Counter[tuple[float, float]] = field(default_factory=Counter)
+    _depths: Counter[int] = field(default_factory=Counter)
+
+    def add(self, entry: _Entry) -> None:
+        """Add a request."""
+        request = entry.request
+        self.entries[entry.place] = entry
+        length = (request.remaining_s, request.own_s)
+        self._lengths[length] += 1
+        self.longest = max(self.longest, length) if len(self.entries) > 1 else length
+        if not self._depths[request.depth]:
+            insort(self.depths, request.depth)
+        self._depths[request.depth] += 1
+
+    def remove(self, entry: _Entry) -> None:
+        """Remove a request."""
+        request = entry.request
+        del self.entries[entry.place]
+        length = (request.remaining_s, request.own_s)
+        self._lengths[length] -= 1
+        if not self._lengths[length]:
+            del self._lengths[length]
+            if length == self.longest:
+                self.longest = max(self._lengths, default=(0.0, 0.0))
+        self._depths[request.depth] -= 1
+        if not self._depths[request.depth]:
+            del self._depths[request.depth]
+            self.depths.remove(request.depth)
+
+
+_Ordered = tuple[Any, int, _Entry]
+"""A rank or an arrival, the place, and the request that has them."""
+
+
+class _Order:
+    """Requests, least first, and entries that are of no use any more."""
+
+    __slots__ = ("heap",)
+
+    def __init__(self) -> None:
+        self.heap: list[_Ordered] = []
+
+    def trim(self, living: int) -> None:
+        """Remove entries that are of no use, if they are many; `living` are of use."""
+        if len(self.heap) > 2 * living + STALE:
+            self.heap = [each for each in self.heap if _is_valid(each)]
+            heapq.heapify(self.heap)
+
+    def head(self, aside: list[_Ordered], may_go: Callable[[_Entry], bool]) -> _Entry | None:
+        """The first entry that may go; those before it are put `aside`."""
+        heap = self.heap
+        while heap:
+            if not _is_valid(heap[0]):
+                heapq.heappop(heap)
+            elif may_go(heap[0][2]):
+                return heap[0][2]
+            else:
+                aside.append(heapq.heappop(heap))
+        return None
+
+
+def _is_valid(item: _Ordered) -> bool:
+    rank, _, entry = item
+    return entry.rank is rank or (type(rank) is int and entry.rank is not None)
+
+
+class _Stand:
+    """The requests of one key, by rank and by arrival, as far as somebody asks for that."""
+
+    __slots__ = ("arrived", "key", "living", "ranked")
+
+    def __init__(self, key: Key) -> None:
+        tenant, _, beginning = self.key = key
+        self.living = 0
+        self.ranked = None if tenant is None else _Order()
+        self.arrived = _Order() if beginning is None else None
+
+    def add(self, by_rank: _Ordered, by_arrival: _Ordered) -> None:
+        """Add a request."""
+        self.living += 1
+        if self.ranked:
+            heapq.heappush(self.ranked.heap, by_rank)
+        if self.arrived:
+            heapq.heappush(self.arrived.heap, by_arrival)
+
+    def remove(self) -> None:
+        """Note that one of them has left."""
+        self.living -= 1
+        for order in (self.ranked, self.arrived):
+            if order:
+                order.trim(self.living)
+
+    def rerank(self, by_rank: _Ordered) -> None:
+        """Note that one of them has another rank."""
+        if self.ranked:
+            heapq.heappush(self.ranked.heap, by_rank)
+            self.ranked.trim(self.living)
+
+
+class Waiting:
+    """The requests that wait for one engine."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._entries: dict[int, _Entry] = {}
+        self._queries: dict[Hashable, OfQuery] = {}
+        self._stands: dict[Key, _Stand] = {}
+        self._groups: dict[Hashable, int] = {}
+        self._numbers = itertools.count(1)
+        self._prompts: Counter[Hashable] = Counter()
+
+    # --- what it holds -----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, place: int) -> Request:
+        return self._entries[place].request
+
+    def requests(self) -> Collection[Request]:
+        """All of them, as they came."""
+        return [entry.request for entry in self._entries.values()]
+
+    @property
+    def queries(self) -> int:
+        """The number of queries that have something here."""
+        return len(self._queries)
+
+    def prompts(self, query: Hashable) -> int:
+        """The number of texts of a query that are to be written."""
+        return self._prompts[query]
+
+    # --- requests come and go ----------------------------------------------------------------------------------------
+
+    def add(self, place: int, request: Request) -> None:
+        """Add a request, which has items, at a place of its own."""
+        entry = self._entries[place] = _Entry(place, request, self._stands_of(request))
+        of_query = self._queries.get(request.query)
+        if of_query is None:
+            of_query = self._queries[request.query] = OfQuery(request.arrival)
+        before = self._policy.context(of_query)
+        of_query.add(entry)
+        if request.op == "decoding":
+            self._prompts[request.query] += request.waiting
+        entry.rank = self._policy.rank(request, of_query)
+        by_rank, by_arrival = (entry.rank, place, entry), (request.arrival, place, entry)
+        for stand in entry.stands:
+            stand.add(by_rank, by_arrival)
+        if len(of_query.entries) > 1 and before != self._policy.context(of_query):
+            self._rerank(of_query)
+
+    def remove(self, place: int) -> None:
+        """Remove a request, whose items were told to be gone (`took`)."""
+        entry = self._entries.pop(place)
+        request = entry.request
+        of_query = self._queries[request.query]
+        before = self._policy.context(of_query)
+        of_query.remove(entry)
+        entry.rank = None
+        for stand in entry.stands:
+            stand.remove()
+            if not stand.living:
+                del self._stands[stand.key]
+                if stand.key[0] is None:
+                    del self._groups[request.group]
+        if not of_query.entries:
+            del self._queries[request.query]
+        elif before != self._policy.context(of_query):
+            self._rerank(of_query)
+
+    def took(self, request: Request, count: int) -> None:
+        """Note that this many items of a request wait no more."""
+        if request.op == "decoding":
+            self._prompts[request.query] -= count
+            if not self._prompts[request.query]:
+                del self._prompts[request.query]
+
+    def raise_priority(self, place: int, depth: int, remaining_s: float) -> None:
+        """Let a request be as urgent as another one that joined it."""
+        entry = self._entries[place]
+        request, of_query = entry.request, self._queries[entry.request.query]
+        of_query.remove(entry)
+        request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
+        of_query.add(entry)
+        self._rerank(of_query)
+
+    def use(self, policy: Policy) -> None:
+        """Order all by another policy from now on."""
+        self._policy = policy
+        for of_query in self._queries.values():
+            self._rerank(of_query)
+
+    def _rerank(self, of_query: OfQuery) -> None:
+        for entry in of_query.entries.values():
+            rank = self._policy.rank(entry.request, of_query)
+            if rank != entry.rank:
+                entry.rank = rank
+                by_rank = (rank, entry.place, entry)
+                for stand in entry.stands:
+                    stand.rerank(by_rank)
+
+    def _stands_of(self, request: Request) -> tuple[_Stand, ...]:
+        tenant, beginning = request.tenant, request.beginning
+        group = self._groups.get(request.group)
+        if group is None:
+            group = self._groups[request.group] = next(self._numbers)
+        keys: list[Key] = [(tenant, None, None), (tenant, group, None), (None, group, None)]
+        if beginning is not None:
+            keys += [(tenant, None, beginning), (tenant, group, beginning)]
+        found: list[_Stand] = []
+        for key in keys:
+            stand = self._stands.get(key)
+            if stand is None:
+                stand = self._stands[key] = _Stand(key)
+            found.append(stand)
+        return tuple(found)
+
+    # --- what goes next ----------------------------------------------------------------------------------------------
+
+    def oldest(self, may_run: MayRun, tenant: str, group: Hashable = None) -> Request | None:
+        """The request of a tenant that came first, of a group if one is given, of those that may run."""
+        with _Look(may_run) as look:
+            entry = look.oldest(self._stands.get((tenant, self._groups.get(group), None)))
+            return entry.request if entry else None
+
+    def picks(
+        self, free: int, may_run: MayRun, tenant: str, group: Hashable = None, warm: WarmPrefixes | None = None
+    ) -> list[Pick]:
+        """The next requests of a tenant by the policy, of one group, until `free` items are found.
+
+        `group`: of the requests, None for that of the first of them.
+        """
+        found: list[Pick] = []
+        number = self._groups.get(group)
+        latest: Sequence[Hashable] = ()
+        if warm and self._policy.is_near:
+            latest = [each for each in reversed(warm.last_run) if (tenant, number, each) in self._stands]
+        with _Look(may_run) as look:
+            while free > 0 and (entry := self._next(look, tenant, number, latest, warm)):
+                request = entry.request
+                number = self._groups[request.group]
+                look.taken.add(entry.place)
+                found.append(Pick(request, min(free, request.waiting)))
+                free -= found[-1].count
+                if not self._policy.shares_batches:
+                    break
+                if warm and request.beginning is not None:
+                    latest = [request.beginning, *(each for each in latest if each != request.beginning)]
+        return found
+
+    def topped_up(self, picks: Sequence[Pick], free: int, may_run: MayRun, tenant: str | None = None) -> Sequence[Pick]:
+        """The picks, with the slots that are left filled by requests of the same group, first come first served.
+
+        `tenant`: whose requests, None for those of all.
+        """
+        if free <= 0 or not picks:
+            return picks
+        filled = {id(pick.request): pick for pick in picks}
+        with _Look(may_run) as look:
+            stand = self._stands.get((tenant, self._groups[picks[0].request.group], None))
+            while free > 0 and (entry := look.oldest(stand)):
+                look.taken.add(entry.place)
+                request = entry.request
+                had = filled[id(request)].count if id(request) in filled else 0
+                if (more := min(free, request.waiting - had)) > 0:
+                    filled[id(request)] = Pick(request, had + more)
+                    free -= more
+        return list(filled.values())
+
+    def _next(
+        self, look: _Look, tenant: str, group: int | None, latest: Sequence[Hashable], warm: WarmPrefixes | None
+    ) -> _Entry | None:
+        """The first by rank; before it, of those near it, the one whose beginning ran last."""
+        first = look.first(self._stands.get((tenant, group, None)))
+        is_near = self._policy.is_near
+        if first is None or warm is None or is_near is None:
+            return first
+        for beginning in latest:
+            entry = look.first(self._stands.get((tenant, group, beginning)))
+            if entry is not None and is_near(first.rank, entry.rank, warm.tolerance_s):
+                return entry
+        return first
+
+
+class _Look:
+    """One look through orders: what it passes by is put back at its end."""
+
+    def __init__(self, may_run: MayRun) -> None:
+        self.taken: set[int] = set()
+        self._may_run = may_run
+        self._aside: dict[int, tuple[_Order, list[_Ordered]]] = {}
+
+    def __enter__(self) -> _Look:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for order, aside in self._aside.values():
+            for item in aside:
+                heapq.heappush(order.heap, item)
+
+    def first(self, stand: _Stand | None) -> _Entry | None:
+        """The first by rank that is not taken and may run."""
+        return self._head(stand.ranked) if stand and stand.ranked else None
+
+    def oldest(self, stand: _Stand | None) -> _Entry | None:
+        """The first by arrival that is not taken and may run."""
+        return self._head(stand.arrived) if stand and stand.arrived else None
+
+    def _head(self, order: _Order) -> _Entry | None:
+        _, aside = self._aside.setdefault(id(order), (order, []))
+        return order.head(aside, self._may_go)
+
+    def _may_go(self, entry: _Entry) -> bool:
+        return entry.place not in self.taken and self._may_run(entry.request)
