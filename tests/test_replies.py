@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from teola_plugin import seams
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.engines import Delta, Done, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime.session.nested import AskedAhead
-from teola_plugin.seams import Reply, active, ashare, instrument, share
+from teola_plugin.seams import Reply, active, ashare, share
 
 
 class Boom(Exception):
@@ -225,7 +226,7 @@ def test_what_runs_ahead_is_not_heard() -> None:
             said.append(what)
             return "said"
 
-    instrument(Speaker, "say", seams.muted("nothing"))
+    intercept(Speaker, "say", seams.muted("nothing"))
     assert Speaker().say("a") == "said"
     with active(Ahead()):  # type: ignore[arg-type]
         assert Speaker().say("b") == "nothing"
@@ -262,9 +263,9 @@ def test_a_method_is_instrumented_once_by_each_wrapper() -> None:
         pass
 
     for wrapper in (first, first, second, first):
-        instrument(Derived, "work", wrapper)
-        instrument(Derived, "make", wrapper)
-        instrument(Derived, "missing", wrapper)
+        intercept(Derived, "work", wrapper)
+        intercept(Derived, "make", wrapper)
+        intercept(Derived, "missing", wrapper)
     assert Derived().work() == "done"
     assert calls == ["second", "first"]
     assert Derived.make() == "Derived"

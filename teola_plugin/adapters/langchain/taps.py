@@ -14,8 +14,9 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.langchain.models import is_ours
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 from teola_plugin.turns import OnCall, Turn
 
 _is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
@@ -24,7 +25,7 @@ _is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
 def install() -> None:
     """Hear of the replies of all chat models. Idempotent."""
     for method in ("_generate_with_cache", "_agenerate_with_cache"):
-        instrument(BaseChatModel, method, _meeting)
+        intercept(BaseChatModel, method, _meeting)
 
 
 def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +33,7 @@ def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         if kwargs.get("tools") and current() is not None and not is_ours(self):
             for name, wrapper in (("_stream", _heard(_passed_on)), ("_astream", _heard(_apassed_on))):
                 if getattr(type(self), name) is not getattr(BaseChatModel, name):
-                    instrument(type(self), name, wrapper)
+                    intercept(type(self), name, wrapper)
         return original(self, *args, **kwargs)
 
     return method
