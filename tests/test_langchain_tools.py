@@ -20,7 +20,7 @@ from teola_plugin import pure, reads, runtime, writes
 from teola_plugin.adapters.langchain import tools
 from teola_plugin.adapters.langchain.tools import EarlyTool, TalkedError, read_tool
 from teola_plugin.runtime.session.session import Session
-from teola_plugin.seams import active
+from teola_plugin.seams import Reply, active
 
 
 @pure
@@ -218,8 +218,9 @@ def test_a_coroutine_s_call_is_not_that_of_the_function() -> None:
     claimed: list[Any] = []
 
     class Noting(Session):
-        def claim(self, spec: Any, op: str, payload: Any, settings: Any) -> None:  # type: ignore[override]
+        def claim(self, spec: Any, op: str, payload: Any, settings: Any) -> tuple[Reply, bool]:
             claimed.append(payload)
+            return Reply(), True
 
     early = Own.from_function(func=find, coroutine=afind, name="find", description="d", metadata=HINT)
     with active(Noting(runtime.host)):

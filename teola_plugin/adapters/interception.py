@@ -16,7 +16,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +55,17 @@ class _Patch:
             delattr(owner, self.method)
         else:
             setattr(owner, self.method, replacement.__teola_original__)
+
+    def is_beneath(self) -> bool:
+        """Whether it could not be put back, since somebody else replaced the method after us."""
+        owner, before = self.owner(), self.replacement()
+        if owner is None or before is None:
+            return False
+        while "__teola_original__" in getattr(before, "__dict__", {}):
+            before = before.__teola_original__
+            before = getattr(before, "__func__", before)
+        held = owner.__dict__.get(self.method)
+        return held is not None and getattr(held, "__func__", held) is not before
 
     def __str__(self) -> str:
         owner = self.owner()
@@ -140,7 +151,7 @@ class Interception:
         with kept_off, self._lock:
             self._is_wanted = False
             is_over = self._uninstall_if_unused()
-            return sorted({str(each) for each in self._patches if is_over and each.replacement() and each.owner()})
+            return sorted({str(each) for each in self._patches if is_over and each.is_beneath()})
 
     @property
     def patched(self) -> tuple[str, ...]:
@@ -305,6 +316,54 @@ def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] |
         return method
 
     return _named(surround, sync, coroutine)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream that is handed on chunk by chunk. Each chunk is made `inside` of a context, and `heard` of.
+
+    `ended`: called behind the last chunk; `closed`: also behind an error, or when the reader breaks off.
+    """
+
+    inside: Callable[[], AbstractContextManager[Any]]
+    heard: Callable[[Any], None] = lambda chunk: None
+    ended: Callable[[], None] = lambda: None
+    closed: Callable[[], None] = lambda: None
+
+    def passed_on(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """The same chunks. Closing this closes them."""
+        try:
+            while True:
+                with self.inside():
+                    chunk = next(chunks, _END)
+                if chunk is _END:
+                    break
+                self.heard(chunk)
+                yield chunk
+        finally:
+            if close := getattr(chunks, "close", None):
+                close()
+            self.closed()
+        self.ended()
+
+    async def apassed_on(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """`passed_on` for a stream of a coroutine."""
+        try:
+            while True:
+                with self.inside():
+                    chunk = await anext(chunks, _END)
+                if chunk is _END:
+                    break
+                self.heard(chunk)
+                yield chunk
+        finally:
+            if close := getattr(chunks, "aclose", None):
+                await close()
+            self.closed()
+        self.ended()
+
+
+_END: Any = object()
 
 
 def _named(description: Callable[..., Any], sync: Wrapper, coroutine: Wrapper) -> Forms:

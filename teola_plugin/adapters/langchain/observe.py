@@ -8,12 +8,12 @@ be read only once, and a method of the user's own may do anything.
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from teola_plugin.adapters.interception import around, intercept
+from teola_plugin.adapters.interception import Stream, around, intercept
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.plain import copied, is_plain
 from teola_plugin.seams import Session, current
@@ -86,7 +86,7 @@ _WHOLE = around(_running)
 def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         chunks = original(self, *args, **kwargs)
-        return chunks if (session := _listener(self)) is None else _watched(chunks, session, self)
+        return chunks if (session := _listener(self)) is None else _reported(session, self).passed_on(chunks)
 
     return of_the_kind_of(original, stream)
 
@@ -94,12 +94,19 @@ def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
 def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
     def astream(self: Any, *args: Any, **kwargs: Any) -> Any:
         chunks = original(self, *args, **kwargs)
-        return chunks if (session := _listener(self)) is None else _awatched(chunks, session, self)
+        return chunks if (session := _listener(self)) is None else _reported(session, self).apassed_on(chunks)
 
     return of_the_kind_of(original, astream)
 
 
-_END: Any = object()
+def _reported(session: Session, component: object) -> Stream:
+    total = _Sum()
+
+    def report() -> None:
+        if total.count:
+            _report(session, component, total.value)
+
+    return Stream(_inside, heard=total.add, ended=report)
 
 
 class _Sum:
@@ -115,37 +122,3 @@ class _Sum:
         except TypeError:
             self.value = chunk
         self.count += 1
-
-
-def _watched(chunks: Iterator[Any], session: Session, component: object) -> Iterator[Any]:
-    total = _Sum()
-    try:
-        while True:
-            with _inside():
-                chunk = next(chunks, _END)
-            if chunk is _END:
-                break
-            total.add(chunk)
-            yield chunk
-    finally:
-        if close := getattr(chunks, "close", None):
-            close()
-    if total.count:
-        _report(session, component, total.value)
-
-
-async def _awatched(chunks: AsyncIterator[Any], session: Session, component: object) -> AsyncIterator[Any]:
-    total = _Sum()
-    try:
-        while True:
-            with _inside():
-                chunk = await anext(chunks, _END)
-            if chunk is _END:
-                break
-            total.add(chunk)
-            yield chunk
-    finally:
-        if close := getattr(chunks, "aclose", None):
-            await close()
-    if total.count:
-        _report(session, component, total.value)

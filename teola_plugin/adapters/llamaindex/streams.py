@@ -17,7 +17,7 @@ from llama_index.core.chat_engine.types import StreamingAgentChatResponse
 from llama_index.core.workflow.handler import WorkflowHandler  # type: ignore[attr-defined]
 
 from teola_plugin.adapters import Call
-from teola_plugin.adapters.interception import around
+from teola_plugin.adapters.interception import Stream, around
 from teola_plugin.seams import active
 
 STREAMS = (StreamingResponse, AsyncStreamingResponse, StreamingAgentChatResponse)
@@ -45,44 +45,17 @@ def until_read(value: Any, call: Call) -> Any:
         return value
     stream = getattr(value, name) if isinstance(value, STREAMS) else None
     held: Any
+    passing = Stream(lambda: active(call.session), closed=call.close)
     if isinstance(stream, Generator):
-        held = _held(stream, call)
+        held = passing.passed_on(stream)
     elif isinstance(stream, AsyncGenerator):
-        held = _aheld(stream, call)
+        held = passing.apassed_on(stream)
     else:
         call.close()
         return value
     weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
     setattr(value, name, held)
     return value
-
-
-def _held(stream: Generator[str, None, None], call: Call) -> Generator[str, None, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = next(stream)
-                except StopIteration:
-                    return
-            yield token
-    finally:
-        stream.close()
-        call.close()
-
-
-async def _aheld(stream: AsyncGenerator[str, None], call: Call) -> AsyncGenerator[str, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = await anext(stream)
-                except StopAsyncIteration:
-                    return
-            yield token
-    finally:
-        await stream.aclose()
-        call.close()
 
 
 # --- chats -----------------------------------------------------------------------------------------------------------
