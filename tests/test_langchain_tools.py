@@ -17,6 +17,7 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from pydantic import BaseModel
 
 from teola_plugin import pure, reads, runtime, writes
+from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.langchain import tools
 from teola_plugin.adapters.langchain.tools import EarlyTool, TalkedError, read_tool
 from teola_plugin.runtime.session.session import Session
@@ -211,6 +212,7 @@ class Own(StructuredTool):
     """Instrumented here alone."""
 
 
+interception.keep(Own)
 tools.instrument_tool(Own)
 
 

@@ -85,6 +85,7 @@ class Interception:
         self._owners = 0
         self._calls = 0
         self._is_installed = False
+        self._is_being_installed = False
         self._is_wanted = False
 
     # --- what is replaced ------------------------------------------------------------------------------------
@@ -163,13 +164,14 @@ class Interception:
         with self._installing:
             with kept_off, self._lock:
                 self._owners += 1
-                self._is_wanted = True
                 patches = [] if self._is_installed else self._patches
                 self._patches = [each for each in self._patches if each.replacement()]
-                self._is_installed = True
+                self._is_installed = self._is_being_installed = True
             for each in patches:
                 if owner := each.owner():
                     self.intercept(owner, each.method, each.wrapper, is_inherited=each.is_inherited)
+            with kept_off, self._lock:  # no call begins before all is in place
+                self._is_being_installed, self._is_wanted = False, True
 
     def _leave(self) -> None:
         with kept_off, self._lock:
@@ -178,7 +180,7 @@ class Interception:
             self._uninstall_if_unused()
 
     def _uninstall_if_unused(self) -> bool:
-        if self._is_wanted or self._calls:
+        if self._is_wanted or self._calls or self._is_being_installed:
             return False
         self._is_installed = False
         records.remove_filters()
