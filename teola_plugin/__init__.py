@@ -14,7 +14,7 @@ _NAMES = {
     "optimize": "api", "optimized": "api", "compare": "comparison", "explain": "explanation",
     "pure": "effects", "reads": "effects", "writes": "effects", "TeolaCallbackHandler": "callbacks",
     "terms": "tenancy", "configure": "runtime.hosts.limits", "drain": "runtime.hosts.limits",
-    "drain_on_sigterm": "runtime.hosts.limits",
+    "drain_on_sigterm": "runtime.hosts.limits", "uninstall": "adapters.interception",
     "EngineConfig": "registry", "load_engines": "registry", "register": "registry",
 }  # fmt: skip
 

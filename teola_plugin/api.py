@@ -19,6 +19,8 @@ from itertools import product
 from typing import Any, Literal, TypeVar, get_args
 
 from teola_plugin.adapters import SUPPORTED, Adapter, adapter_for
+from teola_plugin.adapters.interception import interception
+from teola_plugin.adapters.records import hold_back
 from teola_plugin.adapters.source import origin_of
 from teola_plugin.effects import NOTHING, Assumed, assumed, assuming
 from teola_plugin.engines import Urgency
@@ -118,6 +120,7 @@ class OptimizedPipeline:
         self._worth = Worth()
         self._urgency = max(self.prepared.plan.remaining.values(), key=lambda each: each[:2], default=Urgency(1))
         self._stretches = {id(traced): (traced, self.prepared)}
+        interception.keep(self)
 
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
@@ -133,8 +136,15 @@ class OptimizedPipeline:
         if current() is not None:  # a pipeline inside another one was let in with it
             return self._opened(inputs, loop, is_lockstep)
         terms = current_terms()
-        host.admission.enter(terms, time.monotonic())
+        if not interception.begin_call():
+            return OpenCall(None, self._ended)
+        try:
+            host.admission.enter(terms, time.monotonic())
+        except BaseException:
+            interception.end_call()
+            raise
         processor.begin()
+        hold_back()
         leave = partial(_leave, terms)
         try:
             return self._opened(inputs, loop, is_lockstep).inside(leave)
@@ -288,12 +298,17 @@ def optimize(
 
 
 def _optimize(pipeline: Any, options: Options) -> Any:
+    with interception.installed():
+        return _optimized(pipeline, options)
+
+
+def _optimized(pipeline: Any, options: Options) -> Any:
     adapter = adapter_for(pipeline)
     if adapter is None:
         return _unknown(pipeline, options.strict)
     calls = adapter.calls_of(pipeline)
     if isinstance(calls, OptimizedPipeline):
-        return pipeline if calls.options == options else _optimize(calls.pipeline, options)
+        return pipeline if calls.options == options else _optimized(calls.pipeline, options)
     with assuming(options.assumed):
         traced = _placed(adapter.trace(pipeline), options.runtime)
     if not traced.may_gain:
@@ -307,6 +322,7 @@ def _optimize(pipeline: Any, options: Options) -> Any:
 def _leave(terms: Terms) -> None:
     host.admission.leave(terms, time.monotonic())
     processor.end()
+    interception.end_call()
 
 
 def _placed(traced: Traced, where: Runtime) -> Traced:

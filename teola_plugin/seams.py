@@ -1,15 +1,16 @@
 """Where the frameworks' own code meets a running session.
 
 A *leaf* is a call that the framework's code makes to a model or a store. Leaves are intercepted on the class that
-defines them (`instrument`), below callbacks, caches and limiters. The wrapper first asks for `current()`: without a
-session, or inside an engine, the original runs and nothing else happens. With one, it hands the call over:
+defines them (adapters/interception.py), below callbacks, caches and limiters. The replacement first asks for
+`current()`: without a session, or inside an engine, the original runs and nothing else happens. With one, it hands the
+call over:
 
     session = current()
     if session is None: return original(self, texts, ...)
     replies = session.ask(spec, "embedding", texts, settings)      # one reply per item: a hit, or computed now
     return np.stack([r.result() for r in replies])
 
-Classes are instrumented, never the user's objects; a session exists only inside a call of an optimized pipeline.
+A session exists only inside a call of an optimized pipeline.
 """
 
 from __future__ import annotations
@@ -340,18 +341,6 @@ def is_unheard() -> bool:
     return session is not None and session.is_unheard
 
 
-def muted(answer: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper for `instrument`: where nobody may hear, the method does nothing and answers this."""
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return answer if is_unheard() else original(*args, **kwargs)
-
-        return method
-
-    return wrapper
-
-
 def _forget_session() -> None:
     """Its replies are on their way to the parent."""
     _session.set(None)
@@ -441,24 +430,3 @@ def _answering(reply: Reply) -> Iterator[None]:
     except BaseException as e:
         reply.put(Failed(e))
         raise
-
-
-def instrument(cls: type, method: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
-
-    The wrapper keeps name, signature and docstring. Nothing happens if the method does not exist or was instrumented by
-    this wrapper, or one made in the same place.
-    """
-    owner = next((c for c in cls.__mro__ if method in c.__dict__), None)
-    if owner is None:
-        return
-    original = owner.__dict__[method]
-    is_of_class = isinstance(original, classmethod)
-    function = original.__func__ if is_of_class else original
-    made_by = (wrapper.__module__, wrapper.__qualname__)
-    if made_by in getattr(function, "__teola_made_by__", ()):
-        return
-    replacement = functools.wraps(function)(wrapper(function))
-    replacement.__teola_original__ = original  # type: ignore[attr-defined]
-    replacement.__teola_made_by__ = (*getattr(function, "__teola_made_by__", ()), made_by)  # type: ignore[attr-defined]
-    setattr(owner, method, classmethod(replacement) if is_of_class else replacement)

@@ -17,10 +17,11 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from pydantic import BaseModel
 
 from teola_plugin import pure, reads, runtime, writes
+from teola_plugin.adapters.interception import interception
 from teola_plugin.adapters.langchain import tools
 from teola_plugin.adapters.langchain.tools import EarlyTool, TalkedError, read_tool
 from teola_plugin.runtime.session.session import Session
-from teola_plugin.seams import active
+from teola_plugin.seams import Reply, active
 
 
 @pure
@@ -211,6 +212,7 @@ class Own(StructuredTool):
     """Instrumented here alone."""
 
 
+interception.keep(Own)
 tools.instrument_tool(Own)
 
 
@@ -218,8 +220,9 @@ def test_a_coroutine_s_call_is_not_that_of_the_function() -> None:
     claimed: list[Any] = []
 
     class Noting(Session):
-        def claim(self, spec: Any, op: str, payload: Any, settings: Any) -> None:  # type: ignore[override]
+        def claim(self, spec: Any, op: str, payload: Any, settings: Any) -> tuple[Reply, bool]:
             claimed.append(payload)
+            return Reply(), True
 
     early = Own.from_function(func=find, coroutine=afind, name="find", description="d", metadata=HINT)
     with active(Noting(runtime.host)):

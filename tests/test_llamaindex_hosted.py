@@ -25,10 +25,12 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import Field
 
 from teola_plugin import optimize
-from teola_plugin.adapters.llamaindex.hosted_embeddings import _own, is_hosted
+from teola_plugin.adapters.configured import AsSetNow, Vector
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
+from teola_plugin.seams import Reply
 from tests.hosted_service import Service, counted, served
 from tests.llamaindex_world import apart
 
@@ -218,8 +220,9 @@ def test_what_tells_vectors_apart(service: Service) -> None:
 
 def test_two_takers_have_vectors_of_their_own() -> None:
     vector = [1.0]
-    assert _own(vector) == vector
-    assert _own(vector) is not vector
+    met = Vector((Reply(), True), AsSetNow.of(object()))
+    assert met.taken(vector) == vector
+    assert met.taken(vector) is not vector
 
 
 def test_settings_that_change_are_asked_with(service: Service) -> None:

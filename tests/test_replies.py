@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from teola_plugin import seams
 from teola_plugin.engines import Delta, Done, Failed, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.runtime.session.nested import AskedAhead
-from teola_plugin.seams import Reply, active, ashare, instrument, share
+from teola_plugin.seams import Reply, active, ashare, share
 
 
 class Boom(Exception):
@@ -215,58 +214,3 @@ async def test_a_task_that_is_cancelled_while_it_waits_computes_nothing() -> Non
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert computed == []
-
-
-def test_what_runs_ahead_is_not_heard() -> None:
-    said: list[str] = []
-
-    class Speaker:
-        def say(self, what: str) -> str:
-            said.append(what)
-            return "said"
-
-    instrument(Speaker, "say", seams.muted("nothing"))
-    assert Speaker().say("a") == "said"
-    with active(Ahead()):  # type: ignore[arg-type]
-        assert Speaker().say("b") == "nothing"
-    assert said == ["a"]
-
-
-def test_a_method_is_instrumented_once_by_each_wrapper() -> None:
-    calls: list[str] = []
-
-    def first(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any) -> Any:
-            calls.append("first")
-            return original(*args)
-
-        return method
-
-    def second(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any) -> Any:
-            calls.append("second")
-            return original(*args)
-
-        return method
-
-    class Base:
-        def work(self) -> str:
-            """Works."""
-            return "done"
-
-        @classmethod
-        def make(cls) -> str:
-            return cls.__name__
-
-    class Derived(Base):
-        pass
-
-    for wrapper in (first, first, second, first):
-        instrument(Derived, "work", wrapper)
-        instrument(Derived, "make", wrapper)
-        instrument(Derived, "missing", wrapper)
-    assert Derived().work() == "done"
-    assert calls == ["second", "first"]
-    assert Derived.make() == "Derived"
-    assert Base.work.__doc__ == "Works."
-    assert not hasattr(Derived, "missing")

@@ -16,26 +16,26 @@ write by another process is not seen; whether a search comes before or after it 
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import functools
 import inspect
 import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from teola_plugin.adapters.interception import around, intercept
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
 from teola_plugin.finalizers import kept_off
 from teola_plugin.resources import resetting, writing
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +50,17 @@ _choosing = threading.Lock()
 
 def instrument_chroma() -> None:
     """Let searches ask the session and writes be noticed. Does nothing until Chroma is imported."""
-    for module, name, methods, wrapper in (
-        ("chromadb.api.models.Collection", "Collection", WRITES, _write),
-        ("chromadb.api.models.AsyncCollection", "AsyncCollection", WRITES, _write),
-        ("chromadb.api.client", "Client", RESETS, _reset),
-        ("chromadb.api.async_client", "AsyncClient", RESETS, _reset),
+    for module, name, forms, sync, coroutines in (
+        ("chromadb.api.models.Collection", "Collection", _WRITE, WRITES, ()),
+        ("chromadb.api.models.AsyncCollection", "AsyncCollection", _WRITE, (), WRITES),
+        ("chromadb.api.client", "Client", _RESET, RESETS, ()),
+        ("chromadb.api.async_client", "AsyncClient", _RESET, (), RESETS),
     ):
         if module in sys.modules:
-            for method in methods:
-                instrument(getattr(sys.modules[module], name), method, wrapper)
+            forms.replace(getattr(sys.modules[module], name), *sync, coroutines=coroutines)
     if cls := _collection_class():
-        instrument(cls, "query", _asking_query)
-        instrument(cls, "get", _plain_get)
+        intercept(cls, "query", _asking_query)
+        intercept(cls, "get", _plain_get)
 
 
 def spec_of(collection: object) -> EngineSpec | None:
@@ -191,27 +190,16 @@ def _query_result(values: Sequence[Mapping[str, Any]], include: Any) -> dict[str
     return {name: joined(name) for name in values[0]}
 
 
-def _during(context: Callable[[Any], AbstractContextManager[None]]) -> Callable[..., Callable[..., Any]]:
-    """A wrapper that runs a method inside `context(self)`."""
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(original):
-
-            @functools.wraps(original)
-            async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
-                with context(self):
-                    return await original(self, *args, **kwargs)
-
-            return acall
-
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with context(self):
-                return original(self, *args, **kwargs)
-
-        return call
-
-    return wrapper
+@contextlib.contextmanager
+def _write(collection: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+    with writing(collection.id):
+        yield
 
 
-_write = _during(lambda collection: writing(collection.id))
-_reset = _during(lambda client: resetting())
+@contextlib.contextmanager
+def _reset(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+    with resetting():
+        yield
+
+
+_WRITE, _RESET = around(_write), around(_reset)

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+import numpy as np
+
 from teola_plugin.adapters.clients import Clients
+from teola_plugin.adapters.interception import Met
 from teola_plugin.errors import Cancelled
 from teola_plugin.value_keys import Same, configuration_key, is_comparable
 
@@ -68,16 +71,17 @@ class AsSetNow:
     def watch(self, function: Callable[[], T]) -> T:
         """What the function returns, which is a call of the model."""
         value = function()
-        self._note()
+        self.note()
         return value
 
     async def awatch(self, function: Callable[[], Awaitable[T]]) -> T:
         """`watch` for a coroutine function."""
         value = await function()
-        self._note()
+        self.note()
         return value
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """A call of the model is over: note whether it left it as it was."""
         if self._is_as_it_was():
             _changed_by_calls.discard(type(self.model))
         else:
@@ -89,6 +93,24 @@ class AsSetNow:
 
     def _is_as_it_was(self) -> bool:
         return _settings_key(self.model, self.is_known_by_settings) == self.configured
+
+
+@dataclass(frozen=True, slots=True)
+class Vector(Met):
+    """A call of an embedding model for the vector of one text. `now`: how the model is set."""
+
+    now: AsSetNow
+
+    def reply(self, value: Any) -> Any:
+        """See `Met.reply`."""
+        self.now.note()
+        return value
+
+    def taken(self, value: Any) -> Any:
+        """A list of numbers of the caller's own; what is no vector is handed on."""
+        if isinstance(value, np.ndarray):  # of a rehearsal
+            return value.tolist()
+        return list(value) if type(value) is list else value
 
 
 def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -26,19 +27,60 @@ from teola_plugin.seams import is_unheard
 _LOG = logging.Logger._log.__code__
 
 
-def held_back(original: Callable[[Any, logging.LogRecord], None]) -> Callable[[Any, logging.LogRecord], None]:
-    """`Logger.handle`, which holds what ran ahead (a wrapper for `seams.instrument`)."""
+class _HeldBack(logging.Filter):
+    """Lets through what the framework's own run logs; holds, or drops, what runs ahead."""
 
-    def handle(self: Any, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is heard now."""
         call = running()
         if call is not None and (is_unheard() or not call.is_own):
-            call.held.append(_logging_again() or partial(self.handle, record))
-        elif not is_unheard():
-            original(self, record)
+            if record not in _held:  # each handler of a logger that was made meanwhile filters it
+                _held.add(record)
+                call.held.append(_logging_again() or partial(logging.getLogger(record.name).handle, record))
+            return False
+        return not is_unheard()
 
-    # Handlers that look for who logs go by the files of the frames around them.
-    handle.__code__ = handle.__code__.replace(co_filename=_LOG.co_filename)
-    return handle
+
+_FILTER = _HeldBack()
+_held: weakref.WeakSet[logging.LogRecord] = weakref.WeakSet()
+_loggers_with_filter = 0
+
+
+def hold_back() -> None:
+    """Let all loggers and handlers that there are hold back what runs ahead; before filters of the user's hear of it.
+
+    It is called as each call begins. A logger that is made later is covered by the filter of its handlers.
+    """
+    global _loggers_with_filter
+    if _loggers_with_filter != (count := len(logging.root.manager.loggerDict)):
+        for logger in _loggers():
+            _add_filter(logger)
+        _loggers_with_filter = count
+    for handler in _handlers():
+        _add_filter(handler)
+
+
+def remove_filters() -> None:
+    """Leave loggers and handlers as they were without us."""
+    global _loggers_with_filter
+    _loggers_with_filter = 0
+    for each in (*_loggers(), *_handlers()):
+        each.removeFilter(_FILTER)
+
+
+def _add_filter(to: logging.Filterer) -> None:
+    if _FILTER not in to.filters:
+        to.filters.insert(0, _FILTER)
+
+
+def _loggers() -> list[logging.Logger]:
+    made = list(logging.root.manager.loggerDict.values())
+    return [logging.root, *(each for each in made if isinstance(each, logging.Logger))]
+
+
+def _handlers() -> list[logging.Handler]:
+    made = list(logging._handlerList)  # type: ignore[attr-defined]
+    return [handler for reference in made if (handler := reference()) is not None]
 
 
 def _logging_again() -> Callable[[], None] | None:

@@ -7,19 +7,18 @@ to release. A *rehearsal* runs the stock method itself, inside a session of its 
     asked[-1].op, asked[-1].payload, asked[-1].settings         # "searching", exactly as the run itself will ask it
 
 Nobody may hear or pay for a rehearsal. It ends where it has no answer left, and where a seam would make the call as it
-is (`end_rehearsal`). While one runs, all loggers are mute in its context, and so is what an adapter wraps by `muted`.
+is (`end_rehearsal`). While one runs, loggers are mute in its context (records.py), and so is what an adapter wraps by
+`interception.muted`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from teola_plugin.adapters.records import held_back
 from teola_plugin.engines import Completion, Delta, Done, EngineSpec
-from teola_plugin.seams import Hold, Reply, active, current, instrument
+from teola_plugin.seams import Hold, Reply, active, current
 
 T = TypeVar("T")
 
@@ -110,6 +109,3 @@ def end_rehearsal() -> None:
     """What every seam calls before the original, which would reach a model or a store. Does nothing outside."""
     if is_rehearsing():
         raise _Over
-
-
-instrument(logging.Logger, "handle", held_back)

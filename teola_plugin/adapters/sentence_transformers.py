@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.leaf import is_stock
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
 from teola_plugin.finalizers import kept_off
 from teola_plugin.resources import exclusive
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ RERANKER = ("cross_encoder", "reranker")
 def instrument_sentence_transformers() -> None:
     """Let both classes ask the session. Idempotent; does nothing until the library is imported."""
     if library := sys.modules.get("sentence_transformers"):
-        instrument(library.SentenceTransformer, "encode", _asking_encode)
-        instrument(library.CrossEncoder, "predict", _asking_predict)
+        intercept(library.SentenceTransformer, "encode", _asking_encode)
+        intercept(library.CrossEncoder, "predict", _asking_predict)
 
 
 def spec_of(model: object) -> EngineSpec | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterator
 from operator import attrgetter
 from typing import Any
 
+from teola_plugin.adapters.interception import around
 from teola_plugin.providers import hold_retry, origin_of, reply_came
-from teola_plugin.seams import instrument
 
 ADDRESSES = [
     attrgetter(path)
@@ -44,42 +45,26 @@ def hold_retries() -> None:
     _seen[0] = len(sys.modules)
     for name in [name for name in sys.modules if name.endswith("._base_client") and name.count(".") == 1]:
         module = sys.modules[name]
-        for cls, wrapper in (("SyncAPIClient", _held), ("AsyncAPIClient", _aheld)):
-            if client := getattr(module, cls, None):
-                instrument(client, "_sleep_for_retry", wrapper)
-                instrument(client, "_process_response", _areplied if wrapper is _aheld else _replied)
+        for forms, method in ((_HELD, "_sleep_for_retry"), (_REPLIED, "_process_response")):
+            if client := getattr(module, "SyncAPIClient", None):
+                forms.replace(client, method)
+            if client := getattr(module, "AsyncAPIClient", None):
+                forms.replace(client, coroutines=[method])
 
 
-def _replied(original: Callable[..., Any]) -> Callable[..., Any]:
-    def process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reply_came()
-        return original(self, *args, **kwargs)
-
-    return process_response
+@contextlib.contextmanager
+def _replied(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+    reply_came()
+    yield
 
 
-def _areplied(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        reply_came()
-        return await original(self, *args, **kwargs)
-
-    return process_response
+@contextlib.contextmanager
+def _held(client: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+    hold_retry()
+    yield
 
 
-def _held(original: Callable[..., Any]) -> Callable[..., Any]:
-    def sleep_for_retry(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hold_retry()
-        return original(self, *args, **kwargs)
-
-    return sleep_for_retry
-
-
-def _aheld(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def sleep_for_retry(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hold_retry()
-        return await original(self, *args, **kwargs)
-
-    return sleep_for_retry
+_REPLIED, _HELD = around(_replied), around(_held)
 
 
 def is_json(value: Any) -> bool:

@@ -7,14 +7,15 @@ are shared; the embedding of documents is part of storing them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.configured import Vector
+from teola_plugin.adapters.interception import sharing
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
-from teola_plugin.seams import Reply, ashare, current, instrument, share
+from teola_plugin.seams import current
 from teola_plugin.value_keys import is_comparable
 
 HOSTED = {"langchain_openai": ("OpenAIEmbeddings", "AzureOpenAIEmbeddings")}
@@ -31,7 +32,7 @@ def provider_spec(embeddings: Any) -> EngineSpec | None:
     """The service as an engine, with its `provider`; None for a model that is no stock client of one we know."""
     if not _is_stock(embeddings):
         return None
-    _instrument(type(embeddings))
+    _share(type(embeddings))
     return models.spec_of(embeddings)
 
 
@@ -43,13 +44,12 @@ def instrument_loaded() -> None:
     models.instrument_loaded()
     for package, names in HOSTED.items():
         for name in names if package in sys.modules else ():
-            _instrument(getattr(sys.modules[package], name))
+            _share(getattr(sys.modules[package], name))
 
 
-def _instrument(cls: type) -> None:
+def _share(cls: type) -> None:
     hold_retries()
-    for method, wrapper in (("embed_query", _sharing), ("aembed_query", _asharing)):
-        instrument(cls, method, wrapper)
+    _SHARED.replace(cls, "embed_query", coroutines=["aembed_query"])
 
 
 def _is_stock(embeddings: Any) -> bool:
@@ -64,40 +64,20 @@ def _is_stock(embeddings: Any) -> bool:
     return is_plain and not embeddings.show_progress_bar and models.is_as_published(embeddings, _CALLED)
 
 
-def _claim(embeddings: Any, text: Any, kwargs: dict[str, Any]) -> tuple[tuple[Reply, bool], AsSetNow] | None:
-    """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
+def _meet(
+    original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> Vector | None:
     session = current()
-    if session is None or getattr(session, "is_at_rest", False) or type(text) is not str or kwargs:
+    if session is None or getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
         return None
-    if not _is_stock(embeddings):
+    text = args[0] if args else kwargs.get("text")
+    if type(text) is not str or not _is_stock(embeddings):
         return None
     now = models.as_set_now(embeddings)
     key = now.key(text)
     if not is_comparable(key):
         return None
-    return session.claim(models.spec_of(embeddings), "embedding", Foreign(key, lambda: None), {}), now
+    return Vector(session.claim(models.spec_of(embeddings), "embedding", Foreign(key, lambda: None), {}), now)
 
 
-def _sharing(original: Callable[..., Sequence[float]]) -> Callable[..., Sequence[float]]:
-    def embed_query(self: Any, text: Any, **kwargs: Any) -> Sequence[float]:
-        if (found := _claim(self, text, kwargs)) is None:
-            return original(self, text, **kwargs)
-        claimed, now = found
-        return _own(share(claimed, lambda: now.watch(lambda: original(self, text))))
-
-    return embed_query
-
-
-def _asharing(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def aembed_query(self: Any, text: Any, **kwargs: Any) -> Sequence[float]:
-        if (found := _claim(self, text, kwargs)) is None:
-            return await original(self, text, **kwargs)  # type: ignore[no-any-return]
-        claimed, now = found
-        return _own(await ashare(claimed, lambda: now.awatch(lambda: original(self, text))))
-
-    return aembed_query
-
-
-def _own(vector: Any) -> Sequence[float]:
-    """A copy for one taker; what is no list of numbers is handed on."""
-    return list(vector) if type(vector) is list else vector
+_SHARED = sharing(_meet)

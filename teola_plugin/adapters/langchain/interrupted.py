@@ -5,21 +5,25 @@ A pool waits for all its threads before the interruption goes on to the caller. 
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Callable
 from typing import Any
 
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.seams import current
 
 
 def install() -> None:
     """Let LangChain's pools tell the session. Idempotent."""
-    ContextThreadPoolExecutor.__exit__ = _exit  # type: ignore[method-assign]
+    intercept(ContextThreadPoolExecutor, "__exit__", _telling_exit, is_inherited=True)
 
 
-def _exit(self: Executor, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool | None:
-    interrupt = getattr(current(), "interrupt", None)
-    if interrupt and kind is not None and not issubclass(kind, Exception):
-        interrupt()
-    return Executor.__exit__(self, kind, error, traceback)
+def _telling_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __exit__(self: Any, kind: type[BaseException] | None, error: Any, traceback: Any) -> Any:
+        interrupt = getattr(current(), "interrupt", None)
+        if interrupt and kind is not None and not issubclass(kind, Exception):
+            interrupt()
+        return original(self, kind, error, traceback)
+
+    return __exit__

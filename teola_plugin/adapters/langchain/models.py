@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -37,6 +38,7 @@ from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.interception import Met, intercept, sharing
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.prompts import cut, maker
@@ -54,7 +56,7 @@ from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.resources import IdentityMap
-from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
+from teola_plugin.seams import current, is_unheard
 from teola_plugin.value_keys import is_comparable, snapshot, value_key
 
 HOSTED = frozenset(
@@ -442,9 +444,8 @@ def instrument_loaded() -> None:
 def instrument_model(cls: type) -> None:
     """Let calls of a foreign model's class share what ran ahead."""
     hold_retries()
-    instrument(cls, "_generate", _sharing_generate)
-    instrument(cls, "_agenerate", _sharing_agenerate)
-    instrument(cls, "_should_stream", _whole_if_unheard)
+    _SHARED.replace(cls, "_generate", coroutines=["_agenerate"])
+    intercept(cls, "_should_stream", _whole_if_unheard)
 
 
 def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -459,47 +460,39 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
     return should_stream
 
 
-def _claim(
-    self: Any, content: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> tuple[tuple[Reply, bool], AsSetNow] | None:
-    """The reply in the session's slot and whether we must compute it; None if there is no session for this call."""
+@dataclass(frozen=True, slots=True)
+class _Completion(Met):
+    """A call of a model. `now`: how it is set."""
+
+    now: AsSetNow
+
+    def reply(self, value: Any) -> Completion:
+        """See `Met.reply`."""
+        self.now.note()
+        return _completion(value)
+
+    def taken(self, value: Completion) -> Any:
+        """See `Met.taken`."""
+        return value.own_raw()
+
+
+def _meet(
+    original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> _Completion | None:
     session = current()
-    if session is None or (isinstance(self, BaseLLM) and len(content) != 1):
+    if session is None or not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: there is nothing to look for
         return None
     with assuming(getattr(session, "assumed", NOTHING)):
-        if not is_stateless(self):
+        if not is_stateless(model):
             return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
-    now = as_set_now(self)
-    key = _key(now, content, args[0] if args else kwargs.get("stop"), is_async, rest)
+    now = as_set_now(model)
+    key = _key(now, args[0], args[1] if len(args) > 1 else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
-    return session.claim(spec_of(self), "decoding", Foreign(key, lambda: None, is_async), {}), now
+    return _Completion(session.claim(spec_of(model), "decoding", Foreign(key, lambda: None, is_async), {}), now)
 
 
-def _sharing_generate(original: Callable[..., Any]) -> Callable[..., Any]:
-    def generate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
-        call = partial(original, self, content, *args, **kwargs)
-        if (found := _claim(self, content, args, kwargs, False)) is None:
-            return call()
-        claimed, now = found
-        return share(claimed, lambda: _completion(now.watch(call))).own_raw()
-
-    return generate
-
-
-def _sharing_agenerate(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def agenerate(self: Any, content: Any, *args: Any, **kwargs: Any) -> Any:
-        call = partial(original, self, content, *args, **kwargs)
-        if (found := _claim(self, content, args, kwargs, True)) is None:
-            return await call()
-        claimed, now = found
-
-        async def compute() -> Completion:
-            return _completion(await now.awatch(call))
-
-        return (await ashare(claimed, compute)).own_raw()
-
-    return agenerate
+_SHARED = sharing(_meet)

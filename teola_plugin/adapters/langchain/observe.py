@@ -8,14 +8,15 @@ be read only once, and a method of the user's own may do anything.
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from teola_plugin.adapters.interception import Stream, around, intercept
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.plain import copied, is_plain
-from teola_plugin.seams import Session, current, instrument
+from teola_plugin.seams import Session, current
 
 _watched_for: dict[int, Callable[[], object]] = {}
 """By id, a weak reference to each component whose value somebody may want."""
@@ -29,12 +30,11 @@ def instrument_component(component: object) -> None:
     except TypeError:  # it cannot be referenced weakly
         _watched_for[key] = lambda: component
     cls = type(component)
-    instrument(cls, "invoke", _reporting_invoke)
-    instrument(cls, "ainvoke", _reporting_ainvoke)
+    _WHOLE.replace(cls, "invoke", coroutines=["ainvoke"])
     for method in ("stream", "transform"):
-        instrument(cls, method, _reporting_stream)
+        intercept(cls, method, _reporting_stream)
     for method in ("astream", "atransform"):
-        instrument(cls, method, _reporting_astream)
+        intercept(cls, method, _reporting_astream)
 
 
 def _listener(component: object) -> Session | None:
@@ -63,34 +63,30 @@ def _inside() -> Iterator[None]:
         _is_inside.reset(token)
 
 
-def _reporting_invoke(original: Callable[..., Any]) -> Callable[..., Any]:
-    def invoke(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (session := _listener(self)) is None:
-            return original(self, *args, **kwargs)
-        with _inside():
-            value = original(self, *args, **kwargs)
-        _report(session, self, value)
-        return value
+@contextmanager
+def _running(component: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[Callable[[Any], Any] | None]:
+    """The whole run of a component, which reports what it came to."""
+    if (session := _listener(component)) is None:
+        yield None
+        return
+    with ExitStack() as run:
+        run.enter_context(_inside())
 
-    return invoke
+        def finish(value: Any) -> Any:
+            run.close()
+            _report(session, component, value)
+            return value
+
+        yield finish
 
 
-def _reporting_ainvoke(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def ainvoke(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (session := _listener(self)) is None:
-            return await original(self, *args, **kwargs)
-        with _inside():
-            value = await original(self, *args, **kwargs)
-        _report(session, self, value)
-        return value
-
-    return ainvoke
+_WHOLE = around(_running)
 
 
 def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         chunks = original(self, *args, **kwargs)
-        return chunks if (session := _listener(self)) is None else _watched(chunks, session, self)
+        return chunks if (session := _listener(self)) is None else _reported(session, self).passed_on(chunks)
 
     return of_the_kind_of(original, stream)
 
@@ -98,12 +94,19 @@ def _reporting_stream(original: Callable[..., Any]) -> Callable[..., Any]:
 def _reporting_astream(original: Callable[..., Any]) -> Callable[..., Any]:
     def astream(self: Any, *args: Any, **kwargs: Any) -> Any:
         chunks = original(self, *args, **kwargs)
-        return chunks if (session := _listener(self)) is None else _awatched(chunks, session, self)
+        return chunks if (session := _listener(self)) is None else _reported(session, self).apassed_on(chunks)
 
     return of_the_kind_of(original, astream)
 
 
-_END: Any = object()
+def _reported(session: Session, component: object) -> Stream:
+    total = _Sum()
+
+    def report() -> None:
+        if total.count:
+            _report(session, component, total.value)
+
+    return Stream(_inside, heard=total.add, ended=report)
 
 
 class _Sum:
@@ -119,37 +122,3 @@ class _Sum:
         except TypeError:
             self.value = chunk
         self.count += 1
-
-
-def _watched(chunks: Iterator[Any], session: Session, component: object) -> Iterator[Any]:
-    total = _Sum()
-    try:
-        while True:
-            with _inside():
-                chunk = next(chunks, _END)
-            if chunk is _END:
-                break
-            total.add(chunk)
-            yield chunk
-    finally:
-        if close := getattr(chunks, "close", None):
-            close()
-    if total.count:
-        _report(session, component, total.value)
-
-
-async def _awatched(chunks: AsyncIterator[Any], session: Session, component: object) -> AsyncIterator[Any]:
-    total = _Sum()
-    try:
-        while True:
-            with _inside():
-                chunk = await anext(chunks, _END)
-            if chunk is _END:
-                break
-            total.add(chunk)
-            yield chunk
-    finally:
-        if close := getattr(chunks, "aclose", None):
-            await close()
-    if total.count:
-        _report(session, component, total.value)

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.providers import running, running_as
-from teola_plugin.seams import active, current, instrument, is_unheard
+from teola_plugin.seams import active, current, is_unheard
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ class _Listener(BaseCallbackHandler):
 def install() -> None:
     """Instrument both managers. Idempotent."""
     for manager in (CallbackManager, AsyncCallbackManager):
-        instrument(manager, "configure", _unheard_configure)
+        intercept(manager, "configure", _unheard_configure)
 
 
 def _unheard_configure(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from teola_plugin.adapters.interception import Stream, intercept
 from teola_plugin.adapters.langchain.models import is_ours
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 from teola_plugin.turns import OnCall, Turn
 
 _is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
@@ -24,28 +25,31 @@ _is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
 def install() -> None:
     """Hear of the replies of all chat models. Idempotent."""
     for method in ("_generate_with_cache", "_agenerate_with_cache"):
-        instrument(BaseChatModel, method, _meeting)
+        intercept(BaseChatModel, method, _meeting)
 
 
 def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("tools") and current() is not None and not is_ours(self):
-            for name, wrapper in (("_stream", _heard(_passed_on)), ("_astream", _heard(_apassed_on))):
+            for name, wrapper in (("_stream", _heard(is_async=False)), ("_astream", _heard(is_async=True))):
                 if getattr(type(self), name) is not getattr(BaseChatModel, name):
-                    instrument(type(self), name, wrapper)
+                    intercept(type(self), name, wrapper)
         return original(self, *args, **kwargs)
 
     return method
 
 
-def _heard(pass_on: Callable[[Any, _Calls], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper for `instrument`: `pass_on` gives the chunks on, and feeds them to the calls."""
+def _heard(*, is_async: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A wrapper: calls of tools are heard as the chunks are handed on."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             chunks = original(self, *args, **kwargs)
             on_call = _listener(kwargs)
-            return chunks if on_call is None else pass_on(chunks, _Calls(on_call))
+            if on_call is None:
+                return chunks
+            stream = Stream(_hearing, heard=_Calls(on_call).feed)
+            return stream.apassed_on(chunks) if is_async else stream.passed_on(chunks)
 
         return method
 
@@ -68,30 +72,6 @@ def _hearing() -> Iterator[None]:
         yield
     finally:
         _is_heard.reset(token)
-
-
-def _passed_on(chunks: Iterator[Any], calls: _Calls) -> Iterator[Any]:
-    with contextlib.closing(chunks):  # type: ignore[type-var]
-        while True:
-            try:
-                with _hearing():
-                    chunk = next(chunks)
-            except StopIteration:
-                return
-            calls.feed(chunk)
-            yield chunk
-
-
-async def _apassed_on(chunks: AsyncIterator[Any], calls: _Calls) -> AsyncIterator[Any]:
-    async with contextlib.aclosing(chunks):  # type: ignore[type-var]
-        while True:
-            try:
-                with _hearing():
-                    chunk = await anext(chunks)
-            except StopAsyncIteration:
-                return
-            calls.feed(chunk)
-            yield chunk
 
 
 class _Calls:

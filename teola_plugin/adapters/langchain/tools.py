@@ -12,9 +12,10 @@ Of a tool that asks runnables inside, only what those ask is shared: its own run
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -30,6 +31,7 @@ from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
+from teola_plugin.adapters.interception import Met, sharing
 from teola_plugin.adapters.langchain import reading_retrievers
 from teola_plugin.adapters.langchain.models import is_published, stand_in
 from teola_plugin.adapters.langchain.quiet import aapart, apart, told
@@ -42,7 +44,7 @@ from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE
 from teola_plugin.resources import IdentityMap
-from teola_plugin.seams import Reply, ashare, current, instrument, is_unheard, share
+from teola_plugin.seams import current, is_unheard
 from teola_plugin.value_keys import configuration_key, is_comparable
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
@@ -147,8 +149,7 @@ def _checks_arguments_alone(tool: BaseTool) -> bool:
 
 def instrument_tool(cls: type[BaseTool]) -> None:
     """Let calls of a tool's class share what ran ahead."""
-    instrument(cls, "_run", _sharing_run)
-    instrument(cls, "_arun", _sharing_arun)
+    _SHARED.replace(cls, "_run", coroutines=["_arun"])
 
 
 def _functions(tool: BaseTool) -> list[Callable[..., Any]]:
@@ -210,20 +211,13 @@ def _declared(tool: BaseTool) -> list[Effects | None]:
     return [of_class, *(said for said in of_functions if said)] if of_class else of_functions
 
 
-def _claim(tool: Any, key: Hashable, is_async: bool) -> tuple[Reply, bool] | None:
-    session = current()
-    if key is None or session is None or _talkative.get(tool) or not is_said_to_read(tool):
-        return None
-    return session.claim(EngineSpec("python", _resource_of(tool), tool.name), "tool", (key, is_async), {})
-
-
 def _resource_of(tool: BaseTool) -> object:
     """What a tool asks: searches of the web that are set alike ask the same, also where they are made for one call."""
     settings = configuration_key(tool) if _is_search(tool) else None
     return stand_in((type(tool), settings)) if settings is not None and is_comparable(settings) else tool
 
 
-def _key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
     """What tells a call from others; None for arguments that cannot be compared."""
     try:
         return (_exact(args), _exact({name: value for name, value in kwargs.items() if name not in NOT_GIVEN}))
@@ -254,53 +248,49 @@ def _exact(value: Any) -> Hashable:
             raise TypeError(type(value).__name__)
 
 
-def _sharing_run(original: Callable[..., Any]) -> Callable[..., Any]:
-    def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        key = _key(args, kwargs) if current() else None
-        claimed = _claim(self, key, is_async=False)
-        if claimed is None:
-            return original(self, *args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class _Call(Met):
+    """A call of a tool. `key`: what tells it from others; `names`: what only the framework's run has inside, so far."""
 
-        def compute() -> Any:
-            with told(kwargs.get("run_manager")) as names:
-                value = original(self, *args, **kwargs)
-            _check(self, names or _key(args, kwargs) != key or not _is_told_without_code(self, value))
-            return value
+    tool: BaseTool
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    key: Hashable
+    names: list[Any] = field(default_factory=list)
 
-        return share(claimed, compute)
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """See `Met.asking`."""
+        with told(self.kwargs.get("run_manager")) as names:
+            yield
+        self.names.extend(names)
 
-    return _run
+    def reply(self, value: Any) -> Any:
+        """See `Met.reply`. Raises: TalkedError where more came of it than the value."""
+        is_more = self.names or _key(self.args, self.kwargs) != self.key or not _is_told_without_code(self.tool, value)
+        if is_more and is_unheard():
+            _talkative.get_or_make(self.tool, lambda: True)
+            raise TalkedError(self.tool.name)
+        return value
 
 
-def _sharing_arun(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def _arun(self: Any, *args: Any, **kwargs: Any) -> Any:
-        key = _key(args, kwargs) if current() else None
-        claimed = _claim(self, key, is_async=True)
-        if claimed is None:
-            return await original(self, *args, **kwargs)
+def _meet(
+    original: Callable[..., Any], tool: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> _Call | None:
+    session, key = current(), _key(args, kwargs)
+    if key is None or session is None or _talkative.get(tool) or not is_said_to_read(tool):
+        return None
+    spec = EngineSpec("python", _resource_of(tool), tool.name)
+    return _Call(session.claim(spec, "tool", (key, is_async), {}), tool, args, kwargs, key)
 
-        async def compute() -> Any:
-            with told(kwargs.get("run_manager")) as names:
-                value = await original(self, *args, **kwargs)
-            _check(self, names or _key(args, kwargs) != key or not _is_told_without_code(self, value))
-            return value
 
-        return await ashare(claimed, compute)
-
-    return _arun
+_SHARED = sharing(_meet)
 
 
 def _is_told_without_code(tool: BaseTool, value: Any) -> bool:
     """Writing it out as the text of a message asks no object of the user's."""
     is_pair = tool.response_format == "content_and_artifact" and type(value) is tuple and len(value) == 2
     return is_plain(value[0] if is_pair else value)
-
-
-def _check(tool: Any, is_more: Any) -> None:
-    """Raises: TalkedError where more came of it than the value: what callbacks hear, or changed arguments."""
-    if is_more and is_unheard():
-        _talkative.get_or_make(tool, lambda: True)
-        raise TalkedError(tool.name)
 
 
 def _shares(tool: BaseTool) -> bool:

@@ -27,6 +27,7 @@ from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.langchain import hosted_embeddings
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.reading import LangChainAsker
@@ -47,7 +48,7 @@ from teola_plugin.adapters.reader.values import Unknown, isinstance_of
 from teola_plugin.adapters.source import origin_of, unwrapped
 from teola_plugin.graph import Graph as PGraph
 from teola_plugin.routes import CallRoutes
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 from teola_plugin.trace import Asides, Break, Reading, Traced
 from teola_plugin.turns import Turn
 
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 
 def install() -> None:
     """Let LangGraph's loop tell where it is. Idempotent."""
-    instrument(PregelLoop, "tick", _telling_tick)
+    intercept(PregelLoop, "tick", _telling_tick)
 
 
 def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:

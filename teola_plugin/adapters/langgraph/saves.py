@@ -25,7 +25,8 @@ from typing import Any
 
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop
 
-from teola_plugin.seams import current, instrument
+from teola_plugin.adapters.interception import intercept
+from teola_plugin.seams import current
 
 _SAVES = "__teola_saves__"
 """The attribute of a loop that holds its `Saves`."""
@@ -87,8 +88,8 @@ class Saves:
 
 def install() -> None:
     """Instrument LangGraph's loops. Idempotent."""
-    instrument(PregelLoop, "_first", _remembering_first)
-    instrument(PregelLoop, "tick", _marking_tick)
+    intercept(PregelLoop, "_first", _remembering_first)
+    intercept(PregelLoop, "tick", _marking_tick)
 
 
 def _remembering_first(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,20 +8,18 @@ framework's own, and a rehearsal ends there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from teola_plugin.adapters.configured import AsSetNow
+from teola_plugin.adapters.configured import AsSetNow, Vector
+from teola_plugin.adapters.interception import intercept, sharing
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.models import is_as_published
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.engines import EngineSpec, Foreign
-from teola_plugin.seams import active, ashare, current, instrument, share
+from teola_plugin.seams import active, current
 
 MODULE, NAME = "llama_index.embeddings.openai.base", "OpenAIEmbedding"
 
@@ -47,62 +45,33 @@ def is_hosted(model: Any) -> bool:
     if any(getattr(model, name, None) is not None for name in ("_http_client", "_async_http_client")):
         return False
     hold_retries()
-    for method in _WHICH:
-        instrument(cls, method, _sync_seam)
-        instrument(cls, f"_a{method[1:]}", _async_seam)
+    _SHARED.replace(cls, *_WHICH, coroutines=[f"_a{name[1:]}" for name in _WHICH])
     for method in _BATCHES:
-        instrument(cls, method, _unrehearsed)
-        instrument(cls, f"_a{method[1:]}", _unrehearsed)
+        intercept(cls, method, _unrehearsed)
+        intercept(cls, f"_a{method[1:]}", _unrehearsed)
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The vector of a text. `call`: the raw method of the synchronous client; `now`: how the model is set."""
-
-    model: Any
-    method: str
-    text: str
-    now: AsSetNow
-
-    @property
-    def spec(self) -> EngineSpec:
-        return EngineSpec("python", self.model, "embedder", service_of(self.model))
-
-    @property
-    def payload(self) -> Foreign:
-        key = self.now.key((self.method, getattr(self.model, _WHICH[self.method], None), self.text))
-        return Foreign(key, self._ahead)
-
-    def _ahead(self) -> Any:
-        with active(None):
-            return self.now.call(partial(getattr(self.model, self.method), self.text))
+def _early(now: AsSetNow, method: str, text: str) -> Any:
+    with active(None):
+        return now.call(partial(getattr(now.model, method), text))
 
 
-def _sync_seam(original: Callable[..., Any]) -> Callable[..., Any]:
-    def seam(self: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
-        session = current()
-        if session is None or type(text) is not str or args or kwargs or not is_hosted(self):
-            end_rehearsal()
-            return original(self, text, *args, **kwargs)
-        request = _Request(self, original.__name__, text, AsSetNow.of(self))
-        claimed = session.claim(request.spec, "embedding", request.payload, {})
-        return _own(share(claimed, lambda: request.now.watch(lambda: original(self, text))))
+def _meet(
+    original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> Vector | None:
+    session = current()
+    if session is None or kwargs or len(args) != 1 or type(args[0]) is not str or not is_hosted(model):
+        end_rehearsal()
+        return None
+    method = f"_{original.__name__[2:]}" if is_async else original.__name__
+    (text,), now = args, AsSetNow.of(model)
+    key = now.key((method, getattr(model, _WHICH[method], None), text))
+    spec = EngineSpec("python", model, "embedder", service_of(model))
+    return Vector(session.claim(spec, "embedding", Foreign(key, partial(_early, now, method, text)), {}), now)
 
-    return seam
 
-
-def _async_seam(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def seam(self: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
-        session = current()
-        if session is None or type(text) is not str or args or kwargs or not is_hosted(self):
-            end_rehearsal()
-            return await original(self, text, *args, **kwargs)
-        request = _Request(self, f"_{original.__name__[2:]}", text, AsSetNow.of(self))
-        claimed = session.claim(request.spec, "embedding", request.payload, {})
-        return _own(await ashare(claimed, lambda: request.now.awatch(lambda: original(self, text))))
-
-    return seam
+_SHARED = sharing(_meet)
 
 
 def _unrehearsed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,10 +80,3 @@ def _unrehearsed(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return method
-
-
-def _own(vector: Any) -> Any:
-    """A copy for one taker, a list of numbers as the service tells them; what is none is handed on."""
-    if isinstance(vector, np.ndarray):  # of a rehearsal
-        return vector.tolist()
-    return list(vector) if type(vector) is list else vector

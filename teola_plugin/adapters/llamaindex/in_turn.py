@@ -24,6 +24,7 @@ from llama_index.core.indices.document_summary import DocumentSummaryIndexLLMRet
 from llama_index.core.indices.list.retrievers import SummaryIndexLLMRetriever
 
 from teola_plugin.adapters.early import is_harmless
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.leaf import is_stock, is_stock_of
 from teola_plugin.adapters.llamaindex.known import is_local_docstore, is_plain_template, reads_any_choice
 from teola_plugin.adapters.llamaindex.models import is_model
@@ -31,7 +32,7 @@ from teola_plugin.adapters.llamaindex.reachable import asks_outside
 from teola_plugin.adapters.llamaindex.rehearsal import stand_in
 from teola_plugin.adapters.rehearsal import is_rehearsing, rehearse
 from teola_plugin.engines import Foreign
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def loops_in(components: Iterable[Any]) -> tuple[str, ...]:
 def install() -> None:
     """Instrument the methods. Idempotent."""
     for loop in LOOPS:
-        instrument(loop.cls, loop.method, _ahead_of(loop))
+        intercept(loop.cls, loop.method, _ahead_of(loop))
 
 
 def _ahead_of(loop: _Loop) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

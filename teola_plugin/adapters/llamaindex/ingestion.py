@@ -27,13 +27,14 @@ from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.storage.kvstore import SimpleKVStore
 
+from teola_plugin.adapters.interception import around, intercept
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.draft import Draft, star
 from teola_plugin.adapters.llamaindex.rehearsal import QUERY_MARK
 from teola_plugin.adapters.llamaindex.retrievers import may_embed
 from teola_plugin.adapters.plain import is_plain
 from teola_plugin.adapters.rehearsal import Asked, outcome, rehearse
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 from teola_plugin.trace import Items
 
 INGESTS = (IngestionPipeline, VectorStoreIndex)
@@ -69,9 +70,8 @@ _ingesting: ContextVar[_Ingesting | None] = ContextVar("teola_ingesting", defaul
 def install() -> None:
     """Instrument splitters and embedding models. Idempotent."""
     for cls in (TextSplitter, MetadataAwareTextSplitter):
-        instrument(cls, "_parse_nodes", _parsing)
-    instrument(BaseEmbedding, "get_text_embedding_batch", _embedding)
-    instrument(BaseEmbedding, "aget_text_embedding_batch", _aembedding)
+        intercept(cls, "_parse_nodes", _parsing)
+    _EMBEDDING.replace(BaseEmbedding, "get_text_embedding_batch", coroutines=["aget_text_embedding_batch"])
 
 
 def add_ingestion(draft: Draft, component: Any) -> str | None:
@@ -88,7 +88,7 @@ def add_ingestion(draft: Draft, component: Any) -> str | None:
         return None
     if splitter is not None:
         for method in SPLITS:
-            instrument(type(splitter), method, _splitting)
+            intercept(type(splitter), method, _splitting)
     texts = draft.await_run("texts", TEXTS, "split", depth=1)
     if asked.payload != QUERY_MARK:  # the model writes an instruction around the text
         payload = str(asked.payload)
@@ -192,20 +192,13 @@ def _splitting(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _embedding(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, texts: list[str], *args: Any, **kwargs: Any) -> Any:
-        _tell_rest(self, texts)
-        return original.__get__(self, type(self))(texts, *args, **kwargs)
-
-    return method
+@contextlib.contextmanager
+def _embedding(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool) -> Iterator[None]:
+    _tell_rest(model, args[0] if args else kwargs.get("texts", ()))
+    yield
 
 
-def _aembedding(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, texts: list[str], *args: Any, **kwargs: Any) -> Any:
-        _tell_rest(self, texts)
-        return await original.__get__(self, type(self))(texts, *args, **kwargs)
-
-    return method
+_EMBEDDING = around(_embedding)
 
 
 def _tell_rest(model: object, texts: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
@@ -24,6 +25,7 @@ from llama_index.core.llms.structured_llm import StructuredLLM
 from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
 from teola_plugin.adapters.early import is_harmless
+from teola_plugin.adapters.interception import Met, intercept, sharing
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
@@ -31,7 +33,7 @@ from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
-from teola_plugin.seams import Session, active, ashare, current, instrument, share
+from teola_plugin.seams import Session, active, current
 from teola_plugin.value_keys import value_key
 
 SYNC = ("_chat", "_complete")
@@ -113,30 +115,29 @@ def install() -> None:
     except ImportError:
         return
     hold_retries()
-    for method in SYNC:
-        instrument(OpenAI, method, _sync_seam(method))
-    for method in ASYNC:
-        instrument(OpenAI, method, _async_seam(method))
+    for method in (*SYNC, *ASYNC, *STREAMS):
+        _originals.setdefault(method, getattr(OpenAI, method))
+    _SHARED.replace(OpenAI, *SYNC, coroutines=ASYNC)
     for method in STREAMS:
-        instrument(OpenAI, method, _stream_seam(method))
+        intercept(OpenAI, method, _stream_seam(method))
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call to a raw method of a model, for whoever makes it first. `foreseen`: the model, if the call runs ahead."""
+    """A call to a raw method of a model, which runs ahead if the model stays set as it is `now`."""
 
     llm: Any
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    foreseen: AsSetNow | None = None
+    now: AsSetNow
 
     @classmethod
     def met(cls, session: Session, llm: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Request:
         """The call that was met. Of one that may run ahead the user may change the arguments before it is made."""
-        if not session.is_unheard:
-            return cls(llm, method, args, kwargs)
-        return cls(llm, method, *copy.deepcopy((args, kwargs)))
+        if session.is_unheard:
+            args, kwargs = copy.deepcopy((args, kwargs))
+        return cls(llm, method, args, kwargs, AsSetNow.of(llm))
 
     @property
     def spec(self) -> EngineSpec:
@@ -144,24 +145,20 @@ class _Request:
 
     @property
     def payload(self) -> Foreign:
-        now = AsSetNow.of(self.llm)
-        key = now.key(value_key((self.method, self.args, self.kwargs)))
-        return Foreign(key, replace(self, foreseen=now), is_async=self.method in ASYNC)
+        key = self.now.key(value_key((self.method, self.args, self.kwargs)))
+        return Foreign(key, self, is_async=self.method in ASYNC)
 
     def __call__(self) -> Any:
         """The model's answer as a `Completion`, or a coroutine for it. Where it is a leaf again, it is a plain one."""
-        original = _originals[self.method]
+        call = partial(_originals[self.method], self.llm, *self.args, **self.kwargs)
         if self.method in ASYNC:
-            return self._arun(original)
-        call = partial(original, self.llm, *self.args, **self.kwargs)
+            return self._arun(call)
         with active(None):
-            return _completion(self.foreseen.call(call) if self.foreseen else AsSetNow.of(self.llm).watch(call))
+            return _completion(self.now.call(call))
 
-    async def _arun(self, original: Callable[..., Any]) -> Completion:
-        call = partial(original, self.llm, *self.args, **self.kwargs)
+    async def _arun(self, call: Callable[[], Awaitable[Any]]) -> Completion:
         with active(None):
-            now = AsSetNow.of(self.llm)
-            return _completion(await (self.foreseen.acall(call) if self.foreseen else now.awatch(call)))
+            return _completion(await self.now.acall(call))
 
 
 def from_coroutine(payload: Any) -> Any:
@@ -200,46 +197,44 @@ _originals: dict[str, Callable[..., Any]] = {}
 """The raw methods of LlamaIndex's model, which others may have wrapped since."""
 
 
-def _sync_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        _originals.setdefault(method, original)
+@dataclass(frozen=True, slots=True)
+class _Answer(Met):
+    """A call that was met, which reaches the model itself where it is made."""
 
-        def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
-            session = current()
-            if session is None or getattr(self, "rate_limiter", None) is not None:
-                end_rehearsal()
-                return original(self, *args, **kwargs)
-            request = _Request.met(session, self, method, args, kwargs)
-            return _raw(request, share(session.claim(request.spec, "decoding", request.payload, {}), request))
+    request: _Request
 
-        return seam
+    def asking(self) -> AbstractContextManager[Any]:
+        """See `Met.asking`."""
+        return active(None)
 
-    return wrapper
+    def reply(self, value: Any) -> Completion:
+        """See `Met.reply`."""
+        self.request.now.note()
+        return _completion(value)
+
+    def taken(self, value: Completion) -> Any:
+        """See `Met.taken`."""
+        return _raw(self.request, value)
 
 
-def _async_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        _originals.setdefault(method, original)
+def _meet(
+    original: Callable[..., Any], llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_async: bool
+) -> _Answer | None:
+    session = current()
+    if session is None or getattr(llm, "rate_limiter", None) is not None:
+        end_rehearsal()
+        return None
+    request = _Request.met(session, llm, original.__name__, args, kwargs)
+    return _Answer(session.claim(request.spec, "decoding", request.payload, {}), request)
 
-        async def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
-            session = current()
-            if session is None or getattr(self, "rate_limiter", None) is not None:
-                end_rehearsal()
-                return await original(self, *args, **kwargs)
-            request = _Request.met(session, self, method, args, kwargs)
-            return _raw(request, await ashare(session.claim(request.spec, "decoding", request.payload, {}), request))
 
-        return seam
-
-    return wrapper
+_SHARED = sharing(_meet)
 
 
 def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A stream is the model's own, except where nobody may hear, which must not reach the model."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        _originals.setdefault(method, original)
-
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:
             session = current()
             if session is None or not session.is_unheard:

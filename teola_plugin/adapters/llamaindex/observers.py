@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -24,12 +26,13 @@ from llama_index.core.query_engine import (
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from teola_plugin.adapters.interception import around
 from teola_plugin.adapters.llamaindex.entries import ANSWERS, RETRIEVES, entry_of
 from teola_plugin.adapters.llamaindex.own_runs import OwnRun
 from teola_plugin.adapters.llamaindex.parts import entered, heard, own_run, part_of
 from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 
 ENGINES = (RetrieverQueryEngine, CitationQueryEngine, TransformQueryEngine, SubQuestionQueryEngine)
 
@@ -50,92 +53,78 @@ def is_awaited(component: object) -> bool:
 def install() -> None:
     """Instrument engines, retrievers, synthesizers and postprocessors. Idempotent."""
     for engine in ENGINES:
-        _instrument(engine, "_query", {})  # below `query`, which RetryQueryEngine goes round
-        _instrument(engine, "retrieve", RETRIEVES)
-        _instrument(engine, "synthesize", ANSWERS)
-    _instrument(BaseRetriever, "retrieve", {})
-    _instrument(BaseSynthesizer, "synthesize", ANSWERS)
-    _instrument(BaseNodePostprocessor, "postprocess_nodes", {})
+        _replace(engine, "_query", {})  # below `query`, which RetryQueryEngine goes round
+        _replace(engine, "retrieve", RETRIEVES)
+        _replace(engine, "synthesize", ANSWERS)
+    _replace(BaseRetriever, "retrieve", {})
+    _replace(BaseSynthesizer, "synthesize", ANSWERS)
+    _replace(BaseNodePostprocessor, "postprocess_nodes", {})
     for base in (BaseQueryEngine, CustomQueryEngine):
-        instrument(base, "query", _own_sync)
-        instrument(base, "aquery", _own_async)
+        _OWN.replace(base, "query", coroutines=["aquery"])
 
 
-def _own_sync(original: Callable[..., Any]) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The run of a function of the user's that is read: told what it came to once it is over."""
+
+    own: OwnRun
+    finish: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        return self.finish(value)
+
+    async def ready(self) -> None:
+        """Wait for what was asked ahead, which a synchronous function would wait for on the loop."""
+        await self.own.ready()
+
+
+@contextlib.contextmanager
+def _own_query(
+    engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool
+) -> Iterator[Callable[[Any], Any]]:
     """The run of an engine of a class of the user's begins; stock ones say so below."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = original.__get__(self, type(self))
-        part = part_of(self)
-        with heard(self, "query", args, kwargs) as tell:
-            if part is None or (own := own_run(part, "query", args, kwargs)) is None:
-                return tell(run(*args, **kwargs))
-            with entered(part, own):
-                return tell(run(*args, **kwargs))
-
-    return method
+    part, name = part_of(engine), "aquery" if is_async else "query"
+    with heard(engine, name, args, kwargs) as tell:
+        own = own_run(part, name, args, kwargs) if part is not None else None
+        if own is None:
+            yield tell
+            return
+        with entered(part, own):
+            yield _Own(own, tell)
 
 
-def _own_async(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = original.__get__(self, type(self))
-        part = part_of(self)
-        with heard(self, "aquery", args, kwargs) as tell:
-            if part is None or (own := own_run(part, "aquery", args, kwargs)) is None:
-                return tell(await run(*args, **kwargs))
-            with entered(part, own):
-                await own.ready()
-                return tell(await run(*args, **kwargs))
-
-    return method
+_OWN = around(_own_query)
 
 
-def _instrument(cls: type, method: str, does: Mapping[str, bool]) -> None:
+def _replace(cls: type, method: str, does: Mapping[str, bool]) -> None:
     prefix = "_" if method.startswith("_") else ""
-    if method in vars(cls):
-        instrument(cls, method, _sync(method, does))
-    if (coroutine := f"{prefix}a{method.removeprefix(prefix)}") in vars(cls):
-        instrument(cls, coroutine, _async(coroutine, does))
+    coroutine = f"{prefix}a{method.removeprefix(prefix)}"
+    sync, coroutines = [each for each in [method] if each in vars(cls)], [c for c in [coroutine] if c in vars(cls)]
+    around(_running(method, coroutine, does)).replace(cls, *sync, coroutines=coroutines)
 
 
-def _sync(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = original.__get__(self, type(self))  # bound, so that its span knows whose it is
-            query = _Query(args, kwargs)
-            with heard(self, name, args, kwargs) as tell:
-                if (part := part_of(self)) is None:
-                    value = run(*args, **kwargs)
-                else:
-                    entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=False)
-                    with entered(part, entry):
-                        value = run(*args, **kwargs)
-                return value if query.has_changed() else tell(_told(self, value))
+def _running(method: str, coroutine: str, does: Mapping[str, bool]) -> Callable[..., Any]:
+    """The run of a stock component: it is entered, and what it came to is told."""
 
-        return method
+    @contextlib.contextmanager
+    def running(
+        component: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool
+    ) -> Iterator[Callable[[Any], Any]]:
+        name, query, part = coroutine if is_async else method, _Query(args, kwargs), part_of(component)
+        with heard(component, name, args, kwargs) as tell, contextlib.ExitStack() as run:
 
-    return wrapper
+            def finish(value: Any) -> Any:
+                run.close()
+                return value if query.has_changed() else tell(_told(component, value))
 
+            if part is None:
+                yield finish
+                return
+            entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=is_async)
+            run.enter_context(entered(part, entry))
+            yield _Own(entry, finish) if isinstance(entry, OwnRun) else finish
 
-def _async(name: str, does: Mapping[str, bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = original.__get__(self, type(self))
-            query = _Query(args, kwargs)
-            with heard(self, name, args, kwargs) as tell:
-                if (part := part_of(self)) is None:
-                    value = await run(*args, **kwargs)
-                else:
-                    entry = own_run(part, name, args, kwargs) or entry_of(args, kwargs, does, is_async=True)
-                    with entered(part, entry):
-                        if isinstance(entry, OwnRun):
-                            await entry.ready()
-                        value = await run(*args, **kwargs)
-                return value if query.has_changed() else tell(_told(self, value))
-
-        return method
-
-    return wrapper
+    return running
 
 
 class _Query:

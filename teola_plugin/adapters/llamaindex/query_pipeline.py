@@ -14,14 +14,17 @@ module is left to its own run, as is one that may have effects, and what is behi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_index.core.schema import NodeWithScore
 
 from teola_plugin.adapters.early import is_harmless
+from teola_plugin.adapters.interception import around
 from teola_plugin.adapters.leaf import is_stock, plain_class
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
@@ -47,7 +50,7 @@ from teola_plugin.adapters.service import service_of
 from teola_plugin.effects import declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import Ref
-from teola_plugin.seams import current, instrument
+from teola_plugin.seams import current
 
 if PIPELINES:
     from llama_index.core.base.base_query_engine import QueryEngineComponent  # type: ignore[attr-defined]
@@ -68,10 +71,8 @@ Outputs = Mapping[str, Any]
 def install() -> None:
     """Let pipelines tell what they are given, and modules what they come to. Idempotent."""
     if PIPELINES:
-        instrument(QueryPipeline, "_run_multi", _entering)
-        instrument(QueryPipeline, "_arun_multi", _aentering)
-        instrument(QueryComponent, "run_component", _telling)
-        instrument(QueryComponent, "arun_component", _atelling)
+        _ENTERING.replace(QueryPipeline, "_run_multi", coroutines=["_arun_multi"])
+        _TELLING.replace(QueryComponent, "run_component", coroutines=["arun_component"])
 
 
 def add_query_pipeline(draft: Draft, pipeline: Any) -> tuple[str, ...]:
@@ -305,40 +306,24 @@ def _entry(inputs: Any, *, is_async: bool) -> Entry:
     return Entry(None, is_async, modules=inputs if is_known else None)
 
 
-def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, module_input_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        run = original.__get__(self, type(self))
-        if (part := part_of(self)) is None:
-            return run(module_input_dict, *args, **kwargs)
-        with entered(part, _entry(module_input_dict, is_async=False)):
-            return run(module_input_dict, *args, **kwargs)
-
-    return method
-
-
-def _aentering(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, module_input_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        run = original.__get__(self, type(self))
-        if (part := part_of(self)) is None:
-            return await run(module_input_dict, *args, **kwargs)
-        with entered(part, _entry(module_input_dict, is_async=True)):
-            return await run(module_input_dict, *args, **kwargs)
-
-    return method
+@contextlib.contextmanager
+def _entering(pipeline: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool) -> Iterator[None]:
+    if (part := part_of(pipeline)) is None:
+        yield
+        return
+    inputs = args[0] if args else kwargs.get("module_input_dict")
+    with entered(part, _entry(inputs, is_async=is_async)):
+        yield
 
 
-def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, **kwargs: Any) -> Any:
-        return _told(self, original(self, **kwargs))
+@contextlib.contextmanager
+def _telling(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
+) -> Iterator[Callable[[Any], Any]]:
+    yield partial(_told, module)
 
-    return method
 
-
-def _atelling(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, **kwargs: Any) -> Any:
-        return _told(self, await original(self, **kwargs))
-
-    return method
+_ENTERING, _TELLING = around(_entering), around(_telling)
 
 
 def _told(module: object, outputs: Any) -> Any:

@@ -19,8 +19,9 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation.dispatcher import Dispatcher
 
+from teola_plugin.adapters.interception import intercept, muted
 from teola_plugin.graph import Arg, Literal, Ref
-from teola_plugin.seams import instrument, is_unheard, muted
+from teola_plugin.seams import is_unheard
 
 T = TypeVar("T")
 
@@ -32,11 +33,11 @@ strips it."""
 def install() -> None:
     """Make dispatchers and callback managers mute in rehearsals. Idempotent."""
     for method in ("event", "span_enter", "span_exit", "span_drop"):
-        instrument(Dispatcher, method, muted(None))
+        intercept(Dispatcher, method, muted(None))
     for method, answer in {"on_event_start": "", "on_event_end": None, "start_trace": None, "end_trace": None}.items():
-        instrument(CallbackManager, method, muted(answer))
+        intercept(CallbackManager, method, muted(answer))
     for method in ("event", "as_trace"):
-        instrument(CallbackManager, method, _muted_block)
+        intercept(CallbackManager, method, _muted_block)
 
 
 def _muted_block(original: Callable[..., Any]) -> Callable[..., Any]:

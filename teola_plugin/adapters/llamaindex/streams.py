@@ -7,8 +7,9 @@ in the stream itself. A workflow is a task. A response that nobody reads any mor
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import Any
 
 from llama_index.core.base.response.schema import AsyncStreamingResponse, StreamingResponse
@@ -16,7 +17,8 @@ from llama_index.core.chat_engine.types import StreamingAgentChatResponse
 from llama_index.core.workflow.handler import WorkflowHandler  # type: ignore[attr-defined]
 
 from teola_plugin.adapters import Call
-from teola_plugin.seams import active, instrument
+from teola_plugin.adapters.interception import Stream, around
+from teola_plugin.seams import active
 
 STREAMS = (StreamingResponse, AsyncStreamingResponse, StreamingAgentChatResponse)
 
@@ -26,8 +28,7 @@ _open: dict[int, Call] = {}
 
 def install() -> None:
     """Let chat responses say when they are written. Idempotent."""
-    instrument(StreamingAgentChatResponse, "write_response_to_history", _ending)
-    instrument(StreamingAgentChatResponse, "awrite_response_to_history", _aending)
+    _ENDING.replace(StreamingAgentChatResponse, "write_response_to_history", coroutines=["awrite_response_to_history"])
 
 
 def until_read(value: Any, call: Call) -> Any:
@@ -44,44 +45,17 @@ def until_read(value: Any, call: Call) -> Any:
         return value
     stream = getattr(value, name) if isinstance(value, STREAMS) else None
     held: Any
+    passing = Stream(lambda: active(call.session), closed=call.close)
     if isinstance(stream, Generator):
-        held = _held(stream, call)
+        held = passing.passed_on(stream)
     elif isinstance(stream, AsyncGenerator):
-        held = _aheld(stream, call)
+        held = passing.apassed_on(stream)
     else:
         call.close()
         return value
     weakref.finalize(held, call.close).atexit = False  # a generator that was never begun runs no `finally`
     setattr(value, name, held)
     return value
-
-
-def _held(stream: Generator[str, None, None], call: Call) -> Generator[str, None, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = next(stream)
-                except StopIteration:
-                    return
-            yield token
-    finally:
-        stream.close()
-        call.close()
-
-
-async def _aheld(stream: AsyncGenerator[str, None], call: Call) -> AsyncGenerator[str, None]:
-    try:
-        while True:
-            with active(call.session):
-                try:
-                    token = await anext(stream)
-                except StopAsyncIteration:
-                    return
-            yield token
-    finally:
-        await stream.aclose()
-        call.close()
 
 
 # --- chats -----------------------------------------------------------------------------------------------------------
@@ -99,21 +73,12 @@ def _close(number: int) -> None:
         call.close()
 
 
-def _ending(original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original.__get__(self, type(self))(*args, **kwargs)
-        finally:
-            _close(id(self))
-
-    return method
+@contextlib.contextmanager
+def _ending(response: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        _close(id(response))
 
 
-def _aending(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await original.__get__(self, type(self))(*args, **kwargs)
-        finally:
-            _close(id(self))
-
-    return method
+_ENDING = around(_ending)

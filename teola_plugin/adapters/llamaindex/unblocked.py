@@ -39,6 +39,7 @@ from llama_index.core.types import BaseOutputParser
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters.early import is_free_of_code
+from teola_plugin.adapters.interception import intercept
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.known import (
     is_asked_each_time,
@@ -55,7 +56,7 @@ from teola_plugin.adapters.reader.foreign import is_of_library
 from teola_plugin.adapters.rehearsal import is_rehearsing
 from teola_plugin.engines import EngineSpec
 from teola_plugin.request_identity import request_key
-from teola_plugin.seams import Hold, Reply, Session, active, current, instrument
+from teola_plugin.seams import Hold, Reply, Session, active, current
 from teola_plugin.value_keys import is_comparable
 
 Act = Callable[..., Any]
@@ -63,12 +64,12 @@ Act = Callable[..., Any]
 
 def install() -> None:
     """Instrument the coroutines that are synchronous inside. Idempotent."""
-    instrument(BaseRetriever, "_aretrieve", _unblocking(_retrieve))
-    instrument(BasePydanticVectorStore, "aquery", _unblocking(lambda store, query: store.query(query)))
-    instrument(TransformQueryEngine, "_aquery", _unblocking(_transform))
-    instrument(MultiStepQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query_multistep(query)))
-    instrument(ToolRetrieverRouterQueryEngine, "_aquery", _unblocking(lambda e, query: e._retriever.retrieve(query)))
-    instrument(RetryQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query(query)))
+    intercept(BaseRetriever, "_aretrieve", _unblocking(_retrieve))
+    intercept(BasePydanticVectorStore, "aquery", _unblocking(lambda store, query: store.query(query)))
+    intercept(TransformQueryEngine, "_aquery", _unblocking(_transform))
+    intercept(MultiStepQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query_multistep(query)))
+    intercept(ToolRetrieverRouterQueryEngine, "_aquery", _unblocking(lambda e, query: e._retriever.retrieve(query)))
+    intercept(RetryQueryEngine, "_aquery", _unblocking(lambda engine, query: engine._query(query)))
 
 
 def _retrieve(retriever: Any, query: QueryBundle) -> Any:

@@ -1,0 +1,375 @@
+"""Methods of other packages' classes that are replaced while an optimized object lives: one set, put in and taken out.
+
+Leaves (calls to a model or a store) are met where their class defines them, below callbacks, caches and limiters:
+
+    intercept(OpenAI, "_chat", wrapper)    replaces the method by `wrapper(original)`, once
+    sharing(find), around(describe)        make the sync and async wrappers of a method from one description
+
+A replacement asks `seams.current()` first: without a session the original runs and nothing else happens. Classes are
+replaced in, never objects of the user's. When the last optimized object is gone, or after `uninstall()`, every method
+is put back; the next `optimize` puts all replacements in again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from teola_plugin import forks
+from teola_plugin.adapters import records
+from teola_plugin.finalizers import kept_off
+from teola_plugin.seams import Reply, ashare, current, is_unheard, share
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes a replacement of the original. Wrappers of one qualified name count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Patch:
+    """One replaced method. Class and replacement are held weakly: a function may hold the class that it stands in."""
+
+    owner: weakref.ref[type]
+    method: str
+    wrapper: Wrapper
+    is_inherited: bool
+    replacement: weakref.ref[Any]
+
+    def is_in_place(self) -> bool:
+        """Whether the class has this replacement, and nobody's on top of it."""
+        owner, replacement = self.owner(), self.replacement()
+        held = owner.__dict__.get(self.method) if owner else None
+        return replacement is not None and getattr(held, "__func__", held) is replacement
+
+    def revert(self) -> None:
+        """Put back what stood there before."""
+        owner, replacement = self.owner(), self.replacement()
+        if owner is None or replacement is None:
+            return
+        if self.is_inherited:
+            delattr(owner, self.method)
+        else:
+            setattr(owner, self.method, replacement.__teola_original__)
+
+    def is_beneath(self) -> bool:
+        """Whether it could not be put back, since somebody else replaced the method after us."""
+        owner, before = self.owner(), self.replacement()
+        if owner is None or before is None:
+            return False
+        while "__teola_original__" in getattr(before, "__dict__", {}):
+            before = before.__teola_original__
+            before = getattr(before, "__func__", before)
+        held = owner.__dict__.get(self.method)
+        return held is not None and getattr(held, "__func__", held) is not before
+
+    def __str__(self) -> str:
+        owner = self.owner()
+        return f"{owner.__module__}.{owner.__qualname__}.{self.method}" if owner else self.method
+
+
+class Interception:
+    """All patches of this process, and how many need them: optimized objects, and calls of such objects.
+
+    `_lock` is held for a moment at a time and by nobody who waits, so that a finalizer may take it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._installing = threading.RLock()
+        self._patches: list[_Patch] = []
+        self._owners = 0
+        self._calls = 0
+        self._is_installed = False
+        self._is_being_installed = False
+        self._is_wanted = False
+
+    # --- what is replaced ------------------------------------------------------------------------------------
+
+    def intercept(self, cls: type, method: str, wrapper: Wrapper, *, is_inherited: bool = False) -> None:
+        """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
+
+        `is_inherited`: on `cls` itself, which inherits it. The replacement keeps name, signature and docstring.
+        Nothing happens if the method does not exist, or was replaced by a wrapper of this name.
+        """
+        owner = cls if is_inherited else next((c for c in cls.__mro__ if method in c.__dict__), None)
+        if owner is None:
+            return
+        original = getattr(cls, method) if is_inherited else owner.__dict__[method]
+        is_of_class = isinstance(original, classmethod)
+        function = original.__func__ if is_of_class else original
+        made_by = (wrapper.__module__, wrapper.__qualname__)
+        if made_by in getattr(function, "__teola_made_by__", ()):
+            return
+        replacement: Any = functools.wraps(function)(wrapper(function))
+        replacement.__teola_original__ = original
+        replacement.__teola_made_by__ = (*getattr(function, "__teola_made_by__", ()), made_by)
+        patch = _Patch(weakref.ref(owner), method, wrapper, is_inherited, weakref.ref(replacement))
+        with kept_off, self._lock:
+            setattr(owner, method, classmethod(replacement) if is_of_class else replacement)
+            self._patches = [*(each for each in self._patches if each.owner()), patch]
+
+    # --- for how long ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Keep what is replaced in place inside."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def keep(self, owner: object) -> None:
+        """Keep what is replaced in place as long as this object lives."""
+        self._enter()
+        weakref.finalize(owner, self._leave).atexit = False
+
+    def begin_call(self) -> bool:
+        """A call of an optimized object begins, which `end_call` ends. False: it has to run as the original."""
+        with kept_off, self._lock:
+            if self._is_wanted:
+                self._calls += 1
+            return self._is_wanted
+
+    def end_call(self) -> None:
+        """A call ends that began."""
+        with kept_off, self._lock:
+            self._calls = max(0, self._calls - 1)  # a forked child may end one of its parent's
+            self._uninstall_if_unused()
+
+    def uninstall(self) -> list[str]:
+        """Put all replaced methods of other packages back. Returns those that stay, by their qualified names.
+
+        Methods stay that somebody else replaced after us: taking ours from below would take theirs, too. They call the
+        original. While calls of optimized objects run, the methods are put back when the last of them ends. Objects
+        that were optimized before run as the originals from now on, until the next `optimize` replaces all again.
+        """
+        with kept_off, self._lock:
+            self._is_wanted = False
+            is_over = self._uninstall_if_unused()
+            return sorted({str(each) for each in self._patches if is_over and each.is_beneath()})
+
+    @property
+    def patched(self) -> tuple[str, ...]:
+        """The methods that are replaced now, by their qualified names."""
+        with kept_off, self._lock:
+            return tuple(sorted({str(each) for each in self._patches if each.replacement() and each.owner()}))
+
+    def _enter(self) -> None:
+        with self._installing:
+            with kept_off, self._lock:
+                self._owners += 1
+                patches = [] if self._is_installed else self._patches
+                self._patches = [each for each in self._patches if each.replacement()]
+                self._is_installed = self._is_being_installed = True
+            for each in patches:
+                if owner := each.owner():
+                    self.intercept(owner, each.method, each.wrapper, is_inherited=each.is_inherited)
+            with kept_off, self._lock:  # no call begins before all is in place
+                self._is_being_installed, self._is_wanted = False, True
+
+    def _leave(self) -> None:
+        with kept_off, self._lock:
+            self._owners -= 1
+            self._is_wanted = self._is_wanted and self._owners > 0
+            self._uninstall_if_unused()
+
+    def _uninstall_if_unused(self) -> bool:
+        if self._is_wanted or self._calls or self._is_being_installed:
+            return False
+        self._is_installed = False
+        records.remove_filters()
+        for each in reversed(self._patches):
+            if each.is_in_place():
+                each.revert()
+        return True
+
+    def _forget_calls(self) -> None:
+        """Calls of a parent process do not end in its child."""
+        self._calls = 0
+
+
+interception = Interception()
+intercept = interception.intercept
+uninstall = interception.uninstall
+forks.in_child(interception._forget_calls)
+
+
+# --- replacements made from one description --------------------------------------------------------------------------
+
+
+def muted(answer: Any) -> Wrapper:
+    """A wrapper: where nobody may hear, the method does nothing and answers this."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return answer if is_unheard() else original(*args, **kwargs)
+
+        return method
+
+    return wrapper
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A call of a leaf whose reply is shared between what ran ahead and the framework's run.
+
+    `claimed`: see `seams.Session.claim`.
+    """
+
+    claimed: tuple[Reply, bool]
+
+    def asking(self) -> AbstractContextManager[Any]:
+        """Surrounds the original, if it is this call that asks."""
+        return nullcontext()
+
+    def reply(self, value: Any) -> Any:
+        """The reply that is shared, of what the original returned."""
+        return value
+
+    def taken(self, value: Any) -> Any:
+        """The reply as the caller gets it."""
+        return value
+
+
+Meets = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
+"""Of the original, the component, its arguments and whether they are a coroutine's: the call that is shared, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Wrappers of a synchronous method and of its coroutine, made from one description."""
+
+    sync: Wrapper
+    coroutine: Wrapper
+
+    def replace(self, cls: type, *methods: str, coroutines: Sequence[str] = ()) -> None:
+        """`intercept` these methods of the class."""
+        for method in methods:
+            intercept(cls, method, self.sync)
+        for method in coroutines:
+            intercept(cls, method, self.coroutine)
+
+
+def sharing(meet: Meets) -> Forms:
+    """Replacements whose calls share their replies with what runs ahead, where `meet` finds that they may."""
+
+    def sync(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if current() is None or (met := meet(original, self, args, kwargs, False)) is None:
+                return original(self, *args, **kwargs)
+
+            def ask() -> Any:
+                with met.asking():
+                    value = original(self, *args, **kwargs)
+                return met.reply(value)
+
+            return met.taken(share(met.claimed, ask))
+
+        return method
+
+    def coroutine(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if current() is None or (met := meet(original, self, args, kwargs, True)) is None:
+                return await original(self, *args, **kwargs)
+
+            async def ask() -> Any:
+                with met.asking():
+                    value = await original(self, *args, **kwargs)
+                return met.reply(value)
+
+            return met.taken(await ashare(met.claimed, ask))
+
+        return method
+
+    return _named(meet, sync, coroutine)
+
+
+def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] | None]]) -> Forms:
+    """Replacements that run the original inside of `surround(component, args, kwargs, is_async)`.
+
+    What the context gives is called with the value and returns the caller's; None: the value is the caller's. A
+    coroutine awaits the `ready()` of what it gives, if it has one, before it runs the original.
+    """
+
+    def sync(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original.__get__(self, type(self))  # bound, so that a span of LlamaIndex knows whose it is
+            with surround(self, args, kwargs, False) as finish:
+                value = run(*args, **kwargs)
+                return value if finish is None else finish(value)
+
+        return method
+
+    def coroutine(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = original.__get__(self, type(self))
+            with surround(self, args, kwargs, True) as finish:
+                if ready := getattr(finish, "ready", None):
+                    await ready()
+                value = await run(*args, **kwargs)
+                return value if finish is None else finish(value)
+
+        return method
+
+    return _named(surround, sync, coroutine)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream that is handed on chunk by chunk. Each chunk is made `inside` of a context, and `heard` of.
+
+    `ended`: called behind the last chunk; `closed`: also behind an error, or when the reader breaks off.
+    """
+
+    inside: Callable[[], AbstractContextManager[Any]]
+    heard: Callable[[Any], None] = lambda chunk: None
+    ended: Callable[[], None] = lambda: None
+    closed: Callable[[], None] = lambda: None
+
+    def passed_on(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        """The same chunks. Closing this closes them."""
+        try:
+            while True:
+                with self.inside():
+                    chunk = next(chunks, _END)
+                if chunk is _END:
+                    break
+                self.heard(chunk)
+                yield chunk
+        finally:
+            if close := getattr(chunks, "close", None):
+                close()
+            self.closed()
+        self.ended()
+
+    async def apassed_on(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """`passed_on` for a stream of a coroutine."""
+        try:
+            while True:
+                with self.inside():
+                    chunk = await anext(chunks, _END)
+                if chunk is _END:
+                    break
+                self.heard(chunk)
+                yield chunk
+        finally:
+            if close := getattr(chunks, "aclose", None):
+                await close()
+            self.closed()
+        self.ended()
+
+
+_END: Any = object()
+
+
+def _named(description: Callable[..., Any], sync: Wrapper, coroutine: Wrapper) -> Forms:
+    """The wrappers under the name of what describes them."""
+    for each in (sync, coroutine):
+        each.__module__, each.__qualname__ = description.__module__, description.__qualname__
+    return Forms(sync, coroutine)
