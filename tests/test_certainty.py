@@ -428,6 +428,7 @@ CHANGES: list[Callable[[Any], Any]] = [
     lambda x: x["l"].sort(),
     lambda x: x["l"].__setitem__(0, "z"),
     lambda x: x["d"].update(k="z"),
+    eval("""lambda x: x["l"].append("z")"""),  # a function whose source cannot be read
 ]
 
 
