@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import threading
 from itertools import product
 from typing import Any
@@ -204,3 +205,17 @@ def test_what_a_library_hooks_into_every_run_counts_each_reply_once() -> None:
         used.append(usage.usage_metadata)
     assert used[0] == used[1]
     assert used[0]
+
+
+@pytest.mark.parametrize("function", [to_text, hosted_one, with_documents])
+def test_what_is_printed_for_debugging_tells_each_run_once(
+    function: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that LangChain adds to every run of the process, also where it makes a message of a reply ahead."""
+    monkeypatch.setattr("langchain_core.globals._debug", True)
+    printed = []
+    for pipeline in (chain(function), optimize(chain(function))):
+        pipeline.invoke({"q": "bees"})
+        lines = capsys.readouterr().out.splitlines()
+        printed.append(sorted(re.sub(r" \[[0-9.]+m?s\]", "", line) for line in lines if line.startswith("\x1b")))
+    assert printed[1] == printed[0] != []
