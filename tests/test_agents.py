@@ -582,6 +582,25 @@ def test_a_model_of_others_is_heard_where_the_framework_streams_it(is_async: boo
         assert world.early == []
 
 
+@pure
+class Passing(Service):
+    """Passes on what the model of its superclass writes."""
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Any:
+        yield from super()._stream(*args, **kwargs)
+
+
+def test_a_call_that_a_model_passes_on_is_heard_once() -> None:
+    for kind in (Service, Passing):  # the first one instruments the superclass of the second
+        world, service = World(*TWO), kind()
+        service._world = world
+        agent = optimize(create_agent(service, [world.reading()]))
+        *_, (_, answer) = agent.stream(QUESTION, stream_mode=["messages", "values"])
+        assert told(answer) == ANSWER
+        assert sorted(world.asked) == ["bees", "wasps"]
+        assert optimized(agent).reports[-1].wasted == 0
+
+
 def test_explain_names_what_may_start_early() -> None:
     world = World(*TWO)
     text = explain(optimize(create_agent(world.model, [world.reading(), world.mailing()])))
