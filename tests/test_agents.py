@@ -94,12 +94,12 @@ class World(FakeEngine):
 
         return search
 
-    def awaiting(self, name: str = "search") -> BaseTool:
+    def awaiting(self, name: str = "search", takes_s: float = 0) -> BaseTool:
         @tool(name)
         @reads("web")
         async def search(query: str) -> str:
             """Look it up."""
-            await asyncio.sleep(0)
+            await asyncio.sleep(takes_s)
             self.note(query)
             return query.upper()
 
@@ -284,6 +284,14 @@ def test_the_next_prompt_is_prefilled_while_a_tool_works() -> None:
     assert prefilled()
     assert all(prompt.startswith(text) for text in prefilled())
     assert max(map(len, prefilled())) < len(prompt)
+
+
+def test_the_callers_loop_does_not_wait_for_the_reply_that_a_prefix_needs() -> None:
+    """One tool has answered; the other goes on while the model writes on."""
+    world = World(("search", {"query": "bees"}), ("slow", {"query": "wasps"}))
+    agent = optimize(create_agent(world.model, [world.awaiting(), world.awaiting("slow", 0.2)]))
+    assert told(call(agent, "ainvoke")) == ANSWER
+    assert world.early == ["bees", "wasps"]
 
 
 @pytest.mark.parametrize("first", ["search", "slow"])
