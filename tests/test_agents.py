@@ -94,12 +94,12 @@ class World(FakeEngine):
 
         return search
 
-    def awaiting(self, name: str = "search") -> BaseTool:
+    def awaiting(self, name: str = "search", takes_s: float = 0) -> BaseTool:
         @tool(name)
         @reads("web")
         async def search(query: str) -> str:
             """Look it up."""
-            await asyncio.sleep(0)
+            await asyncio.sleep(takes_s)
             self.note(query)
             return query.upper()
 
@@ -284,6 +284,14 @@ def test_the_next_prompt_is_prefilled_while_a_tool_works() -> None:
     assert prefilled()
     assert all(prompt.startswith(text) for text in prefilled())
     assert max(map(len, prefilled())) < len(prompt)
+
+
+def test_the_callers_loop_does_not_wait_for_the_reply_that_a_prefix_needs() -> None:
+    """One tool has answered; the other goes on while the model writes on."""
+    world = World(("search", {"query": "bees"}), ("slow", {"query": "wasps"}))
+    agent = optimize(create_agent(world.model, [world.awaiting(), world.awaiting("slow", 0.2)]))
+    assert told(call(agent, "ainvoke")) == ANSWER
+    assert sorted(world.early) == ["bees", "wasps"]
 
 
 @pytest.mark.parametrize("first", ["search", "slow"])
@@ -580,6 +588,25 @@ def test_a_model_of_others_is_heard_where_the_framework_streams_it(is_async: boo
     if not is_async:
         agent.invoke(QUESTION)
         assert world.early == []
+
+
+@pure
+class Passing(Service):
+    """Passes on what the model of its superclass writes."""
+
+    def _stream(self, *args: Any, **kwargs: Any) -> Any:
+        yield from super()._stream(*args, **kwargs)
+
+
+def test_a_call_that_a_model_passes_on_is_heard_once() -> None:
+    for kind in (Service, Passing):  # the first one instruments the superclass of the second
+        world, service = World(*TWO), kind()
+        service._world = world
+        agent = optimize(create_agent(service, [world.reading()]))
+        *_, (_, answer) = agent.stream(QUESTION, stream_mode=["messages", "values"])
+        assert told(answer) == ANSWER
+        assert sorted(world.asked) == ["bees", "wasps"]
+        assert optimized(agent).reports[-1].wasted == 0
 
 
 def test_explain_names_what_may_start_early() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
+import threading
 from itertools import product
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import get_usage_metadata_callback
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 
-from teola_plugin import explain, optimize, optimized
+from teola_plugin import explain, optimize, optimized, pure
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from tests.langchain_world import Engines, Recorder, ask
@@ -145,6 +147,31 @@ def test_a_hosted_model_that_fails_ahead_in_a_function_is_asked_again() -> None:
     assert call(fast, Recorder(), is_async=False) == call(rescued, Recorder(), is_async=False) == "rescued"
 
 
+def test_a_message_that_was_read_ahead_has_the_framework_s_own_id() -> None:
+    """The run-ahead does not know it, and marks its own copy. The framework waits until it has gone on from that."""
+
+    class Noting(Hosted):
+        def _said(self, how: str, messages: list[BaseMessage], kwargs: dict[str, Any]) -> str:
+            if str(messages[0].content).startswith("second"):
+                has_gone_on.set()
+            return super()._said(how, messages, kwargs)
+
+    class Late(BaseCallbackHandler):
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            has_gone_on.wait(20)
+
+    def twice(x: dict[str, str]) -> list[Any]:
+        first = model.invoke("first " + x["q"])
+        return [first, model.invoke(f"second {first.content}")]
+
+    has_gone_on, model = threading.Event(), pure(Noting)()
+    slow = RunnablePassthrough.assign(slow=ask("Slow {q}") | llm)
+    fast = optimize(slow | RunnableLambda(twice))
+    said = fast.invoke({"q": "x"}, {"callbacks": [Late()]})
+    assert all("run-" in message.id for message in said)
+    assert (optimized(fast).reports[-1].misses, optimized(fast).reports[-1].wasted) == (0, 0)
+
+
 def test_a_function_that_holds_another_model_by_now_asks_that() -> None:
     tool = Tool(llm)
     fast = optimize(chain(tool.run))
@@ -178,3 +205,17 @@ def test_what_a_library_hooks_into_every_run_counts_each_reply_once() -> None:
         used.append(usage.usage_metadata)
     assert used[0] == used[1]
     assert used[0]
+
+
+@pytest.mark.parametrize("function", [to_text, hosted_one, with_documents])
+def test_what_is_printed_for_debugging_tells_each_run_once(
+    function: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that LangChain adds to every run of the process, also where it makes a message of a reply ahead."""
+    monkeypatch.setattr("langchain_core.globals._debug", True)
+    printed = []
+    for pipeline in (chain(function), optimize(chain(function))):
+        pipeline.invoke({"q": "bees"})
+        lines = capsys.readouterr().out.splitlines()
+        printed.append(sorted(re.sub(r" \[[0-9.]+m?s\]", "", line) for line in lines if line.startswith("\x1b")))
+    assert printed[1] == printed[0] != []

@@ -337,6 +337,30 @@ def test_no_superstep_asks_behind_one_that_fails(first: Callable[[State], Any], 
     assert ("call", "Human: B x") not in original
 
 
+@pure
+class Slow(Hosted):
+    """Takes its time."""
+
+    def _said(self, how: str, messages: list[Any], kwargs: dict[str, Any]) -> str:
+        time.sleep(0.2)
+        return super()._said(how, messages, kwargs)
+
+
+def test_no_superstep_asks_before_the_replies_that_a_node_before_it_may_stumble_over() -> None:
+    def build(model: Any) -> Any:
+        builder = StateGraph(State)
+        builder.add_node("check", lambda state: {"a": int(model.invoke(f"A {state['q']}").content, base=2)})
+        builder.add_node("tell", lambda state: {"log": ["told"]})
+        builder.add_node("then", lambda state: {"b": model.invoke(f"B {state['q']}").content})
+        builder.add_edge(START, "check")
+        builder.add_edge(START, "tell")
+        builder.add_edge(["check", "tell"], "then")
+        return builder.compile()
+
+    original, optimized_ = both(build, {"q": "x", "log": []}, cls=Slow)
+    assert optimized_ == original == [("call", "A x")]
+
+
 # --- LlamaIndex -------------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +452,7 @@ CHANGES: list[Callable[[Any], Any]] = [
     lambda x: x["l"].sort(),
     lambda x: x["l"].__setitem__(0, "z"),
     lambda x: x["d"].update(k="z"),
+    eval("""lambda x: x["l"].append("z")"""),  # a function whose source cannot be read
 ]
 
 

@@ -20,7 +20,12 @@ from langchain_classic.chains.combine_documents.stuff import StuffDocumentsChain
 from langchain_classic.chains.llm import LLMChain
 from langchain_classic.memory import SimpleMemory
 from langchain_classic.output_parsers import RegexParser
-from langchain_classic.retrievers import MergerRetriever, ParentDocumentRetriever, SelfQueryRetriever
+from langchain_classic.retrievers import (
+    EnsembleRetriever,
+    MergerRetriever,
+    ParentDocumentRetriever,
+    SelfQueryRetriever,
+)
 from langchain_classic.retrievers.multi_query import LineListOutputParser, MultiQueryRetriever
 from langchain_classic.storage import InMemoryStore
 from langchain_community.query_constructors.chroma import ChromaTranslator
@@ -83,6 +88,13 @@ def queries_and_question(e: Engines) -> Runnable[Any, Any]:
     search = e.store().as_retriever(search_kwargs={"k": 3})
     queries = MultiQueryRetriever(retriever=search, llm_chain=expand, include_original=True, verbose=False)
     return queries | format_docs | ask("Read {text}") | e.chat
+
+
+def weighted(e: Engines) -> Runnable[Any, Any]:
+    """Two stores, of which the second counts more."""
+    retrievers = [e.store().as_retriever(search_kwargs={"k": k}) for k in (3, 5)]
+    both = EnsembleRetriever(retrievers=retrievers, weights=[0.1, 0.9])
+    return both | format_docs | ask("Read {text}") | e.chat
 
 
 def history_aware(e: Engines) -> Runnable[Any, Any]:
@@ -490,6 +502,23 @@ def test_what_does_not_need_a_slow_step_is_asked_beside_it(name: str) -> None:
     assert report.wasted == 0
 
 
+@pytest.mark.parametrize("build", [queries_and_question, weighted])
+def test_a_prompt_of_documents_of_several_searches_is_foreseen(build: Callable[[Engines], Runnable[Any, Any]]) -> None:
+    """All of it runs ahead of the framework, which still waits for a slow model before it."""
+    slow, e = Engines(), Engines()
+    first = RunnablePassthrough.assign(slow=ask("Slow: {question}") | slow.chat | StrOutputParser())
+    fast = optimize(first | from_question(build)(e))
+    slow.llm.gate = gated(runtime.host)
+    call = threading.Thread(target=lambda: fast.invoke({"question": QUESTION}))
+    call.start()
+    try:
+        wait_until(lambda: any(prompt.startswith("User: Read") for prompt in e.llm.seen))
+    finally:
+        runtime.host.loop.call_soon_threadsafe(slow.llm.gate.set)
+        call.join()
+    assert (report_of(fast).misses, report_of(fast).wasted) == (0, 0)
+
+
 def test_what_is_made_of_answers_is_what_the_chain_makes() -> None:
     chain = map_rerank(Engines())
     made = chain.invoke(ASKED)
@@ -562,8 +591,10 @@ def test_chains_of_the_users_are_left_to_the_framework() -> None:
     parsed.output_parser = LoudParser()
     remembering = asking(e, "Just {question}")
     remembering.memory = SimpleMemory(memories={"question": "?"})
+    whole = asking(e, "Just {question}")
+    whole.return_final_only = False  # it returns a `full_generation` besides
     fields = {name: getattr(plain, name) for name in MapReduceDocumentsChain.model_fields}
-    assert codes(Loud(**fields)) == codes(remembering) == ["TB102"]
+    assert codes(Loud(**fields)) == codes(remembering) == codes(whole) == ["TB102"]
     assert codes(parsed) == ["TB101"]
     assert codes(LoudMerger(retrievers=[])) == ["TB105"]
     assert seen == []

@@ -139,6 +139,16 @@ def test_streams_are_left_to_the_framework() -> None:
     assert {how for how, _ in fast._calls} == {"stream"}
 
 
+def test_of_a_streamed_call_models_in_a_map_are_asked_ahead() -> None:
+    """The framework streams only whole items of it."""
+    said = ask("For {claim}") | Hosted()
+    asking = [adapter.trace(chain).functions["messages"].call for chain in (said.map(), said)]
+    foreseen = asking[0](Entered([{"claim": "x"}], "stream"), "x")
+    assert foreseen == asking[1](Entered({"claim": "x"}, "invoke"), "x")
+    with pytest.raises(LookupError, match="streamed"):
+        asking[1](Entered({"claim": "x"}, "stream"), "x")
+
+
 async def test_events_are_left_to_the_framework() -> None:
     model = Hosted()
     kinds = [e["event"] async for e in optimize(debate(model)).astream_events({"claim": "x"}, version="v2")]

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from pydantic import PrivateAttr
 
 from teola_plugin import explain, optimize, pure, writes
+from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.reader.reach import Reach, reach_of
 from tests.langchain_world import ask
 from tests.test_langchain_foreign import Hosted
@@ -122,6 +123,9 @@ def test_a_runnable_that_a_declared_function_returns_is_run_and_is_no_value() ->
     steps = [RunnableLambda(routes) | RunnablePassthrough() | ask("A {q}") | each for each in (model, original)]
     assert optimize(steps[0]).invoke({"q": "x"}).content == steps[1].invoke({"q": "x"}).content
     assert model._calls == original._calls
+    chain = RunnableLambda(routes) | {"x": RunnablePassthrough()} | ask("A {x}") | model
+    with pytest.raises(LookupError, match="runnable"):
+        adapter.trace(chain).functions["routes"].call({"q": "x"})
 
 
 def remembers(x: str) -> None:

@@ -148,6 +148,19 @@ def test_a_node_that_is_not_read_ends_it_after_those_beside_it() -> None:
     assert not noted
 
 
+def test_what_a_node_that_is_not_read_may_have_decided_is_no_doubt_of_those_beside_it() -> None:
+    def unread(state: State) -> dict[str, Any]:
+        if llm.invoke("w").content == "<x>":
+            return {}
+        return effect(state)
+
+    def beside(state: State) -> dict[str, Any]:
+        return {"log": [llm.invoke("first").content, llm.invoke("second").content]}
+
+    found = read(built({"A": unread, "B": beside}, (START, "A"), (START, "B")), {"q": "x"})
+    assert found.rounds == [["first", "second", "w"]]
+
+
 def test_an_edge_from_each_of_two_nodes_is_no_join() -> None:
     edges = ((START, "A"), ("A", "B"), ("A", "C"), ("B", "D"), ("C", "E"), ("D", "E"))
     nodes = {"A": A, "B": B, "C": C, "D": D, "E": lambda s: {"e": s.get("d", ""), "log": ["e"]}}
@@ -282,6 +295,20 @@ def test_a_command_is_followed_once_it_is_known() -> None:
     assert read(graph, {"q": "x"}, answer=lambda prompt: "no").rounds == [["w"]]
 
 
+def test_a_command_to_another_graph_is_left_to_langgraph() -> None:
+    def node(state: State) -> Any:
+        return Command(graph=Command.PARENT, goto="B", update={"a": llm.invoke("a").content})
+
+    inner = built({"A": node, "B": B}, (START, "A"))
+    found = read(inner, {"q": "x"})
+    assert (found.asked, found.barrier) == (["a"], "a Command goes to another graph")
+    outer = built({"I": inner, "B": C}, (START, "I"))
+    assert read(outer, {"q": "x"}).asked == ["a"]
+    engine.batches.clear()
+    outer.invoke({"q": "x"})
+    assert len(engine.seen) == 2
+
+
 def test_each_of_several_commands_is_followed() -> None:
     def node(state: State) -> Any:
         return [Command(goto="B", update={"a": "1"}), Command(goto="C")]
@@ -399,6 +426,17 @@ def test_nodes_may_take_more_than_the_state(takes: str) -> None:
     runtime: Any = Runtime(context="me", store=InMemoryStore())
     found = read(built({"A": nodes[takes]}, (START, "A")), {"q": "x"}, way=replace(WAY, config=config, runtime=runtime))
     assert found.asked == {"config": ["ame"], "runtime": ["ame"], "writer": ["a"], "store": []}[takes]
+
+
+def test_the_store_of_a_runtime_is_used_by_its_run_alone() -> None:
+    def node(state: State, runtime: Runtime[Any]) -> dict[str, Any]:
+        found = runtime.store.get(("x",), "y") if runtime.store else None
+        return {"a": llm.invoke(f"a{found}").content}
+
+    for store in (InMemoryStore(), None):
+        runtime: Any = Runtime(store=store)
+        found = read(built({"A": node}, (START, "A")), {"q": "x"}, way=replace(WAY, runtime=runtime))
+        assert (found.asked, found.barrier) == ([], "it uses the store of the runtime")
 
 
 class Managed(TypedDict, total=False):

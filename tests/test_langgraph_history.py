@@ -23,6 +23,7 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
+from langgraph.pregel._loop import AsyncPregelLoop
 from langgraph.types import Command
 
 from teola_plugin import optimize, optimized, runtime
@@ -414,6 +415,49 @@ def test_no_save_begins_while_it_is_held_back() -> None:
         assert not saved.wait(0.02)
     over.result(10)
     assert saved.is_set()
+
+
+def test_who_saves_waits_for_no_save() -> None:
+    """A checkpointer that asks a model would wait for itself."""
+    due: list[int] = []
+
+    class Loop:
+        checkpointer, cache = InMemorySaver(), None
+
+        def __init__(self) -> None:
+            self.submit = ThreadPoolExecutor(1).submit
+
+        def save(self) -> None:
+            due.append(len(saves.due(blocks_loop=False)))
+
+    loop = Loop()
+    saves = Saves(loop)
+    with saves.held_back():
+        over = saves.submit(loop.save)
+        saves.fall_due()
+        assert len(saves.due(blocks_loop=False)) == 1
+    over.result(10)
+    assert due == [0]
+
+
+async def test_who_blocks_a_loop_waits_for_no_task_of_it() -> None:
+    class Loop(AsyncPregelLoop):
+        def __init__(self) -> None:
+            self.checkpointer, self.cache = InMemorySaver(), None
+            self.submit = lambda work: Future()  # type: ignore[assignment]
+
+        async def save(self) -> None: ...
+
+    async def due_in_another_loop() -> int:
+        return len(saves.due(blocks_loop=True))
+
+    loop = Loop()
+    saves = Saves(loop)
+    saves.submit(loop.save)
+    saves.fall_due()
+    assert len(saves.due(blocks_loop=False)) == 1
+    assert len(saves.due(blocks_loop=True)) == 0
+    assert await asyncio.to_thread(lambda: asyncio.run(due_in_another_loop())) == 1
 
 
 @pytest.mark.parametrize("limit", [None, 1])

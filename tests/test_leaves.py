@@ -83,6 +83,22 @@ def test_langchain_embeddings_that_are_not_stock() -> None:
     assert leaves.query_embedding(object()) is None
 
 
+def test_llamaindex_embeddings_that_are_not_stock() -> None:
+    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+
+    from teola_plugin.adapters.llamaindex.known import is_embedder
+
+    class Upper(HuggingFaceEmbedding):
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return super()._get_query_embedding(query.upper())
+
+    model = HuggingFaceEmbedding(str(minilm_path()), device="cpu")
+    assert is_embedder(model)
+    assert not is_embedder(Upper.model_construct())
+    model._parallel_process = True
+    assert not is_embedder(model)
+
+
 def langchain_store() -> Any:
     import chromadb
     from langchain_chroma import Chroma

@@ -156,6 +156,17 @@ def _asked(build: Callable[[Any], Any], *, is_async: bool, broken: bool = False)
     return counts
 
 
+def test_two_models_of_a_pipeline_are_two_engines() -> None:
+    """Each has a queue of its own: one that is kept waiting by many calls does not hold up the other."""
+    writing, answering = (Server().model(is_chat_model=True) for _ in range(2))
+    fusion = QueryFusionRetriever([index_of(Engines()).as_retriever()], llm=writing)
+    traced = adapter.trace(RetrieverQueryEngine(fusion, get_response_synthesizer(llm=answering)))
+    resources = [spec.resource for spec in traced.engines.values() if spec.kind == "python"]
+    assert len(resources) == 2
+    assert resources[0] is writing
+    assert resources[1] is answering
+
+
 class Own(BaseRetriever):
     """A retriever of the user's own."""
 

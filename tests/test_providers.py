@@ -454,6 +454,26 @@ def test_what_waits_for_a_provider_is_asked_after_an_answer_to_any_call() -> Non
     assert asked == ["call"]
 
 
+@pytest.mark.cold
+def test_what_waits_for_a_provider_waits_on_after_an_error() -> None:
+    there, asked = providers.Provider(), list[int]()
+    call = Outside(lambda reply: True, lambda act: act())
+    call.when_answered(there, lambda: asked.append(1))
+    there.heard(of_status(503), -1e6)
+    assert asked == []
+    there.heard(None, 0.0)  # the pause is over
+    there.heard(None, 0.0)
+    assert asked == [1]
+
+
+def test_who_comes_to_wait_for_a_provider_that_has_answered_meanwhile_does_not_wait() -> None:
+    """The answer may come between the question whether it may be asked and this."""
+    asked = list[int]()
+    call = Outside(lambda reply: True, lambda act: act())
+    call.when_answered(providers.provider("there"), lambda: asked.append(1))
+    assert asked == [1]
+
+
 @pytest.mark.parametrize("ours", OURS)
 def test_our_own_errors_say_nothing_of_a_provider(ours: type[BaseException]) -> None:
     there, call = providers.Provider(), Outside(lambda reply: True, lambda act: act())

@@ -183,6 +183,16 @@ def test_the_report_says_what_became_of_each_item(host: LocalHost) -> None:
     assert report.hosted_hits == 0
 
 
+def test_the_report_says_how_many_hits_are_of_a_provider(host: LocalHost) -> None:
+    session, spec = Session(host), EngineSpec("engine", PythonEngine())
+    foreseen, unforeseen = (Foreign(key, lambda: "said") for key in ("foreseen", "unforeseen"))
+    session.submit_ahead(spec, "decoding", [foreseen], {}, NEXT)
+    for foreign in (foreseen, unforeseen):
+        session.ask(spec, "decoding", [foreign], {})[0].result()
+    report = session.close()
+    assert (report.hits, report.misses, report.hosted_hits) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("is_until_rewound", [False, True])
 def test_what_began_before_the_slots_were_rewound_asks_for_nothing_new(host: LocalHost, is_until_rewound: bool) -> None:
     engine = FakeEngine()

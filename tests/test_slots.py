@@ -84,6 +84,7 @@ def test_a_slot_under_another_stamp_is_stale() -> None:
         ([(0, 5, 8)], 5),
         ([(0, 5, 8), (0, 5, 8), (0, 6, 7)], 6),  # side by side
         ([(0, 5, 8), (0, 8, 6)], 11),  # one after the other
+        ([(0, 5, 8), (5, 6, 9), (8, 10, 11)], 7),  # the third after both, which come later by what the first gained
         ([(0, 1, 9), (0, 2, 4), (0, 5, 5)], 7),  # the third after the second, the first beside both
         ([(0, SHORT_LEAD_S / 2, 8), (0, SHORT_LEAD_S, 9)], SHORT_LEAD_S),  # begun side by side by the framework itself
         ([(0, 0, 4), (3.99, 4.005, 9)], pytest.approx(0.015)),  # it waited for what ended at 4

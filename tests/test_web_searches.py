@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
 from langchain_community.tools.file_management import WriteFileTool
 from langchain_community.tools.tavily_search import TavilySearchResults
 from langchain_community.utilities import tavily_search
@@ -16,6 +17,7 @@ from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
 from tests.hosted_service import Service, counted, served
 from tests.reader.langchain_reading import read, stopped
+from tests.test_agents import QUESTION, World
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 RAN: list[str] = []
@@ -90,6 +92,18 @@ def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], 
     assert made == original
     report = optimized(fast).reports[-1]
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+def test_who_leaves_a_streamed_reply_of_an_agent_has_searched_for_nothing(service: Service) -> None:
+    """While the model writes, its caller may still leave."""
+    model = World((_two().name, {"query": "hive 1"}), waits=False)
+    model.lingers_s = 0.3
+    agent = optimize(create_agent(model.model, [_two()]))
+    for _ in agent.stream(QUESTION, stream_mode="messages"):
+        break
+    assert service.asked == []
+    agent.invoke(QUESTION)
+    assert service.asked == ["search hive 1"]
 
 
 def test_a_tool_that_is_set_otherwise_is_another() -> None:

@@ -204,6 +204,10 @@ def test_an_ensemble_is_asked_only_if_all_of_it_is_known() -> None:
 
 def test_a_retriever_that_was_given_a_method_is_left() -> None:
     retriever = E.store("barriers3").as_retriever()
+    both = EnsembleRetriever(retrievers=[retriever, retriever], weights=[0.5, 0.5])
+    assert not stopped(both | len, "a")
+    object.__setattr__(both, "weighted_reciprocal_rank", lambda lists: RAN.append("ranked") or [])
+    assert stopped(both | len, "a")
     object.__setattr__(retriever, "_get_relevant_documents", lambda query, **options: RAN.append("found") or [])
     assert stopped(retriever | len, "a")
 
@@ -284,6 +288,9 @@ def test_a_second_model_of_a_chain_waits_for_the_parser_of_the_first_in_each_rou
     both = RunnableParallel(a=first.map(), b=RunnablePassthrough()) | itemgetter("b") | (lambda _: LLM.invoke("x"))
     assert read(both, ["a", "b"]).certain[0] == [True, True, False]
     assert read(lambda words: steps.batch(words), ["a", "b"]).certain[0] == [True, True, False, False]
+    strict = RunnableParallel(a=itemgetter("text") | LLM | JsonOutputParser(), b=itemgetter("words"))
+    items = strict | itemgetter("b") | LLM.bind(stop=["c"]).map()
+    assert read(items, {"text": "x", "words": ["a", "b"]}).certain[0] == [True, False, False]
 
 
 def test_what_stands_behind_a_parser_is_not_certain() -> None:
@@ -370,6 +377,13 @@ def another_method(model: Any) -> None:
     model.client._post = types.MethodType(post, model.root_client)
 
 
+def another_method_of_a_resource_of_its_own(model: Any) -> None:
+    """Which the client itself does not refer to."""
+    model.client = type(model.client)(model.root_client)
+    assert as_set_now(model).configured == as_set_now(hosted()).configured
+    another_method(model)
+
+
 def another_wrapped(model: Any) -> None:
     model.client.with_raw_response.create = to_raw_response_wrapper(lambda *args, **options: None)
 
@@ -391,7 +405,8 @@ def another_transport(model: Any) -> None:
 
 
 CHANGES = [
-    another_method, another_wrapped, another_timeout, another_address, one_more_attribute, another_transport,
+    another_method, another_method_of_a_resource_of_its_own, another_wrapped, another_timeout, another_address,
+    one_more_attribute, another_transport,
 ]  # fmt: skip
 
 

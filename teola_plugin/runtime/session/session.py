@@ -674,10 +674,10 @@ class Session:
         return slot
 
     def _bound(self, payload: Any, reply: Reply) -> Any:
-        """A coroutine of a foreign model runs on the loop its client belongs to: its own, or else the caller's."""
+        """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
         if not isinstance(payload, Foreign):
             return payload
-        loop = (payload.loop or self._loop) if payload.is_async else None
+        loop = self._loop if payload.is_async else None
         return replace(payload, loop=loop, provider_call=reply.provider_call)
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
