@@ -125,7 +125,7 @@ def _read_by(
 
     def listen(entered: Entered, call: Asides) -> None:
         if entered.is_only and draft.runs[code] == 1:  # nobody can tell one run of it from another
-            entered.listeners[id(component)] = listener = Listener(is_only=True)
+            entered.listeners[id(component)] = listener = Listener(is_only=True, code=code)
             call.when_asked(listener.hear)
 
     draft.on_call(listen)

@@ -6,11 +6,13 @@ has come past a place at which a reading ended. See resuming.py for what is made
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import sys
 import threading
 import types
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -90,10 +92,14 @@ class Listener:
     of earlier calls, and as long as it has not made its next request the reading can go on from there.
     """
 
-    def __init__(self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False) -> None:
+    def __init__(
+        self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False, code: types.CodeType | None = None
+    ) -> None:  # fmt: skip
         """`where`: which run of a function it is that asks (see `run.Run`). `is_only`: the program is one function, of
-        which nobody can tell one run from another: it is heard if it is run by itself, and once."""
+        which nobody can tell one run from another: it is heard if it is run by itself, and once. `code`: its code."""
         self._where = where
+        self._code = code
+        self._made: dict[Hashable, list[Callable[[], Hashable]]] = defaultdict(list)
         self._around = [(id(frame), frame.f_code) for frame in _frames()] if is_only else None
         self.on_news: Callable[[], None] = lambda: None
         self.is_over = False
@@ -115,6 +121,12 @@ class Listener:
                     return self._passed.pop(number)
         return None
 
+    def made(self, where: Hashable) -> Counter[Hashable]:
+        """The requests that a run of a function has made so far, by their keys."""
+        with self._lock:
+            made = list(self._made.get(where, ()))
+        return Counter(key() for key in made)
+
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
         """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
         if self.is_over:
@@ -122,7 +134,10 @@ class Listener:
         where = self._where()
         frames = _frames()
         levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
+        is_own = self._code is None or any(code is self._code for _, code, _ in levels)
         with self._lock:
+            if is_own and where is not NOWHERE:
+                self._made[where].append(functools.cache(key))
             for number, *_ in levels:
                 self._passed.pop(number, None)
             known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
