@@ -358,9 +358,8 @@ class Run(Heap):
         ask = self.asks.get(key)
         source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(
-                request, number, self._gates_of(source), self.in_doubt, self.mark, self.where
-            )  # fmt: skip
+            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, self.mark)
+            ask.where = self.where
         else:
             ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt
