@@ -6,7 +6,9 @@ rows = unread(fetch)              a statement that the reader cannot read; the f
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 import sqlite3
 import threading
 import time
@@ -15,14 +17,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import httpx
 import pytest
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
+from langgraph.types import RetryPolicy, Send
 
 from teola_plugin import optimize
 
@@ -271,3 +274,150 @@ def test_what_stands_behind_it_is_asked_at_once() -> None:
     app.invoke({"x": ""})
     service.together = threading.Barrier(3)
     assert app.invoke({"x": ""})["out"] == ["to a None", "to b None", "to c None"]
+
+
+# --- one function that runs several times in a call ------------------------------------------------------------------
+
+
+class Rows:
+    """Other rows each time. Those for "one" come once the model was asked for something."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._numbers = itertools.count(1)
+
+    def __call__(self, name: str) -> list[str]:
+        while name == "one" and not self._service.asked:
+            time.sleep(0.001)
+        return [f"{name} {row} of {next(self._numbers) if name == 'many' else 'x'}" for row in "ab"]
+
+
+class Gathered(TypedDict, total=False):
+    x: str
+    out: Annotated[list[Any], operator.add]
+    end: str
+
+
+class World:
+    """A model, rows, and `ask`: a function that asks for each row; of other names, functions with the same code."""
+
+    def __init__(self, service: Service, host: str) -> None:
+        client = httpx.Client(transport=service, base_url=f"http://{host}/v1")
+        self.model = ChatOpenAI(model="m", base_url=f"http://{host}/v1", api_key="x", max_retries=0, http_client=client)
+        self.rows = Rows(service)
+
+    def asking(self, name: str) -> Callable[[Any], Any]:
+        def ask(given: Any) -> Any:
+            rows = unread(self.rows, name)
+            return {"x": given["x"], "told": [self.model.invoke(row).content for row in rows]}
+
+        return ask
+
+    def then(self, name: str) -> Any:
+        return ChatPromptTemplate.from_template(name + " {told}") | self.model
+
+
+def in_branches(world: World) -> Runnable[Any, Any]:
+    return RunnableParallel({name: RunnableLambda(world.asking(name)) | world.then(name) for name in ("one", "two")})
+
+
+def inside_of_another(world: World) -> Runnable[Any, Any]:
+    other = RunnableLambda(world.asking("two"))
+
+    def inside(given: Any) -> Any:
+        return other.invoke(given)
+
+    first = RunnableLambda(world.asking("one")) | world.then("one")
+    return RunnableParallel(one=first, two=RunnableLambda(inside) | world.then("two"))
+
+
+def in_a_map(world: World) -> Runnable[Any, Any]:
+    def twice(given: Any) -> list[Any]:
+        return [given, given]
+
+    return RunnableLambda(twice) | (RunnableLambda(world.asking("many")) | world.then("then")).map()
+
+
+def in_a_superstep(world: World) -> Any:
+    def node(name: str) -> Callable[[Gathered], Gathered]:
+        def run(state: Gathered) -> Gathered:
+            rows = unread(world.rows, name)
+            return {"out": [world.model.invoke(row).content for row in rows]}
+
+        return run
+
+    graph = StateGraph(Gathered)
+    for name in ("one", "two"):
+        graph.add_node(name, node(name))
+        graph.add_edge(START, name)
+    graph.add_node("last", lambda state: {"end": world.model.invoke(f"last {state['out']}").content})
+    graph.add_edge(["one", "two"], "last")
+    return graph.compile()
+
+
+def in_tasks_that_are_sent(world: World) -> Any:
+    def run(given: Any) -> Gathered:
+        rows = unread(world.rows, given["name"])
+        asked = [world.model.invoke(row).content for row in rows]
+        return {"out": asked}
+
+    graph = StateGraph(Gathered)
+    graph.add_node("run", run)
+    graph.add_conditional_edges(START, lambda state: [Send("run", {"name": "many"}) for _ in "ab"], ["run"])
+    graph.add_node("last", lambda state: {"end": world.model.invoke("last").content})
+    graph.add_edge("run", "last")
+    return graph.compile()
+
+
+def tried_again(world: World) -> Any:
+    """The rows of the first try are not those of the second."""
+    tries = itertools.count()
+
+    def run(state: Gathered) -> Gathered:
+        rows = unread(world.rows, "many")
+        first = world.model.invoke(rows[0]).content
+        if unread(next, tries) % 2 == 0:
+            raise ValueError
+        return {"out": [first, world.model.invoke(rows[1]).content]}
+
+    graph = StateGraph(Gathered)
+    graph.add_node("run", run, retry_policy=RetryPolicy(initial_interval=0.01, retry_on=ValueError))
+    graph.add_edge(START, "run")
+    return graph.compile()
+
+
+SEVERAL = [in_branches, inside_of_another, in_a_map, in_a_superstep, in_tasks_that_are_sent, tried_again]
+
+
+def several_rounds(
+    kind: Callable[[World], Any], host: str, wrap: Callable[[Any], Any], call: Callable[[Any], Any]
+) -> list[Counter[str]]:
+    service = Service()
+    app = wrap(kind(World(service, host)))
+    found = []
+    for _ in range(ROUNDS):
+        service.asked.clear()
+        call(app)
+        found.append(Counter(service.asked))
+    return found
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_one_run_of_a_function_is_not_taken_for_another(kind: Callable[[World], Any]) -> None:
+    def call(app: Any) -> Any:
+        return app.invoke({"x": ""})
+
+    host = f"{kind.__name__.replace('_', '-')}.invalid"
+    original = several_rounds(kind, host, lambda app: app, call)
+    assert several_rounds(kind, host, optimize, call) == original
+
+
+def test_one_input_of_a_batch_is_not_taken_for_another() -> None:
+    def chain(world: World) -> Runnable[Any, Any]:
+        return RunnableLambda(world.asking("many")) | world.then("then")
+
+    def call(app: Any) -> Any:
+        return app.batch([{"x": ""}, {"x": ""}])
+
+    original = several_rounds(chain, "batch.invalid", lambda app: app, call)
+    assert several_rounds(chain, "batch.invalid", optimize, call) == original

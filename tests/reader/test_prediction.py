@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from teola_plugin.adapters.reader import prediction as predictions
 from teola_plugin.adapters.reader.asking import Ask, Nobody, Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, may_be_asked, read_whole
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.engines import Done, EngineSpec, Failed
+from teola_plugin.request_identity import request_key
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Mark
 from tests.reader.world import ELSEWHERE
@@ -81,6 +84,51 @@ def test_each_request_is_made_once_and_the_prediction_ends_with_the_program() ->
     line.replies["b"].put(Done("y"))
     assert line.asked == ["a", "b"]
     assert begun.is_over
+
+
+def heard(*questions: str, where: Hashable = ()) -> Listener:
+    """The framework's run has made these requests by now."""
+    listener = Listener(lambda: where)
+    for question in questions:
+        listener.hear(partial(request_key, ELSEWHERE, "decoding", question, {}), lambda: None)
+    return listener
+
+
+def test_nothing_is_asked_by_a_reading_that_may_have_come_too_late() -> None:
+    """The run has asked for something else: what is outside of the function may have been changed by it since."""
+    _, line = predicted(asking("mode 1", "mode 3"), listener=heard("mode 1", "mode 2"))
+    assert line.asked == []
+
+
+def test_it_goes_on_where_the_run_has_made_the_same_requests() -> None:
+    _, line = predicted(asking("mode 1", "mode 2", "mode 3"), listener=heard("mode 2", "mode 1"))
+    assert line.asked == ["mode 1", "mode 2", "mode 3"]
+
+
+def test_a_request_that_is_made_more_often_than_it_is_read_is_another() -> None:
+    _, line = predicted(asking("mode 1", "mode 2"), listener=heard("mode 1", "mode 1"))
+    assert line.asked == []
+
+
+def test_requests_of_another_run_of_the_function_tell_nothing() -> None:
+    _, line = predicted(asking("mode 1"), listener=heard("mode 2", where="another"))
+    assert line.asked == ["mode 1"]
+
+
+def test_a_reading_that_has_caught_up_asks_again() -> None:
+    def program(run: Run) -> None:
+        reply = run.ask(request("a"))
+        run.ask(request("b"))
+        run.require_known(reply)
+        run.ask(request(f"more of {reply}"))
+        run.ask(request("c"))
+
+    listener = heard("a")
+    _, line = predicted(program, listener=listener)
+    listener.hear(lambda: request_key(ELSEWHERE, "decoding", "b", {}), lambda: None)
+    listener.hear(lambda: request_key(ELSEWHERE, "decoding", "more of x", {}), lambda: None)
+    line.replies["a"].put(Done("x"))
+    assert line.asked == ["a", "b", "more of x", "c"]
 
 
 def test_nothing_is_asked_behind_an_engine_that_fails() -> None:

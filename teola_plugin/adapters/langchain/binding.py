@@ -28,14 +28,15 @@ Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "eve
 class Entered:
     """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context.
 
-    `heard`: what handlers of the call may change (see `handlers.noted_by`). `listeners`: of the components that are
-    read, by their id.
+    `heard`: what handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other inputs.
+    `listeners`: of the components that are read, by their id.
     """
 
     value: Any
     mode: Mode
     context: Context = field(default_factory=copy_context, compare=False)
     heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
+    is_only: bool = field(default=True, compare=False)
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
 
 

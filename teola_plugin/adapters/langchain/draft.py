@@ -6,7 +6,8 @@ import contextlib
 import copy
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,11 +36,14 @@ from teola_plugin.trace import Asides, Break, Function, Reading, Traced
 class Draft:
     """Primitives in program order. `guard` and `level` say under which condition and in how many maps we are.
 
+    `runs`: how often the code of each function of the user's runs; in a map, more than once.
+
     What may raise is a *gate* for each request behind it that leaves this process (see graph.py): every call that is
     not `is_total`, what only the framework's run computes, and each key that is read of the caller's input.
     """
 
     def __init__(self) -> None:
+        self.runs: Counter[Hashable] = Counter()
         self.guard: When | None = None
         self.level = 0
         self.origin = ""

@@ -41,6 +41,7 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
 
     Raises: Untraceable.
     """
+    draft.runs[_code_of(function)] += 1 if draft.level == 0 else 2
     keys = read_keys(function)
     if keys and keys.is_getter and not isinstance(given, Prompt):
         return draft.field(given, keys.required[0])
@@ -61,8 +62,9 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
     if effects is None:
         origin = origin_of(function)
         reading = draft.reading(Reading(f"{name or shown}: {origin}" if name else origin, origin, ahead=None))
+        read = _read_by(draft, component, function, call, reading)
         return draft.read(
-            name or shown, component, fn, _read_by(draft, component, call, reading), draft.bindings.mode(), *args,
+            name or shown, component, fn, read, draft.bindings.mode(), *args,
             identity=identity, holds=holds, reach=reach_of(function, _is_plain_template),
         )  # fmt: skip
     is_async = inspect.iscoroutinefunction(function)
@@ -81,11 +83,12 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
         return None
     call, args = _arguments(draft, retriever, given, None)
     reach = Reach(asks=True, acts=False, changes=False, repeats=is_multi_query(retriever))
+    draft.runs[_code_of(own)] += 1 if draft.level == 0 else 2
     if own:  # it asks by what the retriever holds, which its function does not name
         reach = replace(reach_of(own, _is_plain_template), asks=True)
     fn = type(retriever).__name__
     return draft.read(
-        name or "docs", retriever, fn, _read_by(draft, retriever, call, Reading(fn)), draft.bindings.mode(), *args,
+        name or "docs", retriever, fn, _read_by(draft, retriever, own, call, Reading(fn)), draft.bindings.mode(), *args,
         identity=("retriever", id(retriever)), holds="any", reach=reach,
     )  # fmt: skip
 
@@ -114,12 +117,16 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
     return ""
 
 
-def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: Reading) -> Callable[..., Any]:
-    """The component as a function of the call's `Entered` and its arguments, which is read."""
+def _read_by(
+    draft: Draft, component: Any, function: Any, given: Callable[..., Any], reading: Reading
+) -> Callable[..., Any]:
+    """The component of a function, as one of the call's `Entered` and its arguments, which is read."""
+    code = _code_of(function)
 
     def listen(entered: Entered, call: Asides) -> None:
-        entered.listeners[id(component)] = listener = Listener()
-        call.when_asked(listener.hear)
+        if entered.is_only and draft.runs[code] == 1:  # nobody can tell one run of it from another
+            entered.listeners[id(component)] = listener = Listener(is_only=True, code=code)
+            call.when_asked(listener.hear)
 
     draft.on_call(listen)
 
@@ -141,6 +148,10 @@ def _read_by(draft: Draft, component: Any, given: Callable[..., Any], reading: R
         return read_whole(asker, _ask, program, inputs, reading.note, later=later, listener=listener)
 
     return read
+
+
+def _code_of(function: Any) -> Any:
+    return getattr(unwrapped(function), "__code__", None)
 
 
 def _ask(request: Request) -> Reply | None:

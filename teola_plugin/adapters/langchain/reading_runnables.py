@@ -51,7 +51,7 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.calls import FunctionValue, chosen
 from teola_plugin.adapters.reader.heap import Frame
 from teola_plugin.adapters.reader.partly import unknown_from
-from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.scopes import RUN
 from teola_plugin.adapters.reader.values import (
     Barrier,
@@ -151,6 +151,7 @@ def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> 
     before = after = run.gates
     made: list[Any] = []
     raised: BaseException | None = None
+    where, run.where = run.where, NOWHERE
     for at, work in enumerate(works):
         if at < most:
             run.gates = before
@@ -162,7 +163,7 @@ def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> 
             if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
                 raised = e
         after |= run.gates
-    run.gates = after
+    run.gates, run.where = after, where
     if raised is not None:
         raise raised
     return made

@@ -326,7 +326,8 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
         mode = "events"
     heard = heard_by(configs) if inputs else frozenset()
     calls: Calls = vars(twin)[_CALLS]
-    return calls.open([Entered(value, mode, heard=heard) for value in inputs], loop=loop, is_lockstep=is_lockstep)
+    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1) for value in inputs]
+    return calls.open(entered, loop=loop, is_lockstep=is_lockstep)
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:

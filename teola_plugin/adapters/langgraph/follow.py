@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnablePassthrough, ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import CONF, CONFIG_KEY_RESUMING, CONFIG_KEY_RUNTIME, NS_END, NS_SEP, PUSH
 from langgraph._internal._runnable import RunnableCallable
 from langgraph._internal._typing import MISSING
@@ -36,7 +37,7 @@ from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
-from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of
+from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of, where_of
 from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
@@ -204,7 +205,7 @@ class Following:
             tasks = tuple(Task(START, task.input) for task in loop.tasks.values())
         front = _front_of(loop, self.followed.graph, tasks, given)
         state = steps.state(front)
-        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener()
+        line, listener = CallLine(asides, has_replies_streamed(loop)), Listener(_where(_namespace(loop.config)))
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
             asker, line, state, speculates=asides.speculates, routes=asides.routes, listener=listener
@@ -376,6 +377,10 @@ def _way_of(loop: Any, *, speculates: bool) -> Way:
         is_resumed=bool(configured.get(CONFIG_KEY_RESUMING)),
         speculates=speculates,
     )
+
+
+def _where(around: str) -> Callable[[], Hashable]:
+    return lambda: where_of((var_child_runnable_config.get() or {}).get("metadata") or {}, around)
 
 
 def _namespace(config: Mapping[str, Any]) -> str:

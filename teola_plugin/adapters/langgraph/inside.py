@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
-from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending, Unknown
 
 
@@ -39,7 +39,11 @@ class LangGraphAsker:
         if kwargs:
             raise Barrier(f"the graph {component.get_name()} is called with arguments that are not read")
         way = replace(self._way, is_async=is_async)
-        return GraphReader(component, self.run_component).whole(run, value, way)
+        where, run.where = run.where, NOWHERE  # a function may run it several times
+        try:
+            return GraphReader(component, self.run_component).whole(run, value, way)
+        finally:
+            run.where = where
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `Asker`."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from langchain_core.runnables.config import run_in_executor
+from langgraph._internal._constants import NS_END, NS_SEP, PUSH
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.ephemeral_value import EphemeralValue
@@ -30,7 +31,7 @@ from teola_plugin.adapters.langgraph.writes import KEPT, Open, Update, applied, 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import may_be_asked
-from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import (
     Barrier,
     Callee,
@@ -93,7 +94,10 @@ class GraphReader:
         blocked: BaseException | None = None
         led = _Led({key: set(seen) for key, seen in front.joined.items()}, waits=front.waits)
         mark, last, run.is_beside = run.mark, run.mark, len(front.tasks) > 1
+        around, sent = run.where, 0
         for place, task in enumerate(front.tasks):
+            run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
+            sent += task.is_sent
             run.mark = mark
             run.gates = before if place < SIDE_BY_SIDE else ended  # side by side none waits for another
             marked = run.leaves
@@ -104,7 +108,7 @@ class GraphReader:
                 blocked = e if blocked is None or isinstance(e, Barrier) else blocked
             ended |= run.gates
             last = last if run.mark is mark else run.mark
-        run.gates, run.mark = ended, last
+        run.gates, run.mark, run.where = ended, last, around
         if isinstance(blocked, Barrier):
             raise blocked
         if blocked is not None:
@@ -377,6 +381,23 @@ def _limit_of(graph: Graph, way: Way) -> int:
         raise Barrier(f"the graph {graph.get_name()} is given a recursion limit that is not known")
     limit: int = limits.pop()
     return limit
+
+
+def where_of(metadata: Mapping[str, Any], around: str) -> Hashable:
+    """`Run.where` of what runs with this metadata, in a graph that runs in the namespace `around`."""
+    namespace, path = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_path")
+    if type(namespace) is not str or type(path) is not tuple:
+        return NOWHERE
+    names = tuple(part.partition(NS_END)[0] for part in namespace.removeprefix(around).strip(NS_SEP).split(NS_SEP))
+    return names, metadata.get("langgraph_step"), path[1] if path[0] == PUSH else None
+
+
+def _within(around: Any, name: str, number: int, sent: int | None) -> Hashable:
+    """`Run.where` of a node in a superstep: the names of all nodes that it is in. `sent`: which of the tasks sent."""
+    if around is NOWHERE:
+        return None
+    names: tuple[str, ...] = (*(around[0] if around else ()), name)
+    return names, number, sent
 
 
 def _is_in_executor(function: Any) -> bool:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from teola_plugin.adapters.llamaindex.reading_parts import TOLD, told_key
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.prediction import Prediction, State, acted
-from teola_plugin.adapters.reader.run import Given, Run, TooLarge
+from teola_plugin.adapters.reader.run import NOWHERE, Given, Run, TooLarge
 from teola_plugin.adapters.reader.stacks import Listener
 from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.engines import Done
@@ -34,6 +35,9 @@ LOOK_S = 0.1
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
+innermost: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
+"""The innermost run of a function of the user's that is read."""
+
 Program = Callable[[LlamaIndexAsker, Run, Any], object]
 """Reads a function, given copies of its arguments."""
 
@@ -43,7 +47,7 @@ class OwnRun:
     """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
 
     `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the call.
-    `blocks`: it is synchronous code that runs on an event loop; see `ready`.
+    `blocks`: it is synchronous code that runs on an event loop; see `ready`. `around`: the run that it is a part of.
     """
 
     program: Program
@@ -55,6 +59,7 @@ class OwnRun:
     on_end: Callable[[], None] = lambda: None
     session: Any = None
     blocks: bool = False
+    around: OwnRun | None = None
     prediction: Prediction | None = None
     _asker: LlamaIndexAsker | None = None
     _beside: Counter[int] = field(default_factory=Counter)
@@ -81,7 +86,7 @@ class OwnRun:
 
         def program(run: Run) -> None:
             asker.begin()
-            run.is_beside = True
+            run.is_beside, run.where = True, self
             barrier: Barrier | None = None
             try:
                 self.program(asker, run, copies)
@@ -91,12 +96,19 @@ class OwnRun:
             finally:
                 self.reading.note(barrier, run.counts.total(), run.skipped)
 
-        listener = Listener()
+        listener = Listener(lambda: self if self._is_running() else NOWHERE)
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
             asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
         )
         self.prediction.begin()
+
+    def _is_running(self) -> bool:
+        """What runs in this context is a part of it."""
+        own = innermost.get()
+        while own is not None and own is not self:
+            own = own.around
+        return own is self
 
     @property
     def is_over(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 from llama_index.core.workflow import Context
 
 from teola_plugin.adapters.llamaindex.entries import Entry
-from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun
+from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun, innermost
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_parts import function_of
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
@@ -76,7 +76,7 @@ def original_of(component: object) -> object:
 @contextlib.contextmanager
 def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
     """The run of a part begins, in the session of the call, if there is one."""
-    session, around, outer = current(), _own.get(), _foreseen.get()
+    session, around, outer = current(), innermost.get(), _foreseen.get()
     if session is None or (outer is not None and outer is not component):
         yield
         return
@@ -101,10 +101,6 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
         _here.reset(token)
 
 
-_own: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
-"""The innermost run of a function of the user's that is read."""
-
-
 _foreseen: ContextVar[object | None] = ContextVar("teola_foreseen", default=None)
 """The outermost component, inside of that, whose whole run is foreseen: what it leads to is not entered."""
 
@@ -117,7 +113,7 @@ def heard(
 
     What it came to is to be given to the function that this gives.
     """
-    own = _own.get()
+    own = innermost.get()
     if own is None or own.session is not current() or _foreseen.get() is not None:
         yield lambda value: value
         return
@@ -138,12 +134,13 @@ def heard(
 
 @contextlib.contextmanager
 def _inside_own(own: OwnRun) -> Iterator[None]:
-    token = _own.set(own)
+    own.around = innermost.get()
+    token = innermost.set(own)
     try:
         yield
     finally:
         own.end()
-        _own.reset(token)
+        innermost.reset(token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class Ask:
     `gates`: the sources of what may raise before it, other than replies to the same component at the same place: a loop
     that asks one judge about each of its items is read as a batch, which LangChain asks at once whatever the replies.
     What may raise in the same round does count: the component asks no second model behind a reply that is no JSON.
-    `is_possible`: it stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`.
+    `is_possible`: it stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`. `where`: see
+    `run.Run`.
     """
 
     request: Request
@@ -65,6 +66,7 @@ class Ask:
     gates: frozenset[Hashable]
     is_possible: bool
     mark: Any = None
+    where: Hashable = None
 
     @property
     def key(self) -> tuple[Hashable, int]:

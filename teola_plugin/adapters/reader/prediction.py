@@ -35,6 +35,7 @@ from teola_plugin.adapters.reader.stacks import Listener, is_wrong
 from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
 from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld
+from teola_plugin.request_identity import request_key
 from teola_plugin.routes import CallRoutes
 from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Mark
@@ -101,6 +102,8 @@ class Prediction:
         self._answers: dict[Hashable, Answer] = {}
         self._given = state.given
         self._replies: dict[Hashable, Reply] = {}
+        self._found: dict[Hashable, Request] = {}
+        self._keys: dict[Hashable, Hashable] = {}
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
@@ -246,13 +249,29 @@ class Prediction:
             del self._replies[ask.key]
         self._line.give_up(reply)
 
+    def _is_passed(self, where: Hashable) -> bool:
+        """The framework's run of a function has made a request that was not found: it may be past what is read here.
+
+        What it has changed since outside of the function may have been read as it is now, and not as it was.
+        """
+        made = self._listener.made(where)
+        if not made or any(request.act is not None for request in self._found.values()):
+            return False
+        for number, request in self._found.items():
+            if number not in self._keys:
+                self._keys[number] = request_key(request.spec, request.op, request.payload, request.settings)
+        return not made <= Counter(self._keys.values())
+
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
+        self._found.update((ask.key, ask.request) for ask in run.asks.values())
         for ask in run.asks.values():
             if not may_be_asked(ask, speculates=self._speculates):
                 continue
             if ask.key in self._replies:
                 if not is_possible:
                     self._possible.pop(ask.key, None)
+                continue
+            if ask.request.spec.is_outside and self._is_passed(ask.where):
                 continue
             with self._lock:  # whoever stops it may ask for the same after that
                 reply = None if self.is_over else self._line.ask(ask.request, ask.mark)

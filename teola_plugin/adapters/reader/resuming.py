@@ -32,7 +32,7 @@ from teola_plugin.adapters.reader.calls import FunctionValue
 from teola_plugin.adapters.reader.exchange import is_random_id
 from teola_plugin.adapters.reader.facts import MODEL_SLOTS
 from teola_plugin.adapters.reader.heap import DICTS, SETS, Frame
-from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import (
     STALE,
     Barrier,
@@ -88,13 +88,17 @@ def _end(node: ast.stmt | ast.expr) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a reading ended: the code objects of the functions on its stack, and where each of them is."""
+    """Where a reading ended: the code objects of the functions on its stack, and where each of them is.
+
+    `where`: which run of the function it was, see `run.Run`.
+    """
 
     codes: tuple[types.CodeType, ...]
     places: tuple[Place, ...]
+    where: Hashable = ()
 
     def is_at(self, other: Stop) -> bool:
-        """It is the same place."""
+        """It is the same place, maybe of another run."""
         return (
             len(self.codes) == len(other.codes)
             and all(map(operator.is_, self.codes, other.codes))
@@ -118,6 +122,8 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
     *around, level = run.levels
     if run.in_doubt or run.is_assuming or place.is_repeated or level.frame is not frame or level.code is None:
         return None
+    if run.where is NOWHERE:
+        return None
     for each in around:
         if each.code is None or each.place is None or each.place.is_repeated or each.place.has_rounds:
             return None
@@ -126,7 +132,7 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
     if not all(each.is_direct for each in run.levels[1:]):  # `map` calls it, say
         return None
     codes = tuple(each.code for each in run.levels if each.code is not None)
-    return Stop(codes, (*(each.place for each in around), place))
+    return Stop(codes, (*(each.place for each in around), place), run.where)
 
 
 def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
@@ -135,10 +141,10 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
     if stop is None:
         return False
     passed: Passed | None = run.open
-    if passed is None or not stop.is_passed(passed.places):
+    if passed is None or passed.where != stop.where or not stop.is_passed(passed.places):
         passed = run.passed[run.used] if run.open is None and run.used < len(run.passed) else None
         try:
-            if passed is None or not (passed.stop.is_at(stop) and passed.is_of(run)):
+            if passed is None or not (passed.is_past(stop) and passed.is_of(run)):
                 run.stops.append(stop)
                 return False
         except Undecided as e:
@@ -169,6 +175,7 @@ class Variables:
 class Passed:
     """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
 
+    `where`: which run of the function it is, see `run.Run`.
     `seen`: all copies, with what they were made of, by its id. For the program that reads on: `given`, pairs of what
     the reader has of what it was given, and what that was then; `outside`, copies of what is outside, from then on.
     `is_alone`: all requests before were made under the function.
@@ -182,6 +189,11 @@ class Passed:
     given: Sequence[tuple[Any, Any]] = ()
     outside: Given = field(default_factory=Given)
     is_alone: bool = True
+    where: Hashable = ()
+
+    def is_past(self, stop: Stop) -> bool:
+        """It tells how the run in which a reading ended has come past that place."""
+        return self.where == stop.where and self.stop.is_at(stop)
 
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
         """A program that was given this reads on. `heard`: see `Run`. Raises: Barrier if there is too much."""

@@ -32,6 +32,9 @@ from teola_plugin.adapters.reader.values import (
 OPERATIONS = 20_000
 """Of one evaluation: some 10 ms. A loop that computes more than that is left to the framework's run."""
 
+NOWHERE: Hashable = None
+"""`Run.where` of functions that cannot be told apart."""
+
 MAX_DEPTH = 60
 """Calls inside calls."""
 
@@ -110,7 +113,8 @@ class Run(Heap):
     and `skipped`: what was not read where they went on.
     `passed`: where the framework's run has come past such a place, of which so many are `used`; `open`: the last one,
     until it is seen at a request that it was right to read on; `is_lost`: it was not; `mark`: where the run was then.
-    `is_beside`: others ask beside the function that is evaluated. See resuming.py.
+    `is_beside`: others ask beside the function that is evaluated. `where`: which run of a function of the program's it
+    is that is evaluated, where the same one may run several times, maybe side by side. See resuming.py.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class Run(Heap):
         self.is_lost = False
         self.mark: Any = None
         self.is_beside = False
+        self.where: Hashable = ()
         self._answers = answers if answers is not None else {}
         self._left = operations
         given = given or Given()
@@ -354,6 +359,7 @@ class Run(Heap):
         source = (request.source, self.site)
         if ask is None:
             ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, self.mark)
+            ask.where = self.where
         else:
             ask.gates |= self._gates_of(source)
             ask.is_possible = ask.is_possible and self.in_doubt

@@ -6,19 +6,21 @@ has come past a place at which a reading ended. See resuming.py for what is made
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import sys
 import threading
 import types
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.resuming import LOOKING, Passed, Stop, Variables, parameters_of
-from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.run import NOWHERE, Given, Run
 from teola_plugin.adapters.reader.values import STALE, Barrier, Opaque, is_installed_file, isinstance_of
 
 OPERATIONS = 5_000
@@ -69,7 +71,7 @@ def _note(stop: Stop) -> None:
             _known.clear()
         known = _known.setdefault(id(stop.codes[0]), Known())
         if not any(map(stop.is_at, known.stops)):
-            known.stops = (*known.stops, stop)[-MAX_STOPS:]
+            known.stops = (*known.stops, replace(stop, where=()))[-MAX_STOPS:]
 
 
 def is_wrong(stop: Stop) -> None:
@@ -90,7 +92,15 @@ class Listener:
     of earlier calls, and as long as it has not made its next request the reading can go on from there.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False, code: types.CodeType | None = None
+    ) -> None:  # fmt: skip
+        """`where`: which run of a function it is that asks (see `run.Run`). `is_only`: the program is one function, of
+        which nobody can tell one run from another: it is heard if it is run by itself, and once. `code`: its code."""
+        self._where = where
+        self._code = code
+        self._made: dict[Hashable, list[Callable[[], Hashable]]] = defaultdict(list)
+        self._around = [(id(frame), frame.f_code) for frame in _frames()] if is_only else None
         self.on_news: Callable[[], None] = lambda: None
         self.is_over = False
         self._asked: list[list[Level]] = []
@@ -107,34 +117,52 @@ class Listener:
         """How the framework's run has come past one of these stops; told once."""
         with self._lock:
             for number, passed in list(self._passed.items()):
-                if any(map(passed.stop.is_at, stops)):
+                if any(map(passed.is_past, stops)):
                     return self._passed.pop(number)
         return None
+
+    def made(self, where: Hashable) -> Counter[Hashable]:
+        """The requests that a run of a function has made so far, by their keys."""
+        with self._lock:
+            made = list(self._made.get(where, ()))
+        return Counter(key() for key in made)
 
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
         """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
         if self.is_over:
             return False
+        where = self._where()
         frames = _frames()
         levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
+        is_own = self._code is None or any(code is self._code for _, code, _ in levels)
         with self._lock:
+            if is_own and where is not NOWHERE:
+                self._made[where].append(functools.cache(key))
             for number, *_ in levels:
                 self._passed.pop(number, None)
             known = [stop for _, code, _ in levels for stop in _known.get(id(code), NONE).stops]
             come_to = [(stop, at) for stop in known if (at := self._has_passed(stop, levels)) is not None]
             if len(self._asked) < MAX_ASKED:
                 self._asked.append(levels)
-        if not come_to:
+        if not come_to or where is NOWHERE:
             return True
         stop, at = come_to[0]
         number = levels[at][0]
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
-        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone)
+        if self._around is not None and not self._is_only(levels, at, self._around):
+            return True
+        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where)
         if passed is not None:
             with self._lock:
                 self._passed[number] = passed
             self.on_news()
         return True
+
+    def _is_only(self, levels: Sequence[Level], at: int, around: Sequence[tuple[int, types.CodeType]]) -> bool:
+        """Only what was there when the call began stands around the function, and it has not run before."""
+        number, code, _ = levels[at]
+        runs = {own for earlier in self._asked for own, each, _ in earlier if each is code}
+        return runs <= {number} and all((own, each) in around for own, each, _ in levels[:at])
 
     def _has_passed(self, stop: Stop, levels: Sequence[Level]) -> int | None:
         """Where on a stack the function begins that has come past a stop now, for the first time."""
@@ -154,7 +182,7 @@ class Listener:
 
 
 def _passed(
-    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool
+    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool, where: Hashable
 ) -> Passed | None:
     """None if its variables cannot be copied, or are too much."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
@@ -177,7 +205,7 @@ def _passed(
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
-    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone)
+    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone, where=where)
 
 
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
