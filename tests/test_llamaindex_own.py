@@ -9,14 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core import PromptTemplate, Settings, VectorStoreIndex
+from llama_index.core import PromptTemplate, Settings, SQLDatabase, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, CustomLLM
 from llama_index.core.query_engine import CustomQueryEngine
-from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.retrievers import BaseRetriever, SQLRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
+from sqlalchemy import StaticPool, create_engine, text
 
 import teola_plugin
 from teola_plugin.api import optimized as behind
@@ -609,3 +610,37 @@ def test_a_caller_that_waits_no_more_leaves_the_turn_to_others() -> None:
             "<Improve <Draft q0>>", asyncio.CancelledError, "<Improve <Draft q2>>",
         )  # fmt: skip
         assert engine.heard == ["q0", "q2"]
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
+
+
+class Querying(CustomQueryEngine):
+    """Has a database do what a model wrote, and shows the model what came of it, ids and all."""
+
+    rows: BaseRetriever
+    llm: LLM
+
+    def custom_query(self, query_str: str) -> str:
+        said = str(self.llm.complete(f"SQL: {query_str}"))
+        found = self.rows.retrieve(f"INSERT INTO said VALUES ('{said}') RETURNING word")
+        return f"{len(found)} and {len(str(self.llm.complete(f'Tell of {found}')))}"
+
+
+def querying(stage: Stage) -> Any:
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE said (word TEXT)"))
+    stage.kept["database"] = engine
+    return Querying(rows=SQLRetriever(SQLDatabase(engine)), llm=stage.engines.model)
+
+
+def _written(component: Any, stage: Stage) -> Any:
+    """What the database holds, and how often the model was asked."""
+    with stage.kept["database"].begin() as connection:
+        return [row.word for row in connection.execute(text("SELECT word FROM said"))], len(stage.engines.llm.seen)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_database_is_asked_once_and_by_the_run(form: str) -> None:
+    same(querying, asking("query", form, QUESTION), exact=form == "sync", look=_written, by_chance="Tell of")
