@@ -8,7 +8,7 @@ import os
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, methods, record_methods, records
+from teola_plugin.adapters.reader import foreign, methods, natives_tokens, record_methods, records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
@@ -194,6 +194,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return _function_attribute(run, held, name)
     if kind is dataclasses.Field and name in _OF_FIELDS:
         return run.load(getattr(held, name))
+    if natives_tokens.is_table(held) and (method := natives_tokens.attribute(held, name)) is not None:
+        return method
     if held is os.environ and name == "get":
         return Callee(_environment, name)
     facts = facts_of(kind)
