@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -644,3 +645,37 @@ def _written(component: Any, stage: Stage) -> Any:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_database_is_asked_once_and_by_the_run(form: str) -> None:
     same(querying, asking("query", form, QUESTION), exact=form == "sync", look=_written, by_chance="Tell of")
+
+
+# --- behind what is not read -----------------------------------------------------------------------------------------
+
+
+def unread(function: Callable[..., Any], *args: Any) -> Any:
+    return copy_context().run(function, *args)
+
+
+class Behind(CustomQueryEngine):
+    """Asks engines behind what is not read; `is_asked`: that asks, too."""
+
+    engine: Any
+    llm: LLM
+    is_asked: bool
+
+    def custom_query(self, query_str: str) -> str:
+        words = unread(str.split, query_str)
+        first = unread(self.llm.complete, words[0]) if self.is_asked else words[0]
+        said = []
+        for word in words[1:3]:
+            said.append(str(self.engine.query(word)))  # noqa: PERF401  one statement for each
+        return f"{first} {said}"
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_what_is_read_behind_asks_nothing_twice(is_asked: bool) -> None:
+    def build(stage: Stage) -> Any:
+        return Behind(engine=rag(stage), llm=stage.engines.model, is_asked=is_asked)
+
+    def act(component: Any) -> Any:
+        return [str(component.query(QUESTION)) for _ in range(4)]
+
+    same(build, act, look=_requests)
