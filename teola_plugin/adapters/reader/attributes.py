@@ -88,7 +88,8 @@ def _record_attribute(run: Any, value: Any, name: str, facts: Facts) -> Any:
         return own[name]
     data = records.data_of_event(value) if facts.is_event else None
     if data is not None and name in (_OF_EVENTS if found is not MISSING else data):
-        run.require_known(data)
+        if run.is_unknown(data):
+            raise Undecided
         return data[name] if found is MISSING else methods.field(run, data, name)
     if found is MISSING:
         extra = records.model_slot(value, "__pydantic_extra__") if facts.is_model else None
