@@ -655,25 +655,29 @@ def unread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class Behind(CustomQueryEngine):
-    """Asks engines behind what is not read; `is_asked`: that asks, too."""
+    """Asks engines behind what is not read. `first`: what is asked before that, by what is not read or by itself."""
 
     engine: Any
     llm: LLM
-    is_asked: bool
+    first: str
 
     def custom_query(self, query_str: str) -> str:
         words = unread(str.split, query_str)
-        first = unread(self.llm.complete, words[0]) if self.is_asked else words[0]
+        first: Any = ""
+        if self.first == "unread":
+            first = unread(self.llm.complete, words[0])
+        if self.first == "read":
+            first = self.llm.complete(words[0])
         said = []
         for word in words[1:3]:
             said.append(str(self.engine.query(word)))  # noqa: PERF401  one statement for each
         return f"{first} {said}"
 
 
-@pytest.mark.parametrize("is_asked", [False, True])
-def test_what_is_read_behind_asks_nothing_twice(is_asked: bool) -> None:
+@pytest.mark.parametrize("first", ["", "unread", "read"])
+def test_what_is_read_behind_asks_nothing_twice(first: str) -> None:
     def build(stage: Stage) -> Any:
-        return Behind(engine=rag(stage), llm=stage.engines.model, is_asked=is_asked)
+        return Behind(engine=rag(stage), llm=stage.engines.model, first=first)
 
     def act(component: Any) -> Any:
         return [str(component.query(QUESTION)) for _ in range(4)]
