@@ -6,17 +6,19 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
-from llama_index.core import PromptTemplate, Settings, VectorStoreIndex
+from llama_index.core import PromptTemplate, Settings, SQLDatabase, VectorStoreIndex
 from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.llms import LLM, ChatMessage, CustomLLM
 from llama_index.core.query_engine import CustomQueryEngine
-from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.retrievers import BaseRetriever, SQLRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
+from sqlalchemy import StaticPool, create_engine, text
 
 import teola_plugin
 from teola_plugin.api import optimized as behind
@@ -609,3 +611,75 @@ def test_a_caller_that_waits_no_more_leaves_the_turn_to_others() -> None:
             "<Improve <Draft q0>>", asyncio.CancelledError, "<Improve <Draft q2>>",
         )  # fmt: skip
         assert engine.heard == ["q0", "q2"]
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
+
+
+class Querying(CustomQueryEngine):
+    """Has a database do what a model wrote, and shows the model what came of it, ids and all."""
+
+    rows: BaseRetriever
+    llm: LLM
+
+    def custom_query(self, query_str: str) -> str:
+        said = str(self.llm.complete(f"SQL: {query_str}"))
+        found = self.rows.retrieve(f"INSERT INTO said VALUES ('{said}') RETURNING word")
+        return f"{len(found)} and {len(str(self.llm.complete(f'Tell of {found}')))}"
+
+
+def querying(stage: Stage) -> Any:
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE said (word TEXT)"))
+    stage.kept["database"] = engine
+    return Querying(rows=SQLRetriever(SQLDatabase(engine)), llm=stage.engines.model)
+
+
+def _written(component: Any, stage: Stage) -> Any:
+    """What the database holds, and how often the model was asked."""
+    with stage.kept["database"].begin() as connection:
+        return [row.word for row in connection.execute(text("SELECT word FROM said"))], len(stage.engines.llm.seen)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_database_is_asked_once_and_by_the_run(form: str) -> None:
+    same(querying, asking("query", form, QUESTION), exact=form == "sync", look=_written, by_chance="Tell of")
+
+
+# --- behind what is not read -----------------------------------------------------------------------------------------
+
+
+def unread(function: Callable[..., Any], *args: Any) -> Any:
+    return copy_context().run(function, *args)
+
+
+class Behind(CustomQueryEngine):
+    """Asks engines behind what is not read. `first`: what is asked before that, by what is not read or by itself."""
+
+    engine: Any
+    llm: LLM
+    first: str
+
+    def custom_query(self, query_str: str) -> str:
+        words = unread(str.split, query_str)
+        first: Any = ""
+        if self.first == "unread":
+            first = unread(self.llm.complete, words[0])
+        if self.first == "read":
+            first = self.llm.complete(words[0])
+        said = []
+        for word in words[1:3]:
+            said.append(str(self.engine.query(word)))  # noqa: PERF401  one statement for each
+        return f"{first} {said}"
+
+
+@pytest.mark.parametrize("first", ["", "unread", "read"])
+def test_what_is_read_behind_asks_nothing_twice(first: str) -> None:
+    def build(stage: Stage) -> Any:
+        return Behind(engine=rag(stage), llm=stage.engines.model, first=first)
+
+    def act(component: Any) -> Any:
+        return [str(component.query(QUESTION)) for _ in range(4)]
+
+    same(build, act, look=_requests)

@@ -135,6 +135,28 @@ def test_what_a_step_asks_together(kind: Any, name: str, event: Any, state: Any,
     assert ([len(each) for each in read.rounds], read.error) == (rounds, None)
 
 
+class Handed(Built):
+    """Gets its parts with the event."""
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        llm, index = ev.get("llm"), ev.index
+        if index is None:
+            return StopEvent(result=None)
+        return StopEvent(result=[str(await llm.acomplete(text)) for text in ev.get("texts", [])])
+
+
+def test_parts_that_come_with_an_event_are_used() -> None:
+    index, model = object(), Stage().engines.model
+    read = read_step(Handed, "ask", StartEvent(llm=model, index=index, texts=["a", "b", "c"]))
+    assert ([len(each) for each in read.rounds], read.barrier) == ([3], "")
+
+    async def act(workflow: Any) -> Any:
+        return await workflow.run(llm=workflow.llm, index=index, texts=["a", "b", "c"])
+
+    same(build(Handed), act, exact=False, look=_requests)
+
+
 def test_what_was_collected_is_joined() -> None:
     answers = [Answer(question=f"q{i}", answer="a") for i in range(3)]
     assert read_step(SubQuestions, "combine", answers[2], {"count": 3}, collected=answers[:1]).rounds == []

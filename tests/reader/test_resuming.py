@@ -118,6 +118,17 @@ READ_ON = {
         rows = unread(lambda: [m.ask("a"), "a", "a", "b"])
         return [m.ask(row) for row in rows[1:]]
     """),
+    "a client that asks, made by what is not read": (3, """
+        client = unread(lambda: ["b", "c"])
+        rows = unread(lambda: [m.ask("a"), *client, "d"])
+        return [m.ask(row) for row in rows[1:]]
+    """),
+    "what is changed between the two": (3, """
+        counts = unread(lambda: [1])
+        counts.append(len(counts) + 1)
+        rows = unread(lambda: [m.ask("a"), "b", "c", "d"])
+        return [m.ask(f"{row} {counts}") for row in rows[1:]]
+    """),
     "what is outside, as it is behind it": (3, """
         before = BOX.number
         rows = unread(lambda: BOX.count() or ["a", "b", "c"])

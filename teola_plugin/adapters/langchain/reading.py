@@ -28,6 +28,7 @@ from langchain_core.vectorstores import VectorStore
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_splitters as splitters
+from teola_plugin.adapters.langchain import reading_tokens as tokens
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
@@ -132,6 +133,8 @@ class LangChainAsker:
             return self._sending(held, name)
         if name in _STREAMS:
             return _refusing(f"it calls {name} of {type_name(type(held))}", "call invoke")
+        if name in tokens.METHODS and tokens.counts(held):
+            return tokens.counting(held, name)
         cls = stock_class(held)
         if name in builders.OF_MODELS and _is_delegated(cls, name) and _is_model(stock_class(held.bound)):
             return self._of_runnable(run, held.bound, name)

@@ -97,6 +97,8 @@ class Parts:
         """What a method of a component returns, as a request. Raises: Barrier."""
         may_begin, provider = self._known_of(component)
         name = type_name(class_of(component))
+        if run.open is not None and not foreign.is_kind_of(component, BaseEmbedding):
+            raise Barrier(f"the run is in a {name} already")  # which runs ahead by itself
         if not may_begin and not tells(component, method):
             raise Barrier(f"it uses a {name}, of which it is not known that it only asks")
         is_async = method.startswith("a")

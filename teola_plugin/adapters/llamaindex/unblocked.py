@@ -40,7 +40,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.interception import intercept
-from teola_plugin.adapters.leaf import is_stock_of
+from teola_plugin.adapters.leaf import is_stock_of, plain_class
 from teola_plugin.adapters.llamaindex.known import (
     is_asked_each_time,
     is_embedder,
@@ -168,7 +168,17 @@ def _is_known(component: Any) -> bool:
         case BaseDocumentStore():
             return is_local_docstore(component)
     is_stock = is_stock_of(component, "llama_index.core") or is_ours(component)
+    if plain_class(component).__module__.startswith(_ACTING):
+        return False
     return is_stock and is_silent(component) and all(map(_is_repeatable, vars(component).values()))
+
+
+_ACTING = (
+    "llama_index.core.indices.struct_store", "llama_index.core.indices.knowledge_graph",
+    "llama_index.core.indices.property_graph", "llama_index.core.query_engine.jsonalyze",
+    "llama_index.core.query_engine.knowledge_graph", "llama_index.core.query_engine.pandas",
+)  # fmt: skip
+"""Where the components are that have a database or an interpreter do what a model, or the user, wrote."""
 
 
 def _is_repeatable(held: Any) -> bool:

@@ -8,7 +8,7 @@ import os
 import types
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, methods, record_methods, records
+from teola_plugin.adapters.reader import foreign, methods, natives_tokens, record_methods, records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
@@ -88,7 +88,8 @@ def _record_attribute(run: Any, value: Any, name: str, facts: Facts) -> Any:
         return own[name]
     data = records.data_of_event(value) if facts.is_event else None
     if data is not None and name in (_OF_EVENTS if found is not MISSING else data):
-        run.require_known(data)
+        if run.is_unknown(data):
+            raise Undecided
         return data[name] if found is MISSING else methods.field(run, data, name)
     if found is MISSING:
         extra = records.model_slot(value, "__pydantic_extra__") if facts.is_model else None
@@ -194,6 +195,8 @@ def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
         return _function_attribute(run, held, name)
     if kind is dataclasses.Field and name in _OF_FIELDS:
         return run.load(getattr(held, name))
+    if natives_tokens.is_table(held) and (method := natives_tokens.attribute(held, name)) is not None:
+        return method
     if held is os.environ and name == "get":
         return Callee(_environment, name)
     facts = facts_of(kind)

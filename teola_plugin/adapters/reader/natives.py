@@ -14,6 +14,7 @@ from teola_plugin.adapters.reader import (
     natives_frameworks,
     natives_library,
     natives_packages,
+    natives_tokens,
 )
 from teola_plugin.adapters.reader.table import kind_of, known, registered
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Handler
@@ -33,7 +34,7 @@ def native_of(obj: Any) -> Handler | None:
         return _unbound(obj)
     if kind is not types.FunctionType:
         return natives_packages.making_of(obj) if foreign.is_class(obj) else None
-    if (found := natives_packages.native_of(obj)) is not None:
+    if (found := natives_packages.native_of(obj) or natives_tokens.native_of(obj)) is not None:
         return found
     if sys.modules.keys().isdisjoint(("langchain_core", "pydantic")):
         return None

@@ -67,6 +67,10 @@ class Place:
     has_rounds: bool
     names: frozenset[str]
 
+    def holds(self, line: int) -> bool:
+        """A run that is at the line is in the statement."""
+        return self.start <= line <= self.end
+
     def is_before(self, line: int) -> bool:
         """A run that is at the line has come past the statement, in the same block."""
         return self.end < line <= self.until
@@ -107,14 +111,18 @@ class Stop:
 
     def is_passed(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
         """Functions on a stack, each at some line, have come past it."""
+        return self._is_around(levels) and self.places[-1].is_before(levels[len(self.places) - 1][1])
+
+    def is_inside(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
+        """They are in the statement itself."""
+        return self._is_around(levels) and self.places[-1].holds(levels[len(self.places) - 1][1])
+
+    def _is_around(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
         if len(levels) < len(self.codes):
             return False
         if not all(code is mine for mine, (code, _) in zip(self.codes, levels, strict=False)):
             return False
-        for place, (_, line) in zip(self.places[:-1], levels, strict=False):
-            if not place.start <= line <= place.end:
-                return False
-        return self.places[-1].is_before(levels[len(self.places) - 1][1])
+        return all(place.holds(line) for place, (_, line) in zip(self.places[:-1], levels, strict=False))
 
 
 def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
@@ -142,7 +150,8 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
         return False
     passed: Passed | None = run.open
     if passed is None or passed.where != stop.where or not stop.is_passed(passed.places):
-        passed = run.passed[run.used] if run.open is None and run.used < len(run.passed) else None
+        is_next = passed is None or (passed.where == stop.where and stop.is_inside(passed.places))
+        passed = run.passed[run.used] if is_next and run.used < len(run.passed) else None
         try:
             if passed is None or not (passed.is_past(stop) and passed.is_of(run)):
                 run.stops.append(stop)

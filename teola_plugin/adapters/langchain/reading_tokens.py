@@ -1,0 +1,54 @@
+"""How many tokens a text has for a model of OpenAI's, which counts them by a table of tiktoken's."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign, natives_tokens
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee
+
+METHODS = frozenset(["get_num_tokens", "get_token_ids"])
+
+_CALLED = (*METHODS, "_get_encoding_model")
+_MODULES = ("langchain_openai.chat_models.base", "langchain_core.language_models.base")
+
+
+def counts(model: Any) -> bool:
+    """Whether the model counts tokens as its package says."""
+    module = sys.modules.get(_MODULES[0])
+    base = vars(module).get("BaseChatOpenAI") if type(module) is types.ModuleType else None
+    own = foreign.own_attributes(model)
+    if base is None or own is None or not foreign.is_kind_of(model, base):
+        return False
+    if own.get("custom_get_token_ids") is not None or own.keys() & set(_CALLED):
+        return False
+    return all(_is_published(foreign.in_mro(type(model), name), name) for name in _CALLED)
+
+
+def _is_published(function: Any, name: str) -> bool:
+    """Whether a method is the one that one of the two packages has under this name."""
+    if type(function) is not types.FunctionType or function.__code__.co_name != name:
+        return False
+    modules = [sys.modules.get(each) for each in _MODULES]
+    return any(type(each) is types.ModuleType and function.__globals__ is vars(each) for each in modules)
+
+
+def counting(model: Any, name: str) -> Callee:
+    """One of `METHODS` of a model that counts."""
+
+    def count(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        given = [*args, *(held for key, held in kwargs.items() if key == "text")]
+        if len(given) != 1 or len(args) + len(kwargs) != 1:
+            raise Barrier(f"it calls {name} in an unusual way")
+        own = foreign.own_attributes(model) or {}
+        named = own.get("tiktoken_model_name")
+        called = own.get("model_name") if named is None else named
+        if type(called) is not str:
+            raise Barrier("it counts the tokens of a model without a name")
+        found = natives_tokens.tokens(run, natives_tokens.table_of(called), given[0])
+        return len(found) if name == "get_num_tokens" else found
+
+    return Callee(count, name)

@@ -1,0 +1,125 @@
+"""Handlers of tiktoken: its tables, and how many tokens a text has.
+
+What a table makes of a text is a function of both. A table that this process does not hold yet would be fetched, by
+whoever asks for it first: that is left to the framework's run.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Handler,
+    Opaque,
+    Undecided,
+    isinstance_of,
+    type_name,
+)
+
+_CHARACTERS_PER_TICK = 5
+"""Measured: 0.2 to 0.3 us a character."""
+
+_ENCODING = ("encode", "encode_ordinary")
+
+
+def native_of(function: types.FunctionType) -> Handler | None:
+    """The handler of one of tiktoken's functions that give a table."""
+    for module, name in (("tiktoken.model", "encoding_for_model"), ("tiktoken.registry", "get_encoding")):
+        if _of_module(module, name) is function:
+            return _for_model if name == "encoding_for_model" else _by_name
+    return None
+
+
+def _of_module(module: str, name: str) -> Any:
+    found = sys.modules.get(module)
+    return vars(found).get(name) if type(found) is types.ModuleType else None
+
+
+def _for_model(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    return run.load(table_of(_text_in(run, args, kwargs, "model_name")))
+
+
+def _by_name(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+    return run.load(_loaded(_text_in(run, args, kwargs, "encoding_name")))
+
+
+def _text_in(run: Any, args: Arguments, kwargs: dict[str, Any], name: str) -> str:
+    given = [*args, *(held for key, held in kwargs.items() if key == name)]
+    run.require_known(*given)
+    if len(given) != 1 or len(args) + len(kwargs) != 1 or type(given[0]) is not str:
+        raise Barrier("it asks for a table of tokens in an unusual way")
+    return given[0]
+
+
+def table_of(model: str) -> Any:
+    """The table that tiktoken has for a model. Raises: Barrier if it is not known, or not loaded yet."""
+    find = _of_module("tiktoken.model", "encoding_name_for_model")
+    try:
+        name = find(model)
+    except (KeyError, TypeError):
+        raise Barrier(f"tiktoken has no table for {model}") from None
+    return _loaded(name)
+
+
+def _loaded(name: str) -> Any:
+    loaded = _of_module("tiktoken.registry", "ENCODINGS")
+    found = loaded.get(name) if type(loaded) is dict else None
+    if not is_table(found):
+        raise Barrier("it counts tokens by a table that is not loaded yet")
+    return found
+
+
+def is_table(held: Any) -> bool:
+    """Whether an object is a table of tiktoken's, which counts as the package says."""
+    cls = _of_module("tiktoken.core", "Encoding")
+    if not foreign.is_class(cls) or type(held) is not cls or not all(_is_published(cls, name) for name in _ENCODING):
+        return False
+    own = foreign.own_attributes(held)
+    return own is not None and own.keys().isdisjoint(_ENCODING)
+
+
+def _is_published(cls: type, name: str) -> bool:
+    function = foreign.in_mro(cls, name)
+    if type(function) is not types.FunctionType or function.__code__.co_name != name:
+        return False
+    return function.__globals__ is vars(sys.modules["tiktoken.core"])
+
+
+def attribute(table: Any, name: str) -> Callee | None:
+    """A method of a table that only computes."""
+    if name not in _ENCODING:
+        return None
+
+    def encode(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        if len(args) != 1 or kwargs:
+            raise Barrier(f"it calls {name} in an unusual way")
+        return tokens(run, table, args[0], name)
+
+    return Callee(encode, name)
+
+
+def tokens(run: Any, table: Any, text: Any, method: str = "encode") -> Any:
+    """The tokens of a text. Raises: Barrier, Undecided."""
+    if run.is_unknown(text):
+        raise Undecided
+    if type(text) is not str:
+        what = f"a {type_name(type(text))}" if not isinstance_of(text, Opaque) else "an object"
+        raise Barrier(f"it counts the tokens of {what}")
+    run.tick(1 + len(text) // _CHARACTERS_PER_TICK)
+    try:
+        return list(_encoded(table, method, text))
+    except ValueError as e:  # it holds what stands for the end of a text
+        raise Barrier("it counts the tokens of a text that may not be encoded") from e
+
+
+@functools.lru_cache(maxsize=64)
+def _encoded(table: Any, method: str, text: str) -> tuple[int, ...]:
+    """A function is read again with each reply that comes, and counts the same texts each time."""
+    return tuple(getattr(table, method)(text))
