@@ -50,6 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
     processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of real vLLM run in one process of pytest-xdist: every process would start an engine and a server."""
+    for item in items:
+        if "vllm_engine" in getattr(item, "fixturenames", ()) or item.path.stem == "test_openai_vllm":
+            item.add_marker(pytest.mark.xdist_group("vllm"))
+
+
 class CollectingLock:
     """A reentrant lock that often collects garbage where it is taken, once it is."""
 
