@@ -355,7 +355,7 @@ def test_a_prediction_is_near_what_optimize_comes_to() -> None:
     assert found.measured_s == pytest.approx(sum(seconds) + found.glue_s)
     assert 1 < found.ratio < 2
     assert sum(leaf.on_path for leaf in found.leaves) == 2
-    assert "upper limit" in found.caveat
+    assert "may be too high" in found.caveat
     assert "effects" in str(handler)
     assert max(map(len, str(handler).splitlines())) <= WIDTH
     call(optimize(in_turn(llm)), {"q": "bees"}, handler)

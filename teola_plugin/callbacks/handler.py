@@ -38,8 +38,8 @@ class TeolaCallbackHandler(BaseCallbackHandler):
     query_engine.callback_manager.add_handler(handler)    # or Settings.callback_manager = CallbackManager([handler])
 
     Of each call of an optimized pipeline `reports` says what it came to. Of each run of any other pipeline
-    `predictions` says what `optimize` would gain: an estimate, and an upper limit for one query alone. The last
-    `maxlen` runs are kept, newest last.
+    `predictions` says what `optimize` would gain: an estimate for one query alone, which may be too high or too low.
+    The last `maxlen` runs are kept, newest last.
 
     `pipeline`: predictions then also list what `optimize` would leave to the framework.
 

@@ -27,11 +27,11 @@ MAX_CHARACTERS = 500_000
 glue; what is beyond the second may be anything, so that every later leaf needs the earlier one."""
 
 CAVEAT = (
-    "An estimate, and an upper limit of what one query alone gains where whole steps overlap. Whether a step has"
-    " effects cannot be seen from here: what is not plainly pure, and what comes after it, is left to the framework."
-    " Nor can what a step needs without being given any of its text (a decision, a text made into another one). What"
-    " shortens the steps themselves (early prefills, items handed on while they are written, batches across queries)"
-    " is not counted."
+    "An estimate of what one query alone gains where whole steps overlap. It may be too high: whether a step has"
+    " effects cannot be seen from here (what is not plainly pure, and what comes after it, is left to the framework),"
+    " nor what a step needs without being given any of its text (a decision, a text made into another one). It may be"
+    " too low: what comes after a reply that is too short to be found again counts as in need of it. What shortens the"
+    " steps themselves (early prefills, items handed on while they are written, batches across queries) is not counted."
 )
 
 
@@ -65,7 +65,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An estimate, and an upper limit of the gain, for one query alone; `caveat` says what it cannot know.
+    """An estimate of the gain for one query alone, too high or too low; `caveat` says what it cannot know.
 
     `leaves` are in the order in which they began. `breaks` are those that `optimize` would have, None if the handler
     was not given the pipeline. `left_out`: so many leaves were too many, and count as glue.
