@@ -57,7 +57,7 @@ _NAMES: dict[str, Any] = {"str": str, "bool": bool, "int": int, "float": float}
 
 
 def _resolved(annotation: str, owner: type) -> Any:
-    """Resolve a simple name that the owner's module does not hide, or `list[str]`; None for any annotation else."""
+    """Resolve a simple name that the owner's module does not hide, or `list[str]`; None for any other annotation."""
     module = sys.modules.get(foreign.module_of(owner))
     hidden = vars(module) if type(module) is types.ModuleType else {}
     if annotation in _NAMES:

@@ -26,13 +26,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of an engine, as the framework's run will make it, and the use of the reply.
+    """A request of an engine, as the framework's run will make it, and the use of the reply.
 
     `key` tells requests apart: equal requests have equal keys. `value` turns the engine's reply into the value that the
     framework returns to the program, and may raise the framework's errors. `holds`: see `values.Unknown`.
     `may_raise`: `value` may raise for some replies. `source`: the component that the program asks, or a `Round` of it.
 
-    `act`: instead of a request of one engine (for a retriever, or a tool that only reads), a function that runs beside
+    `act`: replaces the request of an engine (for a retriever, or a tool that only reads) by a function that runs beside
     the call, inside of the session. The result replaces the engine's reply. `is_async`: `act` is a coroutine function.
     """
 

@@ -30,7 +30,7 @@ _OF_EVENTS = frozenset(["get", "keys", "items", "values"])
 """Methods of a workflow event that belong to the dict inside of the event."""
 
 _OF_FIELDS = frozenset(["name", "init", "repr", "compare", "kw_only", "type"])
-"""Attributes of a dataclass field that are read as they are."""
+"""Attributes of a dataclass field that are read directly."""
 
 _RECORDS = ("record", "slots", "tuple")
 
@@ -408,7 +408,7 @@ def _note_field(run: Any, value: Any, name: str) -> None:
 
 @functools.cache
 def _notes_extra() -> bool:
-    """Whether this release of pydantic counts undeclared fields among the fields that were set."""
+    """Whether this release of pydantic counts undeclared fields among the set fields."""
     from pydantic import BaseModel
 
     class Probe(BaseModel, extra="allow"):

@@ -1,9 +1,9 @@
 """Undecided branches of an evaluation: learned targets and assumed targets.
 
-A prediction with routes to learn from evaluates its program twice. The first evaluation assumes nothing, so routes do
-not change which requests are certain. It notes the undecided branches, and their targets once the replies are there. If
-an undecided branch has a likely target, the second evaluation goes there. Requests of the second evaluation alone are
-possible.
+A prediction with routes to learn from evaluates the program twice. The first evaluation assumes nothing, so routes do
+not change which requests are certain. The first evaluation notes the undecided branches, and their targets once the
+replies are there. If an undecided branch has a likely target, the second evaluation goes there. Requests of the second
+evaluation alone are possible.
 """
 
 from __future__ import annotations

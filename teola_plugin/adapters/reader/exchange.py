@@ -5,8 +5,8 @@ Stock code (a template, a parser, a helper) computes on copies made here, and re
     exchange = Exchange(run)
     result = exchange.back(template.format_prompt(**exchange.out(values)))
 
-An id that a framework makes up at random in each run is unknown. Such ids may pass through stock code that only carries
-them: a mark replaces the id, and any text with the mark becomes an unknown value.
+An id that a framework makes up at random in each run is unknown. Stock code that only carries ids gets a mark in place
+of the id, and any text with the mark in a result becomes an unknown value.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The kind of a class, which decides the allowed uses of its objects.
+"""The kind of a class, which decides the allowed uses of the objects.
 
     record     objects only hold fields; operators, conversions and comparisons run no user code
     slots      the same, in `__slots__`
     tuple      a NamedTuple
     enum       members of an Enum
     exception  an exception without code of its own
-    component  a class of a framework that is no record, or a user's subclass of such a class
-    object     any class else with the usual lookup of attributes: its methods are interpreted
+    component  a framework's class that is no record, or a user's subclass of a framework's class
+    object     any other class with the usual lookup of attributes: methods are interpreted
     ""         objects are never used
 
 Classes can be changed at any time, so facts are stored with the parts of the class, and the parts are compared.
@@ -231,7 +231,7 @@ def _tuple(cls: type, dunders: set[str], names: frozenset[str]) -> Facts:
 
 
 def _record(cls: type, dunders: set[str], names: frozenset[str]) -> Facts | None:
-    """Return the facts of a record; None for any class else."""
+    """Return the facts of a record; None for any other class."""
     if dunders or foreign.name_of_class(cls) in _NO_RECORDS or not all(map(_may_be_of_record, mro_of(cls))):
         return None
     model = foreign.base_model()

@@ -1,9 +1,9 @@
 """The reader's own objects: changes since a point, and contents after an undecided branch.
 
-Both arms of an undecided `if` are evaluated, one after the other, from the same state; differing values become
+Both arms of an undecided `if` are evaluated, first one and then the other, from the same state; differing values become
 `Unknown`. So each change is first noted in a *log*: the object and the old content. A path that leaves (`continue`,
-`break`, `return`) while the other path goes on is a `Leave`: its state is kept and joined where both meet again. Until
-then, evaluated statements may not happen.
+`break`, `return`) while the other path goes on is a `Leave`: the state is kept, and joined where both paths meet again.
+Until then, evaluated statements may not happen.
 
     if reply == "no":        arm 1: leaves; its state is kept
         continue             arm 2: goes on; its asks are possible
@@ -30,7 +30,7 @@ Log = dict[int, tuple[Any, Any]]
 _ANYTHING: frozenset[Hashable] = frozenset([GENERAL])
 
 _UNBOUND = Unknown(sources=_ANYTHING)
-"""A variable that only one of two paths has set."""
+"""A variable that is set on only one of two paths."""
 
 MAX_LEAVES = 40
 """Open leaves that are kept; in loops with more, rounds are no longer told apart."""
@@ -356,14 +356,14 @@ class Heap:
         self._logs = [log for log in self._logs if log is not beginning.log]
 
     def caught(self, beginning: Beginning) -> None:
-        """Note that possible errors since the beginning are caught, so that no later request depends on them."""
+        """Note that possible errors since the beginning are caught, so later requests do not depend on them."""
         self.raised = beginning.raised
         self.gates = beginning.marks.gates
         for leave in self._leaves[beginning.leaves :]:
             leave.marks.gates = self.gates
 
     def has_come_here(self) -> None:
-        """Note that the framework's run has come to this place, so that no operation before has raised."""
+        """Note that the framework's run has come to this place, so no operation before has raised."""
         self.gates = NO_SOURCES
         for beginning in self._beginnings:
             beginning.raised, beginning.moments = self.raised, []

@@ -1,7 +1,7 @@
 """Types written in a function's body: `list[str]`, `Optional[Grade]`, `Literal["a"]`, `A | None`.
 
-`typing` itself makes the objects, and compares and hashes the parts. So parts are only classes without a metaclass of
-the user's, types made here, and atoms.
+`typing` itself makes the objects, and compares and hashes the parts. So only classes without a metaclass of the user's,
+types made here, and atoms are allowed as parts.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _AFTER_AN_ERROR = frozenset({
 
 
 def native_of(function: types.FunctionType) -> Handler | None:
-    """Return the handler of a function that is part of one of the packages, or made by one."""
+    """Return the handler of a function that the packages here define or have made."""
     name: Any = function.__globals__.get("__name__")
     module = sys.modules.get(name) if type(name) is str and name in _PACKAGES else None
     if type(module) is not types.ModuleType or vars(module) is not function.__globals__:

@@ -1,6 +1,6 @@
-"""Objects of pydantic models with values that are unknown or no plain data: made field by field.
+"""Objects of pydantic models with values that are unknown or not plain data: made field by field.
 
-Pydantic's core checks each field with the field's schema from the model. A model without validators of its own does the
+Pydantic's core checks each field with the field's schema from the model. A model without its own validators does the
 same, so an unknown value in one field does not affect the rest.
 """
 

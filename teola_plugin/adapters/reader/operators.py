@@ -245,7 +245,10 @@ def _equality(run: Any, is_equal: bool, a: Any, b: Any) -> Any:
 
 
 def _opaque_equality(is_equal: bool, a: Any, b: Any) -> Any:
-    """Compare objects of which at least one is foreign, and each foreign one compares by identity."""
+    """Compare foreign objects, which must compare by identity; a plain object never equals a foreign object.
+
+    Raises: Barrier for foreign objects with their own `__eq__`.
+    """
     for one in (a, b):
         if isinstance_of(one, Opaque) and not _has_default_equality(one.held):
             raise Barrier("it compares objects that are no plain data")
@@ -458,7 +461,7 @@ def _before_change(run: Any, held: Any) -> None:
 
 
 def _lose(run: Any, held: Any, at: Any) -> None:
-    """Note that the content of the container is unknown from here on, and that storing the item may have raised."""
+    """Note that the content of the container is unknown from here on, and the store itself may have raised."""
     if type(held) is Unknown:
         run.raises(held.sources)
         return

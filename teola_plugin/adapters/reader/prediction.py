@@ -443,7 +443,7 @@ def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
 def acted_at_once(request: Request) -> Reply | None:
     """`acted` for a waiting caller; None for a coroutine function, which has no loop here.
 
-    The function runs in its own thread, so that several do not wait for each other, or in the caller's thread if
+    The function runs in its own thread, so that functions do not wait for each other, or in the caller's thread if
     `MAX_ACTING` are running.
     """
     if request.is_async:

@@ -1,4 +1,4 @@
-"""The objects outside of its variables that a function may reach, by source: a hint for ordering, never a permission.
+"""The reach of a function beyond its own variables, by source: a hint for ordering, never a permission.
 
 Code behind a function waits until the function is read to the end, if the function may change values that the code
 reads. The reading itself is exact; the reach only decides which code need not wait.

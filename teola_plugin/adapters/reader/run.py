@@ -1,7 +1,7 @@
-"""One evaluation of a program by the reader: its limits, its copies of outside values, its requests.
+"""One evaluation of a program by the reader: limits, copies of outside values, requests.
 
 An evaluation is a function of the program, the inputs, the outside values (globals, attributes) and the answers so far.
-Each new answer starts an evaluation from the beginning, so evaluations are cheap and keep no state.
+Each new answer starts an evaluation from the beginning, so an evaluation must be cheap, and keeps no state.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Given:
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
 
     def copy(self, value: Any) -> Any:
-        """Return a copy that the reader owns; objects that are not plain data become `Opaque`. Raises: TooLarge."""
+        """Return a copy that the reader owns; objects other than plain data become `Opaque`. Raises: TooLarge."""
         run = Run(Nobody(), given=self, operations=10 * OPERATIONS)
         try:
             return run.load(value, is_given=True)
@@ -169,7 +169,7 @@ class Run(Heap):
     # --- outside values ----------------------------------------------------------------------------------------------
 
     def load(self, value: Any, *, is_given: bool = False) -> Any:
-        """Return the reader's copy of plain data, read-only unless `is_given`; any object else as Opaque."""
+        """Return the reader's copy of plain data, read-only unless `is_given`; other objects as Opaque."""
         kind = type(value)
         if classes.is_atom(value):
             return value
@@ -203,7 +203,7 @@ class Run(Heap):
         return self.load(self.as_first_read(owner, name, value))
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
-        """Return the first value that was given for this name of the object."""
+        """Return the first value given for this name of the object."""
         return self._names.setdefault((id(owner), name), (owner, value))[1]
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:

@@ -130,7 +130,7 @@ class Listener:
         return Counter(key() for key in made)
 
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
-        """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next."""
+        """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next request."""
         if self.is_over:
             return False
         where = self._where()
@@ -260,7 +260,7 @@ _libraries: dict[int, tuple[types.CodeType, bool]] = {}
 
 
 _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "contextlib", "contextvars"})
-"""Packages without an installer's folder, whose functions may stand between the user's functions."""
+"""Packages outside of site-packages whose functions may stand between the user's functions."""
 
 
 def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:

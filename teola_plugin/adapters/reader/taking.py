@@ -72,5 +72,8 @@ def stops(run: Any, value: Any) -> None:
 
 
 def may_raise(run: Any, value: Any) -> None:
-    """Note that consuming the value may raise, depending on the sources of the value if any kind is possible."""
+    """Note that consuming the value may raise.
+
+    The error depends on the later value, or is certain for a kind that no consumer accepts.
+    """
     run.raises(value.sources if type(value) is Unknown and value.holds == "any" else NO_SOURCES)

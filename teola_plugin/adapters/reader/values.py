@@ -1,12 +1,12 @@
 """The values that the reader computes with.
 
     plain values       exact built-in types, and objects of classes that only hold data; always the reader's own copies
-    `Unknown`          a value that is not known yet, such as the reply of a model, and all values computed from it
+    `Unknown`          a value not known yet, such as the reply of a model, and all values computed from it
     `Opaque`           a foreign object (a model, a module, a function, a class), which is carried, compared by `is` and
-                       given to handlers for such objects; no other operation is allowed
+                       given to handlers that know such objects; no other operation is allowed
 
 Plain containers may hold `Unknown` and `Opaque`. Operations written in C meet both only by special methods, which raise
-`Undecided` or `Barrier`. Neither is an `Exception`, so that no code mistakes them for errors of the program.
+`Undecided` or `Barrier`. Neither is an `Exception`, so no code mistakes them for errors of the program.
 """
 
 from __future__ import annotations
