@@ -29,7 +29,7 @@ from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
 _SDKS = ("openai",)
-"""Packages whose clients come from one generator: an object has its arguments, and resources with a link to the client."""
+"""Packages whose clients come from one generator: objects hold their arguments, and resources linked to the client."""
 
 _FOUND_OUT = frozenset({"_platform"})
 """Attributes that a client finds out by itself."""

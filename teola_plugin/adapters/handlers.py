@@ -111,7 +111,7 @@ _ENDING = frozenset({"exit", "quit", "_exit", "abort", "kill", "raise_signal", "
 
 
 def _raises(function: FunctionType, may_raise: bool) -> bool:
-    """Whether a function raises: any error if `may_raise`; else an error beside `Exception`, which reaches the caller."""
+    """Whether a function raises: any error if `may_raise`; else an error outside `Exception`, never caught."""
     node = node_of(function)
     if node is None:
         return True

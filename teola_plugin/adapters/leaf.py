@@ -22,7 +22,7 @@ from teola_plugin.engines import EngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An engine call. `payload` makes an item's payload from the component's input: text, vector, query and document."""
+    """An engine call. `payload` makes an item's payload from the component's input: text, vector, query, document."""
 
     spec: EngineSpec
     op: str
@@ -36,7 +36,7 @@ def plain_class(component: object) -> type:
 
 
 def is_stock(component: object, base: type, *methods: str) -> bool:
-    """Whether a component is a `base` without overrides of these methods (none named: of all) in its class or itself."""
+    """Whether a component is a `base` without overrides of `methods` (none: of all) in its class or the object."""
     cls = plain_class(component)
     if not issubclass(cls, base) or _has_own_special_methods(type(component), base):
         return False
