@@ -38,7 +38,7 @@ class Barrier:
     is_seen_beside: bool = False
 
     def may_write(self, resource: str, stores: set[str]) -> bool:
-        """Whether the barrier may write a resource. `stores`: the resources that are collections, not the user's names."""
+        """Whether the barrier may write a resource. `stores`: the collections' resources, not the user's names."""
         if self.writes is None or resource in self.writes:
             return True
         if resource in (OUTSIDE, STATE) or self.writes == (STATE,):

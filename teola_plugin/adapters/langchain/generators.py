@@ -1,4 +1,4 @@
-"""Replacements of generator functions: LangChain requires generator functions (`RunnableGenerator(chain.transform)`)."""
+"""Replacements of generator functions: LangChain demands generator functions (`RunnableGenerator(chain.transform)`)."""
 
 from __future__ import annotations
 
