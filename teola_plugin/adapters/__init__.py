@@ -49,9 +49,9 @@ class Calls(Protocol):
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
     ) -> Call:
-        """Begin a call with these inputs (several for a batch). `loop`: the caller's, in an async call.
+        """Begin a call with the inputs (several for a batch). `loop`: the caller's, in an async call.
 
-        `is_lockstep`: the batch ends with the first input that raises.
+        `is_lockstep`: the batch ends at the first error.
         """
         ...
 
@@ -87,11 +87,11 @@ class Adapter(Protocol):
 
 
 _FRAMEWORKS = {"langgraph.pregel": "langgraph", "langchain_core": "langchain", "llama_index.core": "llamaindex"}
-"""Module that must be loaded for an object to be of that framework -> our package, whose `adapter` is the Adapter."""
+"""A framework's module, loaded wherever its objects exist -> our package, whose `adapter` is the Adapter."""
 
 
 def adapter_for(pipeline: Any) -> Adapter | None:
-    """Return the adapter that knows the object. Imports no framework that is not already in use."""
+    """Return the adapter for the object. Imports no framework beyond the frameworks in use."""
     for module, ours in _FRAMEWORKS.items():
         if module in sys.modules:
             adapter: Adapter = importlib.import_module(f"teola_plugin.adapters.{ours}").adapter

@@ -66,7 +66,7 @@ def instrument_chroma() -> None:
 def spec_of(collection: object) -> EngineSpec | None:
     """Return the engine of a collection, and instrument Chroma. None for any other object.
 
-    Two objects of one collection on one server share an engine: the engine of the object met first.
+    Two objects of a collection on the same server share the engine of the object met first.
     """
     instrument_chroma()
     return _spec_of(collection)
@@ -123,7 +123,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def _vectors(query_embeddings: Any) -> list[Any] | None:
-    """Return the vectors of a query as Chroma itself reads them; None where Chroma would refuse."""
+    """Return the vectors of a query as read by Chroma; None where Chroma would refuse."""
     from chromadb.api.types import normalize_embeddings
 
     try:

@@ -1,13 +1,13 @@
-"""Keys of the clients of hosted models: two clients that send alike have the same key.
+"""Keys of the clients of hosted models: clients with equal requests have equal keys.
 
-A stock model makes its clients from its own fields. So models that are built anew for each call, with the same fields,
-have distinct clients that behave the same: same class of an SDK, same address, credentials, headers, retries and
-timeouts, and the same object underneath that keeps the connections.
+A stock model makes its clients from its own fields. So models built anew for each call, with the same fields, have
+distinct but equivalent clients: same class of an SDK, same address, credentials, headers, retries and timeouts, and the
+same connection object underneath.
 
     client_key(OpenAI(api_key="x", http_client=c)) == client_key(OpenAI(api_key="x", http_client=c))
 
-An attribute of a client that its SDK did not put there (a method that a test has replaced, a foreign client in place of
-an inner client) is compared by identity.
+An attribute not set by the client's SDK (a method replaced by a test, a foreign client in place of an inner client) is
+compared by identity.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SDKS = ("openai",)
 """Packages whose clients come from one generator: objects hold their arguments, and resources linked to the client."""
 
 _FOUND_OUT = frozenset({"_platform"})
-"""Attributes that a client finds out by itself."""
+"""Attributes found out by the client."""
 
 _ATOMS = (str, int, float, bool, type(None))
 
@@ -51,9 +51,9 @@ class Clients:
 
 
 def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any:
-    """Return the key of a client or of a part of a client; any other object is compared by identity.
+    """Return the key of a client or of a client's part; any other object is compared by identity.
 
-    `looked_at`: parts, by their `id`, that are known to be unchanged.
+    `looked_at`: parts known to be unchanged, by `id`.
     """
     cls = type(value)
     if _is_class_of("httpx", "URL", cls):
@@ -96,12 +96,12 @@ def _is_class_of(module: str, name: str, cls: type) -> bool:
 
 
 def _keeps_connections(cls: type) -> bool:
-    """Whether the class is an SDK's subclass of httpx's clients; these objects record whether they were used."""
+    """Whether the class is an SDK's subclass of httpx's clients, whose objects record their use."""
     return any(_is_class_of("httpx", name, base) for base in cls.__mro__ for name in ("Client", "AsyncClient"))
 
 
 def _is_of_sdk(cls: type) -> bool:
-    """Whether the class is an SDK's own, under its own name in its module."""
+    """Whether the class is an SDK's own, held by its module under the class's name."""
     package = cls.__module__.split(".")[0]
     module = sys.modules.get(cls.__module__)
     return package in _SDKS and getattr(module, cls.__qualname__, None) is cls
@@ -118,7 +118,7 @@ _LOGGERS = {
     **dict.fromkeys([f"{sdk}._base_client" for sdk in _SDKS_THAT_LOG], logging.DEBUG),
     **dict.fromkeys([f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy")], logging.DEBUG),
 }
-"""The loggers that clients report each request to, with the lowest level of these records."""
+"""The loggers for clients' requests, with the lowest level of the records."""
 
 
 def send_alone(http_clients: Iterable[Any]) -> bool:
@@ -157,9 +157,9 @@ def told_of_requests() -> list[Any]:
 
 
 def are_own_clients(clients: Iterable[Any]) -> bool:
-    """Whether clients, and resources of clients, are an SDK's own, with no foreign object in place of their parts.
+    """Whether clients, and resources of clients, are an SDK's own, with no foreign object in place of parts.
 
-    For unknown SDKs: whether their classes stand in installed packages under their own names.
+    For unknown SDKs: whether the classes stand in installed packages under their own names.
     """
     seen: set[int] = set()
     return all(_is_own(each, seen) for each in clients)

@@ -33,9 +33,9 @@ _changed_by_calls: WeakSet[type] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class AsSetNow:
-    """A model with its present settings, for calls that run ahead as long as the settings stay the same.
+    """A model with its present settings, for early calls while the settings stay the same.
 
-    `is_known_by_settings`: another model of this class with equal settings makes the same request.
+    `is_known_by_settings`: models of this class with equal settings make equal requests.
     """
 
     model: Any
@@ -97,7 +97,7 @@ class AsSetNow:
 
 @dataclass(frozen=True, slots=True)
 class Vector(Met):
-    """A call of an embedding model for the vector of one text. `now`: the model with its settings."""
+    """A call of an embedding model for the vector of a text. `now`: the model with its settings."""
 
     now: AsSetNow
 

@@ -1,7 +1,7 @@
-"""Code that may be called ahead of the framework's own run: functions that the user declared, and code of libraries.
+"""Code that may be called ahead of the framework's own run: functions declared by the user, and code of libraries.
 
-No other code is called early: neither the user's functions nor special methods, properties, validators or factories of
-the user's classes. Components that hold such code are left to the framework's own run.
+All remaining code waits: undeclared user functions, and special methods, properties, validators and factories of user
+classes. Components with undeclared code are left to the framework's own run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.effects import declared_effects
 
 MOST = 2_000
-"""Values that are inspected in one component; a component that holds more is not known to be free of code."""
+"""The number of values inspected in a component; a larger component is not known to be free of code."""
 
 _TOOLS = frozenset(["teola_plugin", "tiktoken", "nltk", "transformers", "tokenizers"])
 """Packages, beside the frameworks, whose objects call no user code: ours, and tokenizers."""
@@ -133,7 +133,7 @@ def _is_clean_class(cls: type) -> bool:
 
 
 def _stands_in_a_library(function: types.FunctionType) -> bool:
-    """Whether a function is a library's, by the globals that it uses; its closure is checked elsewhere."""
+    """Whether a function is a library's, by its globals; the closure is checked elsewhere."""
     own = function.__globals__
     name = own.get("__name__")
     if type(name) is not str or not (name.split(".")[0] in _TOOLS or foreign.is_in_library(name)):
@@ -143,6 +143,6 @@ def _stands_in_a_library(function: types.FunctionType) -> bool:
 
 
 def _is_of(packages: frozenset[str], module: str, name: str, cls: type) -> bool:
-    """Whether a class is the object that its module, in one of these packages, holds under its name."""
+    """Whether a class is held by its module, in one of the packages, under the class's name."""
     held = sys.modules.get(module) if module.split(".")[0] in packages else None
     return type(held) is types.ModuleType and held.__dict__.get(name) is cls

@@ -1,4 +1,4 @@
-"""Gates: the steps that may raise before a request that leaves this process (see `gated` in graph.py)."""
+"""Gates: steps before a request to the outside that may raise (see `gated` in graph.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from teola_plugin.graph import Primitive
 
 
 def gate_requests(primitives: dict[str, Primitive], before: Mapping[str, tuple[str, ...]]) -> None:
-    """Give each request that leaves this process its gates: steps of `before` that may raise, less the implied ones.
+    """Give each request to outside this process its gates: the raising steps of `before`, less the implied steps.
 
     A gate is implied if the request waits for the whole step anyhow: behind a data edge without a star, a condition, an
     order edge, or another gate. `primitives`: by name, in program order; changed in place.

@@ -1,7 +1,7 @@
-"""User handlers that may change or refuse a request: no request is made before these handlers have heard of it.
+"""User handlers that may change or refuse a request: no request is made before the handlers have heard of the request.
 
 A handler that only notes events (counts, logs, writes to a file) delays no request. The source of the handler, and of
-the functions and methods that it names, decides: a handler interferes if it stores to its arguments or raises.
+the functions and methods named there, decides: a handler interferes by storing to its arguments or by raising.
 Unreadable source counts as both.
 """
 
@@ -33,7 +33,7 @@ _SETTERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
 def may_interfere(handlers: Iterable[Any], hears: Iterable[str], *, may_raise: bool) -> bool:
     """Whether a handler changes its arguments, or raises (where `may_raise`: its errors reach the caller).
 
-    `hears`: prefixes of the names of the handler methods that are called with a request.
+    `hears`: prefixes of the handler methods called with a request.
     """
     begins = tuple(hears)
     return any(_class_interferes(type(each), begins, may_raise) for each in handlers)
@@ -51,7 +51,7 @@ def _class_interferes(cls: type, begins: tuple[str, ...], may_raise: bool) -> bo
 
 
 def any_raises(hearers: Iterable[Any]) -> bool:
-    """Whether a handler of the clients' logs (or a function that handles them) raises to the client."""
+    """Whether a handler (or handling function) of the clients' logs raises to the client."""
     return any(_raises(each, True) if type(each) is FunctionType else _class_raises(type(each)) for each in hearers)
 
 
@@ -65,7 +65,7 @@ def _class_raises(cls: type) -> bool:
 
 
 def _called(cls: type, begins: tuple[str, ...]) -> list[FunctionType]:
-    """Return the user's functions that run when a method with one of these name prefixes is called."""
+    """Return the user's functions run by a call of a method with one of the prefixes."""
     heard = list(_functions(cls, begins))
     return [*heard, *_called_by(cls, heard)]
 
@@ -86,7 +86,7 @@ def _is_users(function: FunctionType) -> bool:
 
 
 def _called_by(cls: type, functions: list[FunctionType]) -> list[FunctionType]:
-    """Return the user's functions that these functions come to call, as methods of the class or by their names."""
+    """Return the user's functions called from `functions`, as methods of the class or by name."""
     todo, found = list(functions), list[FunctionType]()
     while todo:
         function = todo.pop()
@@ -107,7 +107,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 _ENDING = frozenset({"exit", "quit", "_exit", "abort", "kill", "raise_signal", "interrupt_main", "cancel", "alarm"})
-"""Names of functions that end the process, or the task, of their caller."""
+"""Names of functions that end the caller's process or task."""
 
 
 def _raises(function: FunctionType, may_raise: bool) -> bool:
@@ -141,9 +141,9 @@ def _name_of(node: ast.expr) -> str:
 
 
 def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
-    """Yield the ids of objects that handlers may change at any request: objects that they hold or name.
+    """Yield the ids of objects that handlers may change at any request: objects held or named by the handlers.
 
-    Variables that handlers store to appear as the id of a cell, or as the id of the globals with the name.
+    Stored variables appear as the id of a cell, or as the id of the globals with the name.
     """
     todo: list[Any] = []
     for each in handlers:
@@ -174,7 +174,7 @@ _own: WeakKeyDictionary[type, tuple[FunctionType, ...]] = WeakKeyDictionary()
 
 
 def _own_functions(cls: type) -> tuple[FunctionType, ...]:
-    """Return the user's functions among the methods of a handler, and the functions that these come to call."""
+    """Return the user's functions among the methods of a handler, and the functions called from there."""
     if cls not in _own:
         methods = list(_functions(cls, ("",)))
         _own[cls] = (*methods, *_called_by(cls, methods))
@@ -183,7 +183,7 @@ def _own_functions(cls: type) -> tuple[FunctionType, ...]:
 
 @functools.lru_cache(maxsize=1_000)
 def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the names in a function, the globals that it stores to, and the cells that it stores to."""
+    """Return the names in a function, its stored globals, and its stored cells."""
     codes = list(_codes(code))
     stores = [(each.opname, each.argval) for inner in codes for each in dis.get_instructions(inner)]
     return (
@@ -206,7 +206,7 @@ def _is_empty(cell: CellType) -> bool:
 
 
 def _changes(function: FunctionType) -> bool:
-    """Whether a function changes anything in place but its own variables and the values of its handler."""
+    """Whether a function changes objects in place, beside its own variables and the handler's values."""
     node = node_of(function)
     if node is None:
         return True
@@ -220,7 +220,7 @@ def _changes(function: FunctionType) -> bool:
 
 
 def _made_in(node: FunctionNode) -> set[str]:
-    """Return the variables that hold only values that the function makes itself, or values of its handler."""
+    """Return the variables with only new values of the function, or values of the handler."""
     makes, stores = set[int](), list[ast.Name]()
     for each in ast.walk(node):
         match each:
@@ -256,7 +256,7 @@ def _changed_by(node: ast.AST) -> ast.expr | None:
 
 
 def _root(node: ast.expr, through: Collection[str] | None = None) -> str:
-    """Return the name that an expression begins with; "" if it calls other methods than `through`."""
+    """Return the first name of an expression; "" for calls of methods outside of `through`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         if not isinstance(node, ast.Call):
             node = node.value

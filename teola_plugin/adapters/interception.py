@@ -28,12 +28,12 @@ from teola_plugin.finalizers import kept_off
 from teola_plugin.seams import Reply, ashare, current, is_unheard, share
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""A function that makes a replacement of the original. Wrappers of one qualified name count as one."""
+"""A function from the original to its replacement. Wrappers with equal qualified names count once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """One replaced method. Class and replacement are held weakly: a function may hold the class that defines it."""
+    """One replaced method. Class and replacement are held weakly: a function may hold its defining class."""
 
     owner: weakref.ref[type]
     method: str
@@ -74,9 +74,9 @@ class _Patch:
 
 
 class Interception:
-    """All patches of this process, and the number of their users: optimized objects, and calls of such objects.
+    """All patches of this process, and the number of users: optimized objects, and calls of optimized objects.
 
-    `_lock` is held only briefly and never by a waiting thread, so that a finalizer may take it.
+    `_lock` is held only briefly and never by a waiting thread, so a finalizer may take the lock.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Interception:
     # --- what is replaced ------------------------------------------------------------------------------------
 
     def intercept(self, cls: type, method: str, wrapper: Wrapper, *, is_inherited: bool = False) -> None:
-        """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
+        """Replace `method` by `wrapper(original)`, once, on its defining class in the MRO of `cls`.
 
         `is_inherited`: replace on `cls` itself, which inherits the method. The replacement keeps name, signature and
         docstring. Nothing happens if the method does not exist, or was replaced by a wrapper of this name.
@@ -240,12 +240,12 @@ class Met:
 
 
 Meets = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
-"""From the original, the component, its arguments and whether it is a coroutine: the call that is shared, if any."""
+"""From the original, the component, its arguments and whether it is a coroutine: the shared call, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Wrappers of a synchronous method and of its coroutine, made from one description."""
+    """Wrappers of a synchronous method and of its coroutine, from one description."""
 
     sync: Wrapper
     coroutine: Wrapper

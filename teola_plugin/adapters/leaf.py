@@ -59,7 +59,7 @@ def _has_own_special_methods(cls: type, base: type) -> bool:
 
 
 def is_stock_of(component: object, package: str) -> bool:
-    """Whether a component behaves as the nearest class of its own that `package` defines."""
+    """Whether a component behaves as its nearest class from `package`."""
     own = (c for c in plain_class(component).__mro__ if f"{c.__module__}.".startswith(f"{package}."))
     base = next(own, None)
     return base is not None and is_stock(component, base)
@@ -75,7 +75,7 @@ _MAKING = {"__init__", "__post_init__", "__init_subclass__"}
 _BOOKKEEPING = {
     "_abc_impl", "model_config", "model_fields", "model_computed_fields", "model_post_init", "class_name",
 }  # fmt: skip
-"""The attributes that every subclass of a pydantic or abstract class gets for itself."""
+"""The attributes added to every subclass of a pydantic or abstract class."""
 
 
 def as_vector(vector: Any) -> Any:

@@ -35,7 +35,7 @@ from teola_plugin.adapters.reader.values import Barrier as UnreadableClass
 from teola_plugin.engines import Completion
 
 MOST = 10_000
-"""Containers that are inspected in one value, a bound for containers that hold themselves. One takes about 1 us."""
+"""The number of containers inspected in a value, a bound for recursive containers. Each takes about 1 us."""
 
 _ATOMS = frozenset([
     type(None), bool, int, float, complex, str, bytes, range, Completion, decimal.Decimal, fractions.Fraction,
@@ -60,7 +60,7 @@ _NUMPY = frozenset([np.ndarray, *np.sctypeDict.values()])
 
 
 def is_plain(value: Any) -> bool:
-    """Whether the value, and all that it holds, is plain data. Calls no code of the value to find out."""
+    """Whether the value and its contents are plain data. Calls no code of the value."""
     values = [value]
     for _ in range(MOST):
         if not values:
@@ -101,7 +101,7 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
 
 
 def _of_class(cls: type, fields: tuple[str, ...]) -> list[Any]:
-    """Return the class attributes that objects can reach: a template may call them."""
+    """Return the class attributes reachable from objects: a template may call such attributes."""
     own = [namespace_of(each) for each in mro_of(cls) if id(each) not in BUILTINS and not is_library_class(each)]
     held = [value for names in own for name, value in names.items() if name[:1] != "_" and name not in fields]
     return [value for value in held if type(value) is not FunctionType or not is_of_library(value)]

@@ -47,9 +47,9 @@ _loggers_with_filter = 0
 
 
 def hold_back() -> None:
-    """Make all existing loggers and handlers hold back records of early requests, before the user's filters hear them.
+    """Make all existing loggers and handlers hold back records of early requests, before the user's filters.
 
-    Called as each call begins. A logger that is made later is covered by the filter of its handlers.
+    Called as each call begins. A later logger is covered by the filter of its handlers.
     """
     global _loggers_with_filter
     if _loggers_with_filter != (count := len(logging.root.manager.loggerDict)):
@@ -84,7 +84,7 @@ def _handlers() -> list[logging.Handler]:
 
 
 def _logging_again() -> Callable[[], None] | None:
-    """Return a function that repeats the running call of `Logger.info` or the like; None outside of such a call."""
+    """Return a function that repeats the running call of `Logger.info` or the like; None outside of a call."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code is not _LOG:
         frame = frame.f_back

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """One item that a leaf asked for, as its interception saw it."""
+    """An item requested by a leaf, as seen by the interception."""
 
     spec: EngineSpec
     op: str

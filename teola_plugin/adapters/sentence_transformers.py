@@ -169,7 +169,7 @@ def _asking(
 def _arguments(
     signature: inspect.Signature, self: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the inputs, and the other arguments by name. A call that does not fit the signature has no inputs."""
+    """Return the inputs, and the other arguments by name. A call against the signature has no inputs."""
     try:
         bound = signature.bind(self, *args, **kwargs).arguments
     except TypeError:

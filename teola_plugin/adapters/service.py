@@ -20,7 +20,7 @@ ADDRESSES = [
 
 
 def service_of(model: object) -> Hashable:
-    """Return the origin of the address that a model asks; for a model without an address, its class."""
+    """Return the origin of a model's service address; for a model without an address, its class."""
     for address in ADDRESSES:
         try:
             url = address(model)
@@ -38,7 +38,7 @@ _seen = [0]
 def hold_retries() -> None:
     """Stop the clients of the loaded SDKs from repeating early requests. Idempotent.
 
-    The SDKs of OpenAI, Anthropic, Groq and others are made by one generator and share their base client.
+    The SDKs of OpenAI, Anthropic, Groq and others come from one generator and share a base client.
     """
     if len(sys.modules) == _seen[0]:
         return

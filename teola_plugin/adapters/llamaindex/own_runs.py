@@ -303,7 +303,7 @@ class _Told:
 
 
 class Live:
-    """The runs of one call that are read. Early requests begin with the values still unknown to the framework's run.
+    """The runs of one call that are read. Early requests begin behind the requests already made by the framework's run.
 
     The state of a workflow is steady for a step if no other step with possible changes runs beside the step.
     """
