@@ -2,7 +2,7 @@
 
 A primitive hits only if its engine, operation, settings and payload equal the intercepted call's. So, where possible,
 the values come from a run of the framework's own code into the interception (see rehearsal.py) and are not computed by
-code of ours. This holds only for a *stock* component, for the rehearsal must not run user code.
+code of ours. Only *stock* components are rehearsed, for a rehearsal must not run user code.
 """
 
 from __future__ import annotations

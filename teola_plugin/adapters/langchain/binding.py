@@ -81,11 +81,11 @@ class Bindings:
         return self.key(variable)
 
     def refuse(self, key: str) -> None:
-        """Bind nothing of an input with this key, whose run makes other requests than the graph."""
+        """Bind nothing of an input with the key, whose run makes requests outside the graph."""
         self._refused.add(key)
 
     def require_dict(self) -> None:
-        """Bind nothing of an input that is no dict: the pipeline fails with such an input."""
+        """Bind nothing of a non-dict input, which makes the pipeline fail."""
         self._needs_dict = True
 
     def mode(self) -> Value:

@@ -1,12 +1,12 @@
-"""Chains of langchain-classic that put documents into prompts, in the order of their model calls:
+"""Chains of langchain-classic with documents in prompts, by their model calls:
 
     LLMChain                  prompt -> model -> parser
     StuffDocumentsChain       the same, with all documents in one prompt
-    MapReduceDocumentsChain   a prompt for each document, then one of all answers if they are put into one prompt as is
+    MapReduceDocumentsChain   a prompt for each document, then a prompt of all answers if they fit unchanged
     MapRerankDocumentsChain   a prompt for each document, then the answer of the highest rank
     RefineDocumentsChain      a prompt of the first document; the prompts of later documents wait for the answer before
 
-`invoke` asks a chat model for one document after the other, so these chains gain most. Prompts and results come from
+`invoke` asks a chat model for each document in turn, so these chains gain most. Prompts and results come from
 the chains' own methods. The rest is left to the chain's own run: refinements, answers too long for one prompt (a
 tokenizer or a service of the model's counts them), memories, and methods of the user's.
 """
@@ -50,7 +50,7 @@ def is_chain(component: object) -> bool:
 
 
 def trace_chain(draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace) -> Record:
-    """Return the dict that a chain makes of its input. Raises: Untraceable."""
+    """Return a chain's output dict for its input. Raises: Untraceable."""
     reader = _Reader(draft, chain, given, name, trace)
     match _kind(chain):
         case "LLMChain" if chain.return_final_only:

@@ -153,7 +153,7 @@ class Draft:
         lists: int = 0, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (), holds: Holds = "any",
         is_outside: bool = False,
     ) -> Value:  # fmt: skip
-        """Add one primitive, which makes `lists` lists of each of its inputs.
+        """Add a primitive, which makes `lists` lists of each input.
 
         `is_outside`: the requests of the primitive leave this process.
         """
@@ -265,7 +265,7 @@ class Draft:
         )
 
     def items(self, symbol: Symbol) -> Value:
-        """Return one item of a list, as seen inside a map one level deeper."""
+        """Return an item of a list, as seen inside a map a level deeper."""
         match symbol:
             case Root():
                 whole = self.bindings.whole(depth=1)
@@ -342,9 +342,9 @@ class Draft:
 
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[Callable[[], None]]:
-        """Call the yielded function before each of several branches that have no order among them.
+        """Call the yielded function before each of several unordered branches.
 
-        Branches that begin after a branch may find its in-place changes.
+        A branch may find the in-place changes of an earlier branch.
         """
         before, gates_before = self._barriers, self._gates
         after, gates_after = before, gates_before

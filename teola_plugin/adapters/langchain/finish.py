@@ -1,14 +1,14 @@
 """The last steps on a drafted graph: order edges, item grammars, and removal of unused values.
 
-A primitive that only the framework's run may compute, with possible effects, is a *barrier* for the later searches and
-calls of hosted models in program order: they get an order edge `after(barrier)`. A function that is read is also a
-barrier, until read to its end, and a barrier for later functions that are read. A step that may raise is a *gate* for
-the later requests that leave this process: they get a control edge `gated(gate)`. Branches that the framework runs side
-by side have no order among them. Only a function with in-place changes is a barrier for later branches.
+A primitive computed only by the framework's run, with possible effects, is a *barrier* for the later searches and calls
+of hosted models in program order, which get an order edge `after(barrier)`. A function being read is also a barrier,
+until read to its end, for later functions as well. A step that may raise is a *gate* for the later requests to the
+outside of this process, which get a control edge `gated(gate)`. Branches run side by side by the framework are
+unordered. Only a function with in-place changes is a barrier for later branches.
 
-A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns that collection. Under any
-other name the user may mean any collection, so the write concerns all collections, but no hosted model. An undeclared
-effect concerns everything. A barrier without waiting primitives and with an unused value is left out.
+A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns the collection. Under a foreign
+name the user may mean any collection, so the write concerns all collections, but no hosted model. An undeclared effect
+concerns everything. A barrier without waiting primitives and with an unused value is left out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def names_in(result: Symbol) -> Iterator[str]:
 
 
 def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]], stores: set[str]) -> None:
-    """Give each read an order edge from the barriers `before` the read that may write its resources."""
+    """Give each read an order edge from the barriers `before` the read with possible writes to its resources."""
     for name, barriers in before.items():
         reader = primitives[name]
         for barrier in barriers:
@@ -77,7 +77,7 @@ def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]
 
 
 def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Let a decoding emit the items itself, where its text has no other use. Returns the renamed outputs.
+    """Let a decoding emit the items directly, where the text has no further use. Returns the renamed outputs.
 
     answer = decoding(kv)                                    answer: [] = decoding(kv, items='lines')
     answer_items: [] = call(answer, fn='lines')     ->

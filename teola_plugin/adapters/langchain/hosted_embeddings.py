@@ -19,7 +19,7 @@ from teola_plugin.seams import current
 from teola_plugin.value_keys import is_comparable
 
 HOSTED = {"langchain_openai": ("OpenAIEmbeddings", "AzureOpenAIEmbeddings")}
-"""Packages, and their classes that are clients of a server and keep nothing of a request."""
+"""Packages, and their classes of server clients without memory of requests."""
 
 _CALLED = (
     "embed_query", "aembed_query", "embed_documents", "aembed_documents", "_get_len_safe_embeddings",

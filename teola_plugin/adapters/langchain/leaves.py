@@ -25,7 +25,7 @@ SEARCHES = (
     "similarity_search", "similarity_search_with_score", "similarity_search_with_relevance_scores",
     "max_marginal_relevance_search",
 )  # fmt: skip
-"""The methods of a store that search for one text, each with one query to the collection."""
+"""The search methods of a store for a single text, each with a single query to the collection."""
 
 # --- embedding ----------------------------------------------------------------------------------------------
 

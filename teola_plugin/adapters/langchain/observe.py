@@ -1,8 +1,8 @@
-"""Values that only the framework's own run computes: the entry methods of such components report to the session.
+"""Values computed only by the framework's own run: the entry methods of the components report to the session.
 
-A component reports its result; a session hears the result only once. A stream reports at its end, with its chunks added
-up as LangChain adds them. A value that is not plain data is not reported: an iterator can be read only once, and a
-user's method may do anything.
+A component reports its result; a session hears the result only once. A stream reports at the end, with the chunks added
+up as by LangChain. Only plain data is reported: an iterator can be read only once, and a user's method may do
+anything.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _report(session: Session, component: object, value: Any) -> None:
 
 
 _is_inside: ContextVar[bool] = ContextVar("teola_inside_component", default=False)
-"""Whether a component that only the framework runs is running here: its inner components are not the pipeline's own,
-though they may be the same objects.
+"""Whether a component left to the framework is running here: the components inside are not the pipeline's own, though
+possibly the same objects.
 """
 
 

@@ -87,7 +87,7 @@ class _Config(dict[str, Any]):
 
 
 class _Listener(BaseCallbackHandler):
-    """A handler that notes the events that a tool itself sends to its callbacks."""
+    """A handler for the events sent by a tool itself to the callbacks."""
 
     run_inline = True
 

@@ -208,7 +208,7 @@ _NEW = object.__dict__["__new__"]
 
 
 def is_search_class(cls: type) -> bool:
-    """Whether the class is a web search tool as its package wrote it, with a constructor that leaves nothing behind."""
+    """Whether the class is a published web search tool, with a constructor without effects."""
     if not foreign.has_known_classes(cls):
         return False
     is_named = type_name(cls) in _SEARCHES.get(foreign.module_of(cls).split(".")[0], ())

@@ -1,8 +1,8 @@
-"""Searches, embeddings, reranking and read-only tools: each is one request, done by the component itself.
+"""Searches, embeddings, reranking and read-only tools: each use is one request, done by the component itself.
 
 The component's own method runs beside the call, with callbacks muted. Its engine requests land in slots, where the
-framework's own run finds them. This holds only for components whose every request goes there, or that compute in
-memory; a user's retriever is read like any other code.
+framework's own run finds the replies. Only components with all requests in slots, or with in-memory results, qualify; a
+user's retriever is read like any user code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
 Providers = frozenset[Hashable]
-"""The services outside this process that a component asks; empty if it asks none."""
+"""The services outside this process used by a component; empty for none."""
 
 SEARCHES = frozenset({"similarity_search", "similarity_search_with_score", "max_marginal_relevance_search"})
 """Methods of a vector store that search for a text without a warning."""
@@ -52,7 +52,7 @@ _CLASSIC = ("langchain_classic.retrievers.", "langchain.retrievers.")
 
 
 def providers_of(component: Any) -> Providers | None:
-    """Return the services of a component that only reads; None for a component with other possible effects."""
+    """Return the services of a read-only component; None for a component with possible effects."""
     if foreign.is_kind_of(component, Embeddings):
         return _of_embeddings(component)
     if foreign.is_kind_of(component, VectorStore):
@@ -192,7 +192,7 @@ def is_read(retriever: Any) -> bool:
 
 
 def is_multi_query(retriever: Any) -> bool:
-    """Whether the retriever asks a model for several queries, and searches for one after the other."""
+    """Whether the retriever asks a model for several queries, and searches for each in turn."""
     return is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever"
 
 

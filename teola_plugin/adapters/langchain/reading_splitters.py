@@ -1,7 +1,6 @@
-"""Text splitters that a program makes or uses: LangChain's own compute on texts alone, so they are really used.
+"""Text splitters made or used by a program: LangChain's own splitters compute on texts alone, so they are really run.
 
-Splitters that measure by `len` and cut at plain separators are known; others run functions of the user's, or slow
-patterns.
+Splitters with `len` as the measure and plain separators are known; the rest run user functions, or slow patterns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MODULE = "langchain_text_splitters.character"
 
 
 def is_splitter_class(cls: Any) -> bool:
-    """Whether the class is `RecursiveCharacterTextSplitter`, as its package wrote it."""
+    """Whether the class is `RecursiveCharacterTextSplitter`, as published."""
     found = vars(sys.modules.get(_MODULE, types)).get("RecursiveCharacterTextSplitter")
     return found is not None and cls is found and all(map(_is_its_own, _CALLED))
 
@@ -83,7 +82,7 @@ def split(run: Run, held: Any, name: str, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _allow(run: Run, held: Any, count: int) -> None:
-    """Spend the ticks of splitting a text: words are joined to chunks, and removed from their front one by one."""
+    """Spend the ticks of splitting a text: words are joined to chunks, and removed from the front singly."""
     chunk = held._chunk_size if type(held._chunk_size) is int else count
     run.tick(1 + count // _CHARACTERS_PER_TICK + count * min(count, chunk) // _PAIRS_PER_TICK)
 

@@ -71,5 +71,5 @@ def _is_taken(model: Any, content: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _is_strict(tool: Any) -> bool:
-    """Whether a tool is strict; a client that parses a reply refuses other tools."""
+    """Whether a tool is strict; a parsing client refuses all non-strict tools."""
     return isinstance(tool, dict) and bool(tool.get("function", {}).get("strict"))

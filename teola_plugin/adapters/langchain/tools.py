@@ -7,7 +7,7 @@ hosted models are: only for certain requests.
     early:      tool.invoke(call)  in a session of its own, heard by nobody  -> the value of `_run` lands in a slot
     framework:  tool.invoke(call)  its callbacks, its `_run`                 <- finds it there
 
-For a tool that asks runnables inside, only the inner requests are shared: its own run reports the inner callbacks.
+For a tool with runnables inside, only the inner requests are shared: the tool's own run reports the inner callbacks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SEARCHES = {
         "BraveSearch", "GoogleSearchRun", "GoogleSearchResults", "GoogleSerperRun", "GoogleSerperResults",
     ),
 }  # fmt: skip
-"""Packages, and their tools with one request to a search engine per call, which leaves nothing behind."""
+"""Packages, and their tools with a single search engine request per call, which leaves nothing behind."""
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
@@ -175,7 +175,7 @@ def is_said_to_read(tool: BaseTool) -> bool:
 
 
 def _is_search(tool: BaseTool) -> bool:
-    """Whether the tool is one of `SEARCHES` as its package made it, and holds no user code."""
+    """Whether the tool is a published tool of `SEARCHES`, without user code."""
     if type(tool).__name__ not in SEARCHES.get(type(tool).__module__.split(".")[0], ()):
         return False
     held = [value for name, value in vars(tool).items() if name != "callbacks"]
@@ -226,9 +226,9 @@ def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
 
 
 def _exact(value: Any) -> Hashable:
-    """Return a key, equal for arguments that no tool can tell apart: 0.0 differs from -0.0, and dicts by their order.
+    """Return a key, equal for arguments indistinguishable to tools: 0.0 differs from -0.0, and dicts by order.
 
-    Raises: TypeError for a value that cannot be compared exactly.
+    Raises: TypeError for a value without an exact comparison.
     """
     match value:
         case None | str() | int() | bytes() | Enum():

@@ -1,13 +1,13 @@
 """From a LangChain runnable to its p-graph, by symbolic execution: no user code runs.
 
-LangChain's composing runnables are read for the use of their input; their parts are read in turn. Dicts stay apart into
-their fields, so a step waits only for the keys that the step reads:
+LangChain's composing runnables are read for the use of their input, then part by part. Dicts stay separated into
+fields, so a step waits only for the keys read by the step:
 
     assign(a=f) | assign(b=g)      g starts with f, unless it reads "a"
 
-A component that cannot be read (or that must not run ahead) becomes a primitive `@ pipeline`: the framework's own run
-computes and reports the value in program order, and running ahead continues from there. Each such component is a break
-with a code.
+An unreadable component (or a component barred from running ahead) becomes a primitive `@ pipeline`: the framework's own
+run computes and reports the value in program order, and running ahead continues from there. Each is a break with a
+code.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def trace(pipeline: Runnable[Any, Any]) -> Traced:
 
 @dataclass
 class Tracer:
-    """`streams`: a streamed call of the pipeline streams this component. `is_configured`: a binding configures it."""
+    """`streams`: a streamed call of the pipeline streams this component. `is_configured`: by a binding."""
 
     draft: Draft = field(default_factory=Draft)
     streams: bool = True

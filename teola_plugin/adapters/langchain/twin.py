@@ -54,7 +54,7 @@ REMADE = (
     "with_types", "with_retry", "with_fallbacks", "map", "configurable_fields", "configurable_alternatives",
     "bind_tools", "with_structured_output", "model_copy", "copy",
 )  # fmt: skip
-"""Methods that make another pipeline from this pipeline."""
+"""Methods that make a new pipeline from the pipeline."""
 
 
 def make_twin(
@@ -73,7 +73,7 @@ def make_twin(
 
 
 def _choices(parts: Iterable[Runnable[Any, Any]]) -> frozenset[str] | None:
-    """Return the keys of `configurable` that change the pipeline; None if they are unknown.
+    """Return the keys of `configurable` that change the pipeline; None for unknown keys.
 
     `config_specs` would look into the user's functions, and at attributes of objects held there. Inside functions, no
     component that a config can choose runs ahead (see reading.py).
@@ -206,7 +206,7 @@ def _is_inherited(cls: type, method: str) -> bool:
 
 
 def _outside(chunks: Iterator[Any]) -> Iterator[Any]:
-    """Yield the same chunks; the code that makes them is no part of the call."""
+    """Yield the same chunks; their producer is no part of the call."""
     while True:
         with active(None):
             try:

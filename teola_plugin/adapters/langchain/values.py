@@ -1,10 +1,10 @@
 """Symbolic values: inputs and outputs of components while a pipeline is only being read.
 
-    Root        the caller's input, of which keys are taken one by one
+    Root        the caller's input, whose keys are taken separately
     Record      a dict with known fields, and perhaps the unknown rest of another value
-    Value       a value of the graph; in a map at `level`, one item of it
-    Constant    a value that is the same in every call
-    Prompt      a template and its variables: known piece by piece, before it is one text
+    Value       a value of the graph; in a map at `level`, an item of the value
+    Constant    a value, the same in every call
+    Prompt      a template and its variables: known piece by piece, before the whole text
 
 Reading is exact or not at all: `Untraceable` leaves the component to the framework, under a stable code.
 """

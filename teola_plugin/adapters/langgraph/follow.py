@@ -94,9 +94,9 @@ def trace(graph: Any) -> Traced:
 
 @dataclass(frozen=True)
 class Followed:
-    """One graph whose calls are followed. `agents`: by the `id` of the nodes of the graph and of its subgraphs.
+    """A graph with followed calls. `agents`: by the `id` of the nodes of the graph and of the subgraphs.
 
-    `readings`: of its nodes, by name.
+    `readings`: of the nodes, by name.
     """
 
     graph: Graph

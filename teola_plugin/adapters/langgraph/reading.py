@@ -1,4 +1,4 @@
-"""The supersteps of a state graph, read over values that may be unknown.
+"""The supersteps of a state graph, read over possibly unknown values.
 
 The next nodes and their views of the state are computed as by LangGraph: tasks in the order of their writes (nodes by
 name, then `Send`s); a conditional edge sees the state with the writes of its own node; a join waits for all its nodes,

@@ -24,10 +24,10 @@ def star(name: str) -> Ref:
 
 
 class Draft:
-    """Collects primitives, their functions and engines by name, and the breaks.
+    """The primitives, the functions and engines by name, and the breaks.
 
-    A step that may raise is a *gate* for each later request that leaves this process (see graph.py): functions of the
-    user's, and values of the framework's run. LlamaIndex's own glue raises only for malformed replies.
+    A step that may raise is a *gate* for each later request to the outside of this process (see graph.py): functions of
+    the user's, and values of the framework's run. LlamaIndex's own glue raises only for malformed replies.
     """
 
     def __init__(self, *, is_async: bool = False) -> None:
@@ -59,7 +59,7 @@ class Draft:
         return name
 
     def cover(self, *components: object) -> None:
-        """Note that the graph predicts all requests of these components, so no other prediction is to cover them."""
+        """Mark components with all requests predicted by the graph, so no second prediction covers a component."""
         self.covered.update(map(id, components))
 
     def run_ahead(self, *components: object) -> None:

@@ -1,11 +1,11 @@
 """Query engines as primitives.
 
 RetrieverQueryEngine      retriever -> postprocessors -> synthesizer
-CitationQueryEngine       the same, its nodes cut into sources
-TransformQueryEngine      transform -> the engine it holds
+CitationQueryEngine       the same, with nodes cut into sources
+TransformQueryEngine      transform -> the inner engine
 SubQuestionQueryEngine    prefilling -> decoding, one question after the other -> call(answered), which is the run
                           of a tool's engine, ahead -> synthesizer
-anything else             its own run; inner components run ahead once the run reaches them (see parts.py)
+anything else             the engine's own run; inner components run ahead once reached (see parts.py)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handlers of LlamaIndex's events: those of callback managers, and those of the dispatchers of its instrumentation.
+"""Handlers of LlamaIndex's events: handlers of callback managers, and of LlamaIndex's instrumentation dispatchers.
 
 An error of a callback manager's handler ends the call; LlamaIndex drops an error of a dispatcher's handler.
 """

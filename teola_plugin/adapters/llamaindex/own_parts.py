@@ -49,7 +49,7 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
 
 
 def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
-    """Return the steps that never run beside another step that uses the context.
+    """Return the steps that never run beside a step with uses of the context.
 
     Steps run side by side where an event leads to several steps, and so do their successors. Nothing is known where a
     step sends or collects events.

@@ -303,9 +303,9 @@ class _Told:
 
 
 class Live:
-    """The runs of one call that are read. Early requests begin behind the requests already made by the framework's run.
+    """The runs being read in a call. Early requests begin behind the requests already made by the framework's run.
 
-    The state of a workflow is steady for a step if no other step with possible changes runs beside the step.
+    The state of a workflow is steady for a step if no step with possible changes runs beside.
     """
 
     def __init__(self) -> None:

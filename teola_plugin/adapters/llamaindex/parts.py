@@ -1,12 +1,11 @@
 """The separately read parts of a pipeline, where the run's choice of parts is unpredictable.
 
-A router chooses among engines, an agent among tools, a workflow runs user functions. When such a run reaches a part (an
-engine, retriever or synthesizer that can be read), the part reports the run (`entered`), and early requests of the part
-begin:
+A router chooses among engines, an agent among tools, a workflow runs user functions. When the run reaches a part (a
+readable engine, retriever or synthesizer), the part reports the run (`entered`), and early requests of the part begin:
 
     router.query -> selector -> engine 2 .query   --enter(engine 2)-->   the graph of engine 2, with this query
 
-Components covered by a graph are not entered again inside: its retriever, its synthesizer, the tools of its
+Components covered by a graph are not entered again inside: the retriever, the synthesizer, the tools of
 sub-questions.
 """
 

@@ -1,14 +1,14 @@
-"""`QueryPipeline`, part of llama-index-core until 0.13: a module runs ahead once its own inputs exist.
+"""`QueryPipeline`, part of llama-index-core until 0.13: a module runs ahead once the module's own inputs exist.
 
-LlamaIndex runs the modules in waves (`arun`) or one by one (`run`), and still does. Ahead of LlamaIndex's run, in the
-order of the data, run the modules that only ask known models and stores, by their own code, with callbacks muted:
+LlamaIndex runs the modules in waves (`arun`) or in sequence (`run`), and still does. Ahead of LlamaIndex's run, in the
+order of the data, run the modules with only known models and stores, by their own code, with callbacks muted:
 
     question -> retriever a ----------------> prompt -> llm        waves: retriever b waits for neither, but the first
              -> prompt -> llm -> retriever b -^                    llm, in the wave of retriever a, keeps it waiting
 
 LlamaIndex's own functions tell the inputs of a module. Some inputs depend on more than the links: a condition, an
-optional key, two links to one key, a module without keys (run in the first wave despite its links). Modules with such
-inputs, or with possible effects, are left to their own run, and later modules go on from their values.
+optional key, two links to one key, a module without keys (run in the first wave despite links). Modules with such
+inputs, or with possible effects, are left to LlamaIndex's run, and later modules go on from the values.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _taken(key: str, module: Any, links: list[_Link]) -> Callable[..., dict[str,
 
 
 def _own(value: Any) -> Any:
-    """Return a copy of nodes and lists for one module: other modules change their inputs."""
+    """Return a copy of nodes and lists for a single module: modules may change their inputs."""
     if isinstance(value, list):
         is_of_nodes = all(isinstance(each, NodeWithScore) for each in value)
         return fresh(value) if is_of_nodes else list(value)
@@ -182,9 +182,9 @@ def _own(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The early run of a module. `asks`: by its own code. `engine`: the engine it waits for, by name.
+    """The early run of a module. `asks`: by the module's own code. `engine`: the awaited engine, by name.
 
-    `is_outside`: its requests leave this process.
+    `is_outside`: requests leave this process.
     """
 
     run: Callable[..., Any]

@@ -120,7 +120,7 @@ def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """Return a copy for one use: stock code may keep or change its arguments. Templates are not safe to share."""
+    """Return a copy for one use: stock code may keep or change arguments. Templates are not safe to share."""
     if type(value) in (set, frozenset):  # a copy may iterate in another order
         return value
     if isinstance(value, BasePromptTemplate):

@@ -1,7 +1,7 @@
 """Components used by a program: stock components run beside the call, components of the user's classes are read.
 
-stock      one request: the component's own method, with callbacks muted; its engine requests land in slots, where
-           the framework's own run finds them. Only components with no other effects.
+stock      one request: the component's own method, with callbacks muted; the engine requests land in slots, where
+           the framework's own run finds them. Only components without further effects.
 own        `custom_query`, `_query`, `_retrieve` or `_postprocess_nodes` is read, and then the treatment of the value
            by the framework's method around it
 """

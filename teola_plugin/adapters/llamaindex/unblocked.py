@@ -102,7 +102,7 @@ def _unblocking(act: Act) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
-    """Run on a separate thread: user code that waits for this very call may hold all threads of the loop."""
+    """Run on a separate thread: user code waiting for the same call may hold all threads of the loop."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 
