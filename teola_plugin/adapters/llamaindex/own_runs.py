@@ -31,7 +31,7 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Mark, Reading
 
 LOOK_S = 0.1
-"""The interval at which a thread waiting for the prediction checks whether the call is over."""
+"""The interval at which a run waiting for its prediction checks whether the call is over."""
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
