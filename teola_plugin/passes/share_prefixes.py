@@ -77,7 +77,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """What prompts have in common that begin alike: `texts` of their pieces, and where and when they are prefilled."""
+    """The common prefix of prompts: the `texts` of the pieces, and where and when the prompts are prefilled."""
 
     engine: str
     when: When | None
