@@ -2,10 +2,10 @@
 
     nothing emitted for `stall_s` --> `restart` --again, or no `restart`--> its call is cancelled
     crash --> takes no work until `recovered` returns
-                 --it raises, and no other instance is up--> `gone`
-                 --it raises, and another is--> `recovered` is called again after a while
+                 --raises, and no other instance is up--> `gone`
+                 --raises, and another is--> `recovered` is called again after a while
 
-Both a restart and a cancelled call count as crashes for the items that the instance had.
+Both a restart and a cancelled call count as crashes for the open items of the instance.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 RECOVERY_S = 0.5
-"""After this many seconds an instance without `recovered` is taken to work again."""
+"""The time after which an instance without `recovered` is assumed to work again, in seconds."""
 
 AGAIN_S = (5.0, 30.0, 120.0)
-"""Seconds after which an instance that could not recover is tried again, if others are up; then it gets work again."""
+"""The time after which an instance that could not recover is tried again, in seconds, if another instance is up; then
+the instance gets work again."""
 
 
 class Recovery:
@@ -55,7 +56,7 @@ class Recovery:
     # --- crashes -----------------------------------------------------------------------------------------------------
 
     def crashed(self, attempt: Attempt) -> None:
-        """Take an instance out of service until it has recovered. Several attempts may report one crash."""
+        """Take an instance out of service until recovered. Several attempts may report the same crash."""
         if not self._scheduler.instances.is_up(attempt.at):
             return
         self._counts.crashes += 1
@@ -84,7 +85,7 @@ class Recovery:
     # --- stalls ------------------------------------------------------------------------------------------------------
 
     def watch(self, attempt: Attempt) -> None:
-        """Watch an attempt for a stall until it ends: also without waiters, since others wait for its slots."""
+        """Watch an attempt for a stall until the end: also without waiters, since other items wait for the slots."""
         if self._stall_s is not None:
             attempt.watch = self._loop.call_at(attempt.heard_s + self._stall_s, self._look, attempt, self._stall_s)
 
