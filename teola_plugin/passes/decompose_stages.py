@@ -97,7 +97,7 @@ def _gain_s(p: Primitive, taker: Primitive, knee: int, count: int, context: Cont
     whole_s = sum(batch_s(p, min(limit, count - at), context) for at in range(0, count, limit))
     stages, stage_s = ceil(count / knee), batch_s(p, knee, context)
     taken_s, last_s = batch_s(taker, count, context), batch_s(taker, knee, context)
-    if taker.kind in DECODES:  # new requests join those that run
+    if taker.kind in DECODES:  # new requests join the running batch
         staged_s = max(stages * stage_s + last_s, stage_s + taken_s)
     else:
         staged_s = stage_s + (stages - 1) * max(stage_s, last_s) + last_s

@@ -66,7 +66,7 @@ class Timing:
         last."""
         awaited = [r for r in self._running(p.engine, begin_s, end_s) if r.name in self.before[p.name]]
         if map_depth(p, self.graph.depths()) and any(r.is_splittable for r in awaited):
-            return end_s, tuple(r.name for r in awaited)  # `p` takes its items while it writes on
+            return end_s, tuple(r.name for r in awaited)  # `p` takes items while the text is still being written
         last = [r.name for r in awaited if not any(r.name in self.before[other.name] for other in awaited)]
         return max((min(end_s, self.ready[name]) for name in last), default=begin_s), tuple(last)
 
@@ -212,5 +212,5 @@ def llm_profile(engine: str, context: Context) -> LlmProfile:
 
 def _duration_s(p: Primitive, count: float, context: Context) -> float:
     if p.kind in PREFILLS or p.engine == PIPELINE:
-        return 0.0  # the decoding carries it; the framework computes it
+        return 0.0  # counted in the decoding, or computed by the framework
     return batch_s(p, count, context)

@@ -119,7 +119,7 @@ def _group(
     begin_s = max((times.ready[name] for name in replace(lead, args=pieces).dependencies), default=0.0)
     end_s = times.ready[first.name]
     idle_from_s, after = times.idle_from(first, begin_s, end_s)
-    # Those that come later, or when the engine is full, find the prefix in the cache.
+    # Prompts that come later, or when the engine is full, find the prefix in the cache.
     soon_s = end_s + llm_profile(lead.engine, context).prefill_s(tokens)
     together = [p for p in members if times.ready[p.name] <= soon_s]
     rests = [prompts[p.name] * sum(_tokens(graph, a, context) for a in p.args[len(pieces) :]) for p in together]

@@ -37,7 +37,7 @@ FUNCTIONS = ("call", "condition", "chunking", "aggregate")
 def share_subexpressions(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
     """Return the graph in which no request is made twice."""
     seconds = durations(graph, context)
-    asked: dict[str, list[Primitive]] = {}  # the first of each kind, and those that are not as good
+    asked: dict[str, list[Primitive]] = {}  # the first of each request, and the unequal repetitions
     instead: dict[str, str] = {}
     primitives: list[Primitive] = []
     records: list[Record] = []
@@ -91,7 +91,7 @@ def _is_the_same_each_time(p: Primitive) -> bool:
     if p.kind in PREFILLS:
         return True
     if p.kind in FUNCTIONS:
-        return p.engine in ("", "python")  # others ask an engine themselves
+        return p.engine in ("", "python")  # functions on other engines make requests
     return is_repeatable("decoding" if p.kind in DECODES else p.kind, dict(p.settings))
 
 

@@ -37,7 +37,7 @@ def engine_for(spec: EngineSpec) -> Engine:
         raise EngineError(f"{spec.kind!r} is no kind of engine; the kinds are {', '.join(KINDS)}")
     try:
         return _engines[spec.kind].get_or_make(spec.resource, lambda: _make(spec))
-    except TypeError as e:  # it cannot be held weakly
+    except TypeError as e:  # the resource cannot be held weakly
         if spec.kind == "python":  # which does not need to know the object
             return _engines["python"].get_or_make(_SHARED, lambda: _make(EngineSpec("python", _SHARED)))
         raise EngineError(f"no {spec.kind} engine can stand on a {type(spec.resource).__name__}: {e}") from e

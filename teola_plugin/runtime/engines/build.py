@@ -74,7 +74,7 @@ def _vllm(config: EngineConfig, profile: _Profile) -> Engine:
 
     vllm_core.require("vllm", config.name, config.model)
     _check_folder(config)
-    loaded = sys.modules.get("vllm.engine.arg_utils")  # else vLLM itself says it, when it starts
+    loaded = sys.modules.get("vllm.engine.arg_utils")  # else vLLM reports unknown arguments at the start
     known = loaded and [*(f.name for f in fields(loaded.AsyncEngineArgs)), "start_method", "shortest_prefill"]
     _check_keys(config, known, "vLLM")
     given = dict(config.config)
@@ -122,12 +122,12 @@ def _loaded(config: EngineConfig, load: Callable[..., Any]) -> Any:
         given["activation_fn"] = _activation(config, name)
     try:
         model = load(config.model, **given)
-    except Exception as e:  # whatever it is, there is no engine, and who asked for it must hear why
+    except Exception as e:  # whatever the error, there is no engine, and the caller must get the reason
         raise EngineUnavailable(f"engine {config.name!r}: cannot load {config.model!r}: {e}") from e
     if longest is not None and longest != model.max_seq_length:
         model.max_seq_length = longest
     if "prompts" in given:
-        model.prompts = dict(given["prompts"])  # these, and not some empty ones besides
+        model.prompts = dict(given["prompts"])  # only these, without the empty defaults
     return model
 
 
@@ -273,7 +273,7 @@ _MAKERS: Mapping[str, Callable[[EngineConfig, _Profile], Engine]] = {
 }
 
 
-# --- what may be wrong --------------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------------------
 
 
 def _require(config: EngineConfig, package: str, extra: str) -> None:

@@ -156,7 +156,7 @@ def _of_tokenizer(tokenizer: Any) -> Iterator[Any]:
     """Yield vocabulary and rules, without padding and truncation, which every call sets anew."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     yield [_type_name(tokenizer), getattr(tokenizer, "padding_side", ""), getattr(tokenizer, "truncation_side", "")]
-    if not hasattr(backend, "pre_tokenizer"):  # one that is written in Python
+    if not hasattr(backend, "pre_tokenizer"):  # a tokenizer written in Python
         yield sorted(getattr(tokenizer, "get_vocab", dict)().items())
         return
     for part in (backend.model, backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder):
@@ -224,7 +224,7 @@ def _describe_collection(collection: Any, name: str) -> EngineConfig | None:
     settings: Any = getattr(collection._client, "_settings", None)
     is_remote = type(collection._client).__module__ == "chromadb.api.fastapi"
     if not is_remote or settings.chroma_server_headers or settings.chroma_client_auth_provider:
-        return None  # a store of this process, or one that wants a secret
+        return None  # a store of this process, or a store that needs a secret
     scheme = "https" if settings.chroma_server_ssl_enabled else "http"
     return _config(
         name or f"chroma-{identity(collection)}", "chroma",

@@ -259,7 +259,7 @@ class OpenAIEngine:
         connection = await self._running()
         if not self.capabilities.prefix or len(item.payload) < SHORTEST_PREFIX_CHARS:
             return 0
-        if chat and not chat.is_whole and not chat.messages[-1]["content"]:  # nothing of it to continue
+        if chat and not chat.is_whole and not chat.messages[-1]["content"]:  # an empty message cannot be continued
             chat = replace(chat, messages=chat.messages[:-1])
         if chat and not chat.messages:
             return 0

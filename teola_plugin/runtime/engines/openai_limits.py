@@ -99,7 +99,7 @@ class Budget:
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed a little later."""
-    if isinstance(error, TeolaError):  # maybe that the client is not there
+    if isinstance(error, TeolaError):  # for example, the client is not installed
         return False
     import httpx
     import openai
@@ -109,7 +109,7 @@ def is_transient(error: BaseException) -> bool:
             passes = error.status_code in TRANSIENT or error.status_code >= 500
             return passes and error.status_code != 501 and error.code != USED_UP
         case openai.APIConnectionError():
-            return isinstance(error.__cause__, httpx.TransportError | None)  # else: redirects, what cannot be unpacked
+            return isinstance(error.__cause__, httpx.TransportError | None)  # else: redirects, errors of unpacking
         case httpx.TransportError():
             return True
         case openai.APIError():  # told within the stream
@@ -168,7 +168,7 @@ async def retried(
     def is_over(state: RetryCallState) -> bool:
         return state.attempt_number >= max_attempts or now_s() + state.upcoming_sleep >= deadline_s
 
-    async def once() -> T:  # tenacity awaits nothing but what it sees to be a coroutine function
+    async def once() -> T:  # tenacity awaits only functions recognised as coroutine functions
         return await attempt()
 
     return await tenacity.AsyncRetrying(

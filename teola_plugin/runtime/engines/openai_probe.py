@@ -80,7 +80,7 @@ async def _cards(client: Any) -> list[Mapping[str, Any]]:
             return []
         raise
     told = _json(response)
-    cards = told.get("data") if isinstance(told, Mapping) else told  # some answer with the bare list
+    cards = told.get("data") if isinstance(told, Mapping) else told  # some servers answer with the bare list
     return [card for card in cards if isinstance(card, Mapping)] if isinstance(cards, list) else []
 
 
@@ -117,7 +117,7 @@ async def _text(client: Any, url: str) -> str:
 
     try:
         return await _get(client, url)
-    except openai.APIError:  # it has no such route
+    except openai.APIError:  # the server has no such route
         return ""
 
 

@@ -87,9 +87,9 @@ class Request:
         asked: dict[str, Any] = {"messages": [_message(message) for message in self.chat.messages]}
         if self.chat.tools:
             asked["tools"] = list(self.chat.tools)
-            if kind == "vllm":  # its parsers may be off; unparsed, the answer is what VllmEngine gives
+            if kind == "vllm":  # its parsers may be off; unparsed, the answer is as from VllmEngine
                 asked["tool_choice"] = "none"
-        if kind == "vllm" and not self.chat.is_whole:  # elsewhere a few tokens of the template follow what is cut
+        if kind == "vllm" and not self.chat.is_whole:  # elsewhere a few tokens of the template follow the cut
             asked |= {"continue_final_message": True, "add_generation_prompt": False}
         return asked
 
@@ -167,7 +167,7 @@ def refused_fields(error: Exception, fields: Mapping[str, Any]) -> set[str]:
 def failure(error: Exception, where: str, server: Server, model: str, key: str) -> Exception:
     """Return the failure at the server `where` as an error of this package, without the key, which a server may
     repeat."""
-    if isinstance(error, TeolaError | UnicodeEncodeError):  # maybe that the client's package is missing
+    if isinstance(error, TeolaError | UnicodeEncodeError):  # for example, the client's package is missing
         return error
     import httpx
     import openai

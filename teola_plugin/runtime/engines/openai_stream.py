@@ -53,7 +53,7 @@ async def _read_events(stream: Any, answer: Answer, prompt: str) -> None:
             raise _Malformed(f"an event that is no JSON ({e.msg}): {_excerpt(e.doc, prompt)}") from None
         except UnicodeDecodeError as e:
             raise _Malformed(f"bytes that are no UTF-8 ({e.reason})") from None
-        except (ValueError, TypeError, AttributeError, RecursionError) as e:  # of what the client makes of an event
+        except (ValueError, TypeError, AttributeError, RecursionError) as e:  # from the client's parser of events
             raise _Malformed(f"an event that cannot be read ({type(e).__name__})") from None
         if event is None:
             return

@@ -58,7 +58,7 @@ class PythonEngine:
         except asyncio.CancelledError:
             telling.is_over = True
             emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
-        except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
+        except Exception as e:  # around an engine's run: whatever the error, the item gets it
             emit(position, Failed(e))
 
     async def _outcome(self, payload: Any, telling: _Telling) -> Done | Failed:
@@ -114,7 +114,7 @@ def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) 
     try:
         with _under_way(provider_call):
             return Done(call())
-    except BaseException as e:  # around an engine's run: it is raised again where the framework asks for the reply
+    except BaseException as e:  # around an engine's run: raised again where the framework asks for the reply
         return Failed(e)
 
 

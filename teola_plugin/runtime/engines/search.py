@@ -107,7 +107,7 @@ class SearchEngine:
         self._max_attempts = max_attempts
         self._sleep = sleep
         self._resolve = resolve or safe_transport.resolve
-        self._certificates = httpx.create_ssl_context()  # 20 ms that no event loop should wait for
+        self._certificates = httpx.create_ssl_context()  # 20 ms, too long for an event loop
         self._worker = Worker(f"{name}-pages")
         self._begin()
         forks.in_child(self._begin_anew)
@@ -225,7 +225,7 @@ class SearchEngine:
         async with connection.slots:
             response = await connection.client.send(request, stream=True)
             try:
-                response.raise_for_status()  # of a redirect too: only the address that was given is asked
+                response.raise_for_status()  # of a redirect too: only the given address is asked
                 body = bytearray()
                 async for part in response.aiter_bytes():
                     body += part

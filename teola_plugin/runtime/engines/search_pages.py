@@ -104,7 +104,7 @@ def _unpacked(body: bytes, max_bytes: int, host: str) -> bytes:
         raise EngineError(f"{host}: it sent no gzip ({e})") from e
 
 
-# --- what can be read of it ------------------------------------------------------------------------------------------
+# --- readable text ---------------------------------------------------------------------------------------------------
 
 _MARK = re.compile(r"<!--|<[!?]|</?([a-zA-Z][^\s/>]*)")
 _UNSEEN = {

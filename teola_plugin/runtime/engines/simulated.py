@@ -114,7 +114,7 @@ class ProfileLLM:
             self._server = asyncio.get_running_loop().create_task(self._serve())
         try:
             await asyncio.gather(*(s.ended for s in sequences))
-        finally:  # cancelled: nobody waits for the rest
+        finally:  # cancelled: the remaining items have no waiter
             for sequence in sequences:
                 sequence.is_aborted = True
 
@@ -144,7 +144,7 @@ class ProfileLLM:
                     await self._prefill(admitted)
                 else:
                     await self._step()
-        except Exception as e:  # of `sleep`: it belongs to all who wait, or they would wait for ever
+        except Exception as e:  # of `sleep`: all waiting items get the error, or would wait forever
             failure = e
         finally:
             for sequence in [*self._waiting, *self._running]:

@@ -255,7 +255,7 @@ class VllmEngine:
     def _error(self, error: Exception, core: Core | None) -> Exception:
         """Return vLLM's own failures as errors of this package; errors about a request stay unchanged."""
         if core is None or (isinstance(error, TeolaError) and not isinstance(error, EngineCrashed)):
-            return error  # maybe that vLLM is not there
+            return error  # for example, vLLM is not installed
         if isinstance(error, EngineCrashed) or core.llm.errored or core is not self._core:
             if core is self._core:
                 self._core = None
@@ -288,7 +288,7 @@ class VllmEngine:
                 if last is not None:
                     cut = text_chars if params.stop else None
                     tell(Delta(pieces.add_last(last, is_silent=_is_silent(output, params), text_chars=cut)))
-        if reason == "abort":  # not by us: it was told to end, as all processes of a service may be
+        if reason == "abort":  # not by this engine: the core was told to end, as all processes of a service may be
             raise EngineCrashed(f"engine {self.name!r}: vLLM ends")
         if reason not in ("stop", "length"):
             raise EngineError(f"engine {self.name!r}: vLLM ended a request early ({reason or 'without a reason'})")

@@ -65,14 +65,14 @@ def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: st
     with kept_off, _lock, _environment({k: v for k, v in quiet.items() if k not in os.environ}):
         try:
             return _load(model, engine_args, start_method)
-        except Exception as e:  # whatever it is, the engine does not run, and its items must hear why
+        except Exception as e:  # whatever the error, the engine does not run, and its items must get the reason
             raise EngineUnavailable(f"engine {name!r}: vLLM cannot load {model!r}: {e}") from e
 
 
 def stop(llm: Any) -> None:
     """Shut vLLM down, once: vLLM's destructor would try again, and complain if the interpreter is half gone by then."""
     with contextlib.suppress(RuntimeError):  # its event loop is closed
-        if handler := getattr(llm, "output_handler", None):  # else it logs that the core is dead, if it hears of it
+        if handler := getattr(llm, "output_handler", None):  # else vLLM may log that the core is dead
             handler.get_loop().call_soon_threadsafe(handler.cancel)
     with contextlib.suppress(RuntimeError):
         llm.shutdown()

@@ -62,7 +62,7 @@ class Core:
                 async for output in outputs:
                     yield output
         except asyncio.CancelledError:
-            await self.llm.abort(request_id)  # vLLM forgets it if cancelled while it takes the request in
+            await self.llm.abort(request_id)  # vLLM forgets the abort if cancelled while taking the request in
             raise
 
     def _new_id(self) -> str:

@@ -90,7 +90,7 @@ def _serve(jobs: _Jobs, idle: deque[None]) -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(Context().run(function))
-                except BaseException as e:  # around an engine's run: it belongs to whoever waits for the call
+                except BaseException as e:  # around an engine's run: the waiting caller gets the error
                     future.set_exception(e)
             del job, future, function  # an idle thread must not keep a model alive
             idle.append(None)

@@ -57,7 +57,7 @@ class Admission:
         """Note that an admitted query is over."""
         with kept_off, self._lock:
             self._inside[terms.tenant] -= 1
-            self._inside += Counter()  # without those that are at zero
+            self._inside += Counter()  # without tenants at zero
             self._throughput.end(1, now_s)
             if not self._inside:
                 self._nobody_inside.set()

@@ -93,7 +93,7 @@ def drain_on_sigterm(timeout_s: float = 30.0) -> None:
 
     def end() -> None:
         try:
-            _end(timeout_s)  # and nobody is let in after that
+            _end(timeout_s)  # and no query is admitted afterwards
             time.sleep(LAST_WORD_S)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -79,7 +79,7 @@ class LocalHost:
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._workers: weakref.WeakKeyDictionary[Any, EngineWorker] = weakref.WeakKeyDictionary()
         self._sinks: dict[Hashable, Sink] = {}
-        self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
+        self._door = threading.RLock()  # held to start and stop the loop and to hand over work
         self._keeps = False  # some engine keeps things for queries
         self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = loop
@@ -235,7 +235,7 @@ class LocalHost:
             worker.dispatch_soon()
             if self._auditing is None and self._thread is not None:
                 self._auditing = self._loop.call_later(AUDIT_S, self._audit)
-        except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
+        except Exception as e:  # an engine that breaks the protocol, or a host that ends: the waiters get the error
             for reply in replies:
                 put(reply, Failed(e))
 
@@ -253,7 +253,7 @@ class LocalHost:
         Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
         """
         loop = self._loop
-        if loop is not None and threading.get_ident() == self._thread_id:  # there is nobody to wake
+        if loop is not None and threading.get_ident() == self._thread_id:  # there is no thread to wake
             loop.call_soon(callback, *args, context=Context())
             return
         with kept_off, self._door:
@@ -292,7 +292,7 @@ class LocalHost:
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
-        with kept_off, self._door:  # what came in so far is still told, before the stop
+        with kept_off, self._door:  # outcomes so far are still delivered, before the stop
             if self._loop is loop:
                 loop.call_soon_threadsafe(loop.stop)
                 self._loop = self._thread = None

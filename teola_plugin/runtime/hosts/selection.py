@@ -77,7 +77,7 @@ def _placed(specs: Mapping[str, EngineSpec], *, is_asked: bool) -> Iterable[tupl
             try:
                 if found:
                     run_on(spec, attach(found[0]))
-            except EngineError as e:  # of another version, or gone meanwhile: nobody asked for it
+            except EngineError as e:  # of another version, or gone meanwhile: the user did not ask for Ray
                 log.warning("the engine %r on Ray is not used: %s", found[0], e)
                 yield name, f"{found[0]!r}: {e}"
 
@@ -87,5 +87,5 @@ def _declared(config: EngineConfig) -> EngineConfig:
     for other in registered().values():
         if other.kind == config.kind and (other.identity or other.model) in (config.identity, config.model):
             return replace(other, identity=config.identity)
-    # No CPU is set aside for what nobody declared, or a small machine would wait for ever for its third engine.
+    # No CPU is reserved for an undeclared engine, or a small machine would wait forever for its third engine.
     return replace(config, name=f"{config.kind}-{config.identity[:12]}", num_cpus=0)

@@ -105,7 +105,7 @@ class EngineScheduler:
         self._policy = policy
         self._queue.use(policy)
 
-    # --- what it holds -----------------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def queued_items(self) -> int:
@@ -139,7 +139,7 @@ class EngineScheduler:
         return item_id in self._place or self.instances.holds(item_id)
 
     def drained_in_s(self) -> float:
-        """The seconds until all items here should have ended, by the throughput of late."""
+        """Return the seconds until all items here should have ended, by the recent throughput."""
         return self._throughput.needs_s(self.queued_items + self.running_items)
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -253,11 +253,11 @@ class EngineScheduler:
 
     def _is_held_up(self, request: Request) -> bool:
         held_up = (self._prefixes.holds_up(item, request.query) for item in request.items)
-        # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
+        # Prefills wait for shorter prefills, which may be in the same request, or in a request that waits for it.
         return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
     def _picked(self, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
-        """The picks of the policy, tenant by tenant where several wait."""
+        """Return the picks of the policy, tenant by tenant where several wait."""
         tenants = self._fairness.in_turn()
         if len(tenants) <= 1:
             return self._of_tenant(tenants[0], None, free, may_run, now_s)
@@ -337,7 +337,7 @@ class EngineScheduler:
         return self._admission if self.policy in APPLICATION_AWARE else None
 
     def _admitted(self, at: int, picks: Sequence[Pick], now_s: float) -> Sequence[Pick]:
-        """The leading picks that may start now; stops at the first that admission defers."""
+        """Return the leading picks that may start now; stop at the first pick that admission defers."""
         if (limit := self._limit) is None:
             return picks
         more = RunningDecodes()
@@ -359,7 +359,7 @@ class EngineScheduler:
         queries = self._queue.queries
         if more:
             queries -= len(more.queries) - (request.query in more.queries)
-        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
+        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this request
         first = request.items[0]
         of_query = self._queue.prompts(request.query) // up
         together = min(self._capabilities.max_items, of_query) if first.urgency.taker else 1

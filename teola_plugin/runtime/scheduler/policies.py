@@ -153,22 +153,22 @@ APPLICATION_AWARE = (topology, critical_path)
 
 
 def no_priority(urgency: Urgency, begun_s: float) -> int:
-    """In the order in which they are handed on."""
+    """Return 0 for all requests: the engine keeps the order of submission."""
     return 0
 
 
 def by_depth(urgency: Urgency, begun_s: float) -> int:
-    """The longest way to the output first, counted in requests."""
+    """Return a priority with the longest way to the output first, counted in requests."""
     return -urgency.depth
 
 
 def by_due_time(urgency: Urgency, begun_s: float) -> int:
-    """Earliest due first, in milliseconds."""
+    """Return a priority with the earliest due request first, in milliseconds."""
     return round(1000 * _due_s(begun_s, urgency.remaining_s))
 
 
 PRIORITIES: dict[str, Callable[[Urgency, float], int]] = {
     "po": no_priority, "to": no_priority, "topology": by_depth, "critical_path": by_due_time,
 }  # fmt: skip
-"""The functions, by policy, for the `Item.priority` of a request whose query began at `begun_s`, for an engine with a queue of its
-own."""
+"""The functions, by policy, for the `Item.priority` of a request whose query began at `begun_s`, for an engine that
+orders its own queue."""

@@ -80,7 +80,7 @@ class RunningDecodes:
         return self._each.keys()
 
     def others(self, query: Hashable) -> DecodeLoad:
-        """The load of all other queries."""
+        """Return the load of all other queries."""
         texts = replace(self.all)
         if mine := self._each.get(query):
             texts.add(mine, -1)
@@ -153,7 +153,7 @@ class PrefillAdmission:
         return self._llm.prefill_s((len(item.payload) - known) // TOKEN_CHARACTERS, known // TOKEN_CHARACTERS)
 
     def _pieces(self, at: int, item: Item) -> Iterator[int]:
-        """A number for each prefix of a prompt at a replica, in steps; none if there is no prefix cache."""
+        """Return a number for each prefix of a prompt at a replica, in steps; none if there is no prefix cache."""
         if not self._has_prefixes:
             return
         text, number = item.payload, hash((at, item.tenant))

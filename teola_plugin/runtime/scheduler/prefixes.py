@@ -45,7 +45,7 @@ class PrefixTracker:
             last_run.popitem(last=False)
 
     def warm(self, tolerance_s: float) -> WarmPrefixes | None:
-        """The warm prefixes for a policy; None without a tolerance."""
+        """Return the warm prefixes for a policy; None without a tolerance."""
         return WarmPrefixes(tolerance_s, self._last_run) if tolerance_s else None
 
     def prefill(self, items: Iterable[Item], query: Hashable) -> None:

@@ -46,7 +46,7 @@ class Recovery:
         self._back = back
         self._gone = gone
         self._loop = asyncio.get_running_loop()
-        self._down: dict[int, Engine] = {}  # what is to recover, by place; after a resize another may stand there
+        self._down: dict[int, Engine] = {}  # recovering instances, by place, which a resize may give to another
         self._restarted_s: dict[int, float] = {}  # when each instance was restarted last
 
     def rule(self, stall_s: float | None) -> None:
@@ -71,7 +71,7 @@ class Recovery:
             try:
                 await (recovered() if recovered else asyncio.sleep(RECOVERY_S))
                 break
-            except Exception as e:  # around an engine: it will not come back, and what waits for it must hear of it
+            except Exception as e:  # around an engine: the engine will not come back, and the waiters get the error
                 log.error("engine %r: instance %d does not come back: %s", self._name, at, e)
                 if not self._scheduler.has_instance_up:
                     self._gone(e)  # and the next request may find it well again
@@ -101,7 +101,7 @@ class Recovery:
         if restart and not attempt.was_restarted:
             attempt.was_restarted = True
             if self._restarted_s.get(attempt.at, -math.inf) >= attempt.started_s:
-                return  # for another attempt, which this one will hear of as well
+                return  # for another attempt, whose result comes here as well
             self._restarted_s[attempt.at] = self._loop.time()
             log.warning("engine %r: no word for %.1f s, its process is ended", self._name, silent_s)
             try:

@@ -69,7 +69,7 @@ class Replicas:
         return len(self.up())
 
     def up(self) -> list[int]:
-        """The replicas that take work."""
+        """Return the replicas that take work."""
         return [at for at, each in enumerate(self._each) if each.takes_work]
 
     def is_up(self, at: int) -> bool:
@@ -152,7 +152,7 @@ class Replicas:
         slack = BUSIER * (self.capabilities.max_tokens or self.capabilities.max_items)
         least = min(load[at] for at in fitting)
         latest, sibling, known = (self._prefixes.get(key) for key in self._prefix_keys(item, query) or (None,) * 3)
-        for near in (known,) if least == 0 else (sibling, known):  # one is idle: together is not worth waiting for
+        for near in (known,) if least == 0 else (sibling, known):  # a replica is idle: no wait for a common replica
             if near in fitting and load[near] <= least + slack:
                 return near
         return min(fitting, key=lambda at: (load[at], at != latest))
@@ -172,11 +172,11 @@ class Replicas:
         return not limit or tokens + item.tokens <= limit or (tokens == 0 and not has_company)
 
     def tokens(self, at: int) -> int:
-        """The tokens of KV cache that a replica has promised."""
+        """Return the tokens of KV cache that a replica has promised."""
         return self._each[at].tokens
 
     def loads(self) -> list[float]:
-        """The load of each replica."""
+        """Return the load of each replica."""
         return [self._load(at) for at in range(len(self._each))]
 
     def _load(self, at: int) -> float:
@@ -184,7 +184,7 @@ class Replicas:
         return float(each.tokens if self.capabilities.max_tokens else each.items)
 
     def weight(self, item: Item) -> int:
-        """The load that an item adds."""
+        """Return the load that an item adds."""
         return item.tokens if self.capabilities.max_tokens else 1
 
     def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:

@@ -82,7 +82,7 @@ class Retries:
     def _resubmit(self, items: Sequence[WorkItem], *, is_apart: bool = False) -> None:
         """Queue items again as a separate request. `is_apart`: the items share no batch with other requests."""
         first = items[0]
-        is_alone = first.crashes >= ALONE_AFTER  # until it ends: also if its answer was lost meanwhile
+        is_alone = first.crashes >= ALONE_AFTER  # until the end: also if an answer was lost meanwhile
         group = ("apart", first.item.id, first.attempt) if is_apart or is_alone else first.request.group
         again = replace(first.request, items=[work.item for work in items], group=group, is_alone=is_alone)
         for work in items:

@@ -44,7 +44,7 @@ BUSY, LATELY = 0.5, 8
 """If more than the share `BUSY` of the latest plans, about `LATELY`, was cut short by other queries, nothing waits."""
 
 ENDED = 4
-"""The next wave begins when only 1 in `ENDED` texts of the current wave is still written: small batches decode badly."""
+"""The next wave begins when 1 in `ENDED` texts of the current wave is still written: small batches decode badly."""
 
 
 class Costs(NamedTuple):
@@ -60,7 +60,7 @@ class Costs(NamedTuple):
 def best_waves(
     count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
 ) -> tuple[tuple[int, ...], ...]:
-    """For each replica, the number of texts in each of its waves; none if waves gain too little.
+    """Return, for each replica, the number of texts in each wave; none if waves gain too little.
 
     `most`: the slots of a replica. `late`: the shares of the texts that may wait.
 
@@ -70,7 +70,8 @@ def best_waves(
     ()
     """
     longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
-    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))  # what has no slot waits
+    # Texts without a slot wait.
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
         shares = _split(count, instances, ratio)
@@ -132,7 +133,7 @@ class StaggeredPrefills:
     def __init__(self, admission: PrefillAdmission) -> None:
         self._admission = admission
         self._plan: _Plan | None = None
-        self._refused: tuple[Hashable, Urgency] | None = None  # of the last texts that gain nothing by waves
+        self._refused: tuple[Hashable, Urgency] | None = None  # the latest texts without a gain from waves
         self._cut_short = 0.0  # the share of plans lately
 
     def plan(self, queue: Collection[Request], instances: Replicas, now_s: float, aging_s: float) -> None:

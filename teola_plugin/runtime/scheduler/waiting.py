@@ -170,7 +170,7 @@ class Waiting:
         self._numbers = itertools.count(1)
         self._prompts: Counter[Hashable] = Counter()
 
-    # --- what it holds -----------------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -276,7 +276,7 @@ class Waiting:
             found.append(stand)
         return tuple(found)
 
-    # --- what goes next ----------------------------------------------------------------------------------------------
+    # --- picks -------------------------------------------------------------------------------------------------------
 
     def oldest(self, may_run: MayRun, tenant: str, group: Hashable = None) -> Request | None:
         """Return the oldest request of a tenant that may run, of a group if given."""

@@ -61,7 +61,7 @@ def put(reply: Reply, outcome: Outcome) -> None:
     """Give an outcome to a reply; an error of a listener is logged."""
     try:
         reply.put(outcome)
-    except Exception:  # around a user's callback: the other waiters and the engine are not to suffer from it
+    except Exception:  # around a user's callback: the other waiters and the engine must not be affected
         log.exception("a listener failed")
 
 
@@ -144,7 +144,7 @@ class WorkItem:
         waiters = list(self.waiters.values())
         outcomes: list[Outcome] = [outcome] * len(waiters)
         if self.request.op == "searching" and isinstance(outcome, Done):
-            # The first waiter may change what was found, and does so at once: no copy can be made after that.
+            # The first waiter may change the results, and does so at once: copies must be made before.
             outcomes[1:] = [Done(copy.deepcopy(outcome.value)) for _ in waiters[1:]]
         for waiter, own in zip(waiters, outcomes, strict=True):
             waiter.notify(own)

@@ -40,7 +40,7 @@ class WorkTable:
         self._late = late
         self._waiting_for: dict[int, int] = {}  # the item of each waiter, by the ids of both
         self._joinable: dict[Hashable, int] = {}
-        self._abandoned: dict[int, int] = {}  # the attempt of each item that still runs with no waiter left
+        self._abandoned: dict[int, int] = {}  # the attempt of each running item without a waiter
         self._deadlines = Deadlines(loop, self._expire)
 
     @property
@@ -175,7 +175,7 @@ class WorkTable:
         if engine is not None and engine.capabilities.abort:
             try:
                 engine.abort((work.item.id,))
-            except Exception:  # around an engine: the item has ended here, whatever becomes of it there
+            except Exception:  # around an engine: the item has ended here, whatever happens in the engine
                 log.exception("engine %r could not end an item", self._name)
 
     def _expire(self, waiters: Sequence[int]) -> None:

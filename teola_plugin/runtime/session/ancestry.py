@@ -76,7 +76,7 @@ class Value:
         """Whether the whole value has arrived."""
         if self.open_lists or len(self.fragments) != self.expected:
             return False
-        # An inner list may close before the one around it; the counts mean nothing until both have.
+        # An inner list may close before the outer list; the counts mean nothing until both are closed.
         return self.depth < 2 or all(tag[:-1] in self.counts for tag in self.counts if tag)
 
     def has(self, tag: Tag) -> bool:

@@ -95,7 +95,7 @@ class _Direct:
     ) -> list[Reply] | None:  # fmt: skip
         engine = engine_for(spec)
         if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
-            return None  # of others the worker will say
+            return None  # for other engines the worker decides
         return self._submit(spec, op, payloads, settings, urgency, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
@@ -132,7 +132,7 @@ class _Direct:
         def call(*args: Any) -> Any:
             try:
                 return function.call(*args)
-            except Exception as e:  # around the user's function: it is raised where the query's result is asked for
+            except Exception as e:  # around the user's function: raised where the query's result is requested
                 self._fail(e)
                 raise
 
@@ -166,7 +166,7 @@ class _Direct:
         self.open.pop(reply, None)
         if isinstance(reply.outcome, Failed) and op != "partial_prefilling" and reply not in self.guessed:
             error = reply.outcome.error
-            if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
+            if isinstance(error, Cancelled):  # a text is stopped once all wanted items are there
                 self.cancelled.append(error)
             else:
                 self._fail(error)

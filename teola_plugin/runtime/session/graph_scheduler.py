@@ -198,12 +198,12 @@ class GraphScheduler:
         value = self._values[p.name]
         if not self._plan.yields[p.name]:
             value.put(tag, LOST)
-        elif tag not in value.counts:  # after the items that did arrive
+        elif tag not in value.counts:  # after the arrived items
             arrived = sum(t[: len(tag)] == tag for t in value.fragments)
             value.put((*tag, arrived), LOST)
             value.close(tag, arrived + 1)
 
-    # --- looking for what is ready -----------------------------------------------------------------------------------
+    # --- ready instances ---------------------------------------------------------------------------------------------
 
     def _settle(self, changed: dict[str, Primitive]) -> list[Ready]:
         """Follow skips, losses and closed lists through the graph until nothing moves. Returns the ready instances."""

@@ -153,8 +153,8 @@ class PlanExecutor:
         self._scheduler = GraphScheduler(prepared.plan, inputs, prepared.sights)
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
-        self._read: set[str] = set()  # what is @ reader and has its value
-        self._left: set[str] = set()  # of these, what only the framework's run could tell
+        self._read: set[str] = set()  # primitives @ reader whose value is known
+        self._left: set[str] = set()  # of these, the primitives whose value came from the framework's run
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], PlanExecutor] = {}
         self._guesses: Speculation[list[Reply]] = Speculation()
@@ -324,7 +324,7 @@ class PlanExecutor:
         else:
             works = [work]
         self._on_its_way += len(works)
-        self._put_off += works  # first, so that a run which comes to wait meanwhile finds it
+        self._put_off += works  # first, so that a run that starts to wait meanwhile finds the work
         if self._session.is_retiring_busy:
             self._loop.call_later(PATIENCE_S, self.resume)
         else:
@@ -399,7 +399,7 @@ class PlanExecutor:
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
         try:
             return _made(self._plan, p, tag, function.call(*args))
-        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet it in its own place
+        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet the same error
             return _lost(p, tag, e)
 
     def _request(self, ready: Ready) -> None:
@@ -422,13 +422,13 @@ class PlanExecutor:
             replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
-        ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
+        ends = itertools.count(1)  # from several threads, where the framework's run computes shared replies
         self._on_its_way += 1
 
         def ended() -> None:
             if next(ends) == len(replies):
                 failed = _any_failed(replies)
-                if not (guess and guess.request is None):  # else it was given up
+                if not (guess and guess.request is None):  # else the request was given up
                     self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
                 self._soon(came, ended=1)
 
@@ -463,7 +463,7 @@ class PlanExecutor:
         count = 0
         is_closed = is_streamed = False
 
-        def whole(text: Any) -> list[Any]:  # a foreign model may say all of it at once
+        def whole(text: Any) -> list[Any]:  # a foreign model may emit the whole text at once
             return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
 
         def read(outcome: Delta | Done) -> list[Any] | None:

@@ -76,7 +76,7 @@ class Outside:
         """Note that a reply is requested, by the framework's own run (`is_own`) or ahead."""
         if provider is None:
             return
-        if reply.provider_call:  # the framework's run took it over before an engine had begun it
+        if reply.provider_call:  # taken over by the framework's run before an engine had begun
             reply.provider_call.is_own = True
             reply.provider_call.provider.take(reply.provider_call)
             return

@@ -50,7 +50,7 @@ def queued(payload: Any, reply: Reply) -> tuple[Any, Reply]:
     mine = QueuedCall(reply, replace(payload, first=First()))
     reply.queued = mine
     reply.cancel = mine._asked.cancel_unless_ended
-    reply.withdraw = lambda agrees: mine._asked.withdraw(agrees)  # which the host sets when it takes the item in
+    reply.withdraw = lambda agrees: mine._asked.withdraw(agrees)  # set by the host when the item is taken in
     mine._asked.listen(mine.hear)
     return mine.call, mine._asked
 

@@ -105,7 +105,7 @@ class Session:
         self._follow: Follow | None = None
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
-        # The framework is waiting for it: before anything that runs ahead.
+        # The framework waits for these requests: before any early request.
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
@@ -116,7 +116,7 @@ class Session:
         self._is_off = False
         self._is_ahead = False
         self._is_beside = False
-        self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
+        self._awaited: Sequence[Reply] = ()  # requests of the framework's run that may be awaited now
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self.is_at_rest = False
@@ -128,7 +128,7 @@ class Session:
         self._holds: WeakSet[Hold] = WeakSet()
         self._is_closed = False
         self._started_s = time.perf_counter()
-        self.listeners: list[Listener] = []  # whoever hears of the call may add itself, to be told how it ended
+        self.listeners: list[Listener] = []  # listeners of the call may be added, for the report
 
     is_unheard = False
 
@@ -231,13 +231,13 @@ class Session:
             if self._is_closed or self._is_past(since):
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                if not is_comparable(asked := key(payload)):  # the framework's run could not find it
+                if not is_comparable(asked := key(payload)):  # the framework's run could not find the slot
                     replies.append(_ended_reply("the item is like no other"))
                     continue
                 if _is_unsure(mark, asked):
                     replies.append(_ended_reply("it is not known who has asked for it"))
                     continue
-                shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
+                shares = "" if isinstance(payload, Foreign) else op  # a hosted service gets every request
                 if mark is None or mark.is_beside:
                     slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
                 else:
@@ -347,7 +347,7 @@ class Session:
                 with seams.active(session), assuming(self.assumed):
                     yield
                 failed = False
-            except (Exception, Withheld) as e:  # the framework's run will meet it in its own place
+            except (Exception, Withheld) as e:  # the framework's run will meet the same error in the usual place
                 log.debug("%s was lost in the run-ahead: %r", name or work, e)
             finally:
                 if name:
@@ -464,7 +464,7 @@ class Session:
                 slot = self._slots.ahead(key, asks=asks)
             else:
                 slot = self._slots.coming(key, mark, asks=asks)
-            if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
+            if slot.outcome == "miss":  # the framework's run may take the slot as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
             raise withheld(spec)
@@ -581,7 +581,7 @@ class Session:
         if not isinstance(value, Items):
             front.told.add(id(component))
 
-        def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun
+        def tell() -> None:  # finds the run on the loop thread, where the run may only just have begun
             if len(front.runs) == 1:
                 front.runs[0].observe(name, value)
 
@@ -621,7 +621,7 @@ class Session:
             self._is_closed = True
             gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
-        for reply in left:  # not under our lock: whoever hears of it may come to us
+        for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
         for aside in self._asides:
             aside.cancel()
@@ -768,7 +768,7 @@ class _Inner(Session):
         return claimed, is_mine
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
-        return payload, reply  # the call around it submits it
+        return payload, reply  # the surrounding call submits
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         self._outer.prefill(spec, text, settings, urgency)
@@ -805,6 +805,6 @@ def _ended_reply(why: str = "the call is over") -> Reply:
 
 
 def _stamp(engine: Engine) -> Hashable:
-    """The version of the data that the engine reads, for engines that have versions."""
+    """Return the version of the data that the engine reads, for engines that have versions."""
     stamp: Callable[[], Hashable] | None = getattr(engine, "stamp", None)
     return stamp() if stamp else None

@@ -92,7 +92,7 @@ class _OfKey:
             return None
         last = self.slots[-1]
         if op == "searching" and self.taken == len(self.slots):
-            return None  # whoever has it may have changed it
+            return None  # the taker may have changed the result
         self.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
         return last.reply.copied() if op == "searching" else last.reply
 

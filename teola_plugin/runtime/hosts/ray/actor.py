@@ -138,7 +138,7 @@ class EngineActor:
         try:
             while len(children) < self._config.instances:
                 children.append(await self._new_child())
-        except Exception:  # whatever building one raises: the others are not to keep what the next try needs
+        except Exception:  # any error of building: the other children must not keep resources that the next try needs
             for child in children:
                 await _stop_child(child)
             raise
@@ -151,7 +151,7 @@ class EngineActor:
         transport = RayTransport(EngineActor, config, is_child=True)
         try:
             return RemoteEngine(transport, await transport.hello())
-        except Exception:  # whatever building it raises
+        except Exception:  # any error of building the child
             await asyncio.to_thread(transport.undo)
             raise
 

@@ -35,7 +35,7 @@ def import_ray() -> Any:
     """Return the package ray. Raises: EngineUnavailable."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that it will change its default
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a coming change of the default
     try:
         import ray
     except ModuleNotFoundError as e:
@@ -116,7 +116,7 @@ def _meant_by_auto() -> str:
         from ray._private.services import canonicalize_bootstrap_address
 
         return canonicalize_bootstrap_address("auto") or "auto"
-    except (ImportError, ConnectionError, ValueError):  # another release; nothing that it could be: Ray says so
+    except (ImportError, ConnectionError, ValueError):  # another release, or no cluster: Ray reports the error
         return "auto"
 
 

@@ -71,7 +71,7 @@ def attach(name: str, *, address: str | None = None) -> RemoteEngine:
 def _attached(transport: RayTransport, config: EngineConfig | None) -> RemoteEngine:
     try:
         hello = _greeted(transport, config)
-    except Exception as e:  # of building the engine, whatever it is
+    except Exception as e:  # any error of building the engine
         transport.undo()
         raise _ours(e, transport.name, "could not be started" if config else "could not be reached") from e
     _check(hello, config)
@@ -160,7 +160,7 @@ def stop(name: str, *, drain_s: float = 30.0, address: str | None = None) -> int
     ray = connect(address)
     actor = _actor(ray, name)
     left = 0
-    with contextlib.suppress(ray.exceptions.GetTimeoutError):  # it hangs: it is ended all the same
+    with contextlib.suppress(ray.exceptions.GetTimeoutError):  # a hanging engine is ended all the same
         left = int(_asked(ray, name, "drain", drain_s, timeout_s=drain_s + ANSWER_S))
         _asked(ray, name, "close", timeout_s=ANSWER_S)
     forget(name)

@@ -258,7 +258,7 @@ class RemoteEngine:
                 hello = await asyncio.wait_for(self._transport.hello(), RECOVERY_S)
             except EngineError:
                 raise
-            except Exception as e:  # around an engine: it is still on its way
+            except Exception as e:  # around an engine: still starting
                 if asyncio.get_running_loop().time() > until_s:
                     raise EngineError(f"engine {self.name!r} did not come back: {_said(e)}") from e
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -273,7 +273,7 @@ class RemoteEngine:
             task.cancel()
         try:
             await asyncio.wait_for(self._transport.leave(), 1.0)
-        except Exception as e:  # around an engine: it may be gone, and then there is nobody to tell
+        except Exception as e:  # around an engine: the engine may be gone already
             log.debug("engine %r did not hear that this process leaves: %s", self.name, _said(e))
         finally:
             self._end_all(EngineClosed(f"engine {self.name!r} was let go"))

@@ -149,7 +149,7 @@ class PackedError:
         try:
             pickled = pickle.dumps(error)
             pickle.loads(pickled)
-        except Exception:  # whatever an exception of the user's does when it is pickled
+        except Exception:  # any error of pickling a user's exception
             pickled = b""
         return cls(pickled, text)
 

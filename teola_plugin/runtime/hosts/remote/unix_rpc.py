@@ -76,7 +76,7 @@ class _Frames(asyncio.Protocol):
         self._late = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._refuse, "it took too long to greet")
 
     def data_received(self, data: bytes) -> None:
-        if self.is_open:  # what was refused is not kept either
+        if self.is_open:  # refused data is not kept either
             self._buffer += data
             while self._take_one():
                 pass
@@ -227,7 +227,7 @@ class _Serving(_Frames):
     async def _answered(self, number: int, method: str, client: str, args: list[Any]) -> None:
         try:
             told = await self._answer(method, client, *args)
-        except Exception as e:  # whatever the work raises is the caller's
+        except Exception as e:  # any error of the work goes to the caller
             told = PackedError.of(e)
         if not self.is_open:
             return
@@ -288,7 +288,7 @@ class Server:
     async def _left(self, client: str) -> None:
         try:
             await self._answer("leave", client)
-        except Exception as e:  # around the user's engine: nobody waits for this
+        except Exception as e:  # around the user's engine: the call has no waiter
             log.debug("client %s could not leave: %s", client, e)
 
 
@@ -306,7 +306,7 @@ async def connect(address: UnixAddress, dumps: Dumps) -> Connection | None:
     sock.setblocking(False)
     try:
         sock.connect(address.path)
-        if not _is_own(sock):  # uvloop does not close a socket of ours that the protocol refuses at once
+        if not _is_own(sock):  # uvloop does not close a given socket that the protocol refuses at once
             raise PermissionError("it is another user's")
     except OSError as e:
         log.debug("no connection to %s: %s", address.path, e)

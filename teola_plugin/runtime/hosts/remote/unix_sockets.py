@@ -21,7 +21,7 @@ def listening() -> tuple[Path, socket.socket]:
     folder = _folder()
     _sweep(folder)
     name = secrets.token_hex(8)
-    sock = socket.socket(socket.AF_UNIX)  # made here: it is to have its name only once it listens
+    sock = socket.socket(socket.AF_UNIX)  # made here: the socket gets its name only once listening
     try:
         sock.bind(str(folder / f".{name}"))
         sock.listen()
@@ -51,5 +51,5 @@ def _sweep(folder: Path) -> None:
             try:
                 sock.connect(str(path))
             except ConnectionRefusedError:
-                if path.is_socket() and not path.name.startswith("."):  # or it does not listen yet
+                if path.is_socket() and not path.name.startswith("."):  # a socket with a dot may not listen yet
                     path.unlink()
