@@ -91,8 +91,7 @@ def _takers(graph: Graph, p: Primitive) -> list[Primitive]:
 
 
 def _gain_s(p: Primitive, taker: Primitive, knee: int, count: int, context: Context) -> float:
-    """Return how much earlier the taker ends with `count` items in stages than after a single batch (or full
-    batches)."""
+    """Return how much earlier the taker ends with `count` items in stages than after full batches."""
     limit = context.capabilities[p.engine].max_items if p.engine in context.capabilities else count
     whole_s = sum(batch_s(p, min(limit, count - at), context) for at in range(0, count, limit))
     stages, stage_s = ceil(count / knee), batch_s(p, knee, context)

@@ -62,8 +62,7 @@ class Timing:
     remote: frozenset[str]
 
     def idle_from(self, p: Primitive, begin_s: float, end_s: float) -> tuple[float, tuple[str, ...]]:
-        """Return from when, in an interval, the engine of `p` runs no dependency of `p`, and the dependencies that end
-        last."""
+        """Return from when in an interval the engine of `p` runs no dependency of `p`, and the last dependencies."""
         awaited = [r for r in self._running(p.engine, begin_s, end_s) if r.name in self.before[p.name]]
         if map_depth(p, self.graph.depths()) and any(r.is_splittable for r in awaited):
             return end_s, tuple(r.name for r in awaited)  # `p` takes items while the text is still being written
@@ -116,8 +115,7 @@ def planned(graph: Graph, context: Context, then: Urgency = NOT_URGENT) -> Plan:
 
 
 def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
-    """Return, for texts that LLMs write for items arriving together, the slowest primitive that takes the texts one by
-    one.
+    """Return the slowest requests that take texts one by one, for texts that LLMs write for items arriving together.
 
     None if a primitive waits for all texts. Only engines that run a single batch at a time, with a known profile,
     count.
@@ -186,8 +184,7 @@ def _taker(profile: Profile) -> Taker:
 
 
 def batch_s(p: Primitive, count: float, context: Context) -> float:
-    """Return the seconds for a batch of `count` items of `p`; an LLM writes the usual lengths, or `max_tokens` if
-    less."""
+    """Return the seconds for `count` items of `p`; an LLM writes the usual lengths, at most `max_tokens`."""
     items = max(1, round(count))
     if p.kind in DECODES:
         llm = llm_profile(p.engine, context)

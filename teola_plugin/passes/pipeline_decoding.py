@@ -65,8 +65,7 @@ ITEM_TOKENS = 16
 
 
 def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> float:
-    """Return the seconds that the items' own prefills delay the decoding, if all items are prompts of the same
-    engine."""
+    """Return the seconds that prefills of the items delay the decoding; 0 unless the same engine runs both."""
     requests = [request for taker in takers for request in _requests(graph, taker)]
     if _is_remote(p, context):
         return 0.0

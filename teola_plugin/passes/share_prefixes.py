@@ -1,5 +1,4 @@
-"""Shared prefixes: the common prefix of several prompts of a query is prefilled once, and all prompts continue from
-there.
+"""Shared prefixes: the common prefix of several prompts of a query is prefilled once for all prompts.
 
     a = prefilling('Code: ', code, ' Review it.') @ llm
     b = prefilling('Code: ', code, ' Test it.') @ llm

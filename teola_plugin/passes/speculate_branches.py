@@ -49,8 +49,7 @@ def _without_gates(p: Primitive) -> Record:
 
 @dataclass(slots=True)
 class _Branches:
-    """`changes`: the replacements of each read. `ahead`: the early primitive for each read, and the time when it is
-    ready."""
+    """`changes`: the replacements of each read. `ahead`: the early primitive for each read, and when it is ready."""
 
     graph: Graph
     context: Context

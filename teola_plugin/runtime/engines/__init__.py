@@ -55,8 +55,7 @@ def run_here(spec: EngineSpec) -> None:
 
 
 def is_hosted(spec: EngineSpec) -> bool:
-    """Whether another engine runs the requests for `spec.resource`, or the resource is a client of an engine
-    elsewhere."""
+    """Whether the requests for `spec.resource` run on another engine, or on an engine elsewhere."""
     return engine_for(spec).capabilities.is_scheduled
 
 

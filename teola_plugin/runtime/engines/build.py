@@ -113,8 +113,7 @@ def _reranking(config: EngineConfig, profile: _Profile) -> Engine:
 
 
 def _loaded(config: EngineConfig, load: Callable[..., Any]) -> Any:
-    """Load a model of sentence-transformers and set `max_seq_length`; the rest of the config are arguments of the
-    model."""
+    """Load a model of sentence-transformers with `max_seq_length`; the rest of the config are arguments."""
     given = dict(config.config)
     longest = given.pop("max_seq_length", None)
     _check_call(config, load, ("max_seq_length",))

@@ -82,8 +82,7 @@ def identity(thing: Any) -> str:
 
 
 def describe(thing: Any, *, name: str = "") -> EngineConfig | None:
-    """Describe how another process can make an equal engine; None where impossible, as the model is only in this
-    process.
+    """Describe how another process can make an equal engine; None for a model that is only in this process.
 
     `name`: of the engine; by default the engine's own name, or for a model the kind and identity. A model that was
     changed after loading is described by its source: `build` finds another identity and raises.
@@ -303,8 +302,7 @@ def _of_simulated(engine: ProfileEngine) -> list[Any]:
 
 
 def _describe_simulated(engine: ProfileEngine, name: str) -> EngineConfig | None:
-    """Describe a profile engine; None if only Python can describe it: a reply function, injected faults, or another
-    clock."""
+    """Describe a profile engine; None if a reply function, injected faults or another clock are set."""
     waiting: Any = engine if isinstance(engine, ProfileLLM) else engine._calls
     usual: Any = type(engine).__init__.__kwdefaults__
     is_own = waiting._sleep is not usual["sleep"] or waiting._fail_on is not usual["fail_on"]

@@ -15,8 +15,7 @@ from teola_plugin.runtime.engines.vllm import VllmEngine
 
 
 def count_tokens(engine: Engine, *texts: str) -> int:
-    """Return the tokens that the engine computes for an item of texts (a pair is a single item), special tokens
-    included."""
+    """Return the tokens computed for an item of texts (a pair is a single item), special tokens included."""
     match engine:
         case EmbeddingEngine() | RerankingEngine():
             tokenizer = getattr(engine._model(), "tokenizer", None)

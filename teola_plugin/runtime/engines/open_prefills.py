@@ -138,8 +138,7 @@ class OpenPrefills:
         return len(self._open)
 
     def fits(self, tokens: int, running: Sequence[int]) -> bool:
-        """Whether a further prefill can be held open beside all running requests (`running`: the maximum tokens of
-        each)."""
+        """Whether a further prefill can stay open beside running requests (`running`: the maximum tokens of each)."""
         return not self._excess([*running, tokens], self._open)
 
     def to_close_for(self, running: Sequence[int]) -> list[OpenPrefill]:

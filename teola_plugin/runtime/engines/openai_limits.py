@@ -152,8 +152,9 @@ async def retried(
     attempt: Callable[[], Awaitable[T]], may_again: Callable[[BaseException], bool], *, deadline_s: float,
     max_attempts: int, sleep: Callable[[float], Awaitable[None]], tell: Callable[[str], None],
 ) -> T:  # fmt: skip
-    """Return the result of the first successful attempt. `tell` receives the reason of each retry; none begins after
-    the deadline.
+    """Return the result of the first successful attempt; none begins after the deadline.
+
+    `tell` receives the reason of each retry.
 
     Raises: the error of the last attempt.
     """

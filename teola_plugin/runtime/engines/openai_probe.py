@@ -41,8 +41,7 @@ class Server:
     keeps_prefixes: bool = False
 
     def misses(self, model: str) -> str:
-        """Return an error text for a model that the server does not list; empty if the model is listed, or no list
-        exists."""
+        """Return an error text for a model that the server does not list; empty if listed, or without a list."""
         if not self.models or model in self.models:
             return ""
         near = difflib.get_close_matches(model, self.models, SHOWN_MODELS, 0.3) or self.models[:SHOWN_MODELS]
@@ -85,8 +84,7 @@ async def _cards(client: Any) -> list[Mapping[str, Any]]:
 
 
 async def _own_word(client: Any, kind: Kind) -> tuple[bool, int | None] | None:
-    """Return whether a server of this kind keeps prefixes, and the longest prompt; None if the server is of another
-    kind."""
+    """Return whether a server of this kind keeps prefixes, and the longest prompt; None for another kind."""
     root = str(client.base_url).rstrip("/").removesuffix("/v1")
     match kind:
         case "vllm":

@@ -165,8 +165,10 @@ def refused_fields(error: Exception, fields: Mapping[str, Any]) -> set[str]:
 
 
 def failure(error: Exception, where: str, server: Server, model: str, key: str) -> Exception:
-    """Return the failure at the server `where` as an error of this package, without the key, which a server may
-    repeat."""
+    """Return a failure at the server `where` as an error of this package.
+
+    The text is without the key, which a server may repeat.
+    """
     if isinstance(error, TeolaError | UnicodeEncodeError):  # for example, the client's package is missing
         return error
     import httpx

@@ -145,8 +145,7 @@ class Answer:
 
 
 def _field(thing: Any, name: str, kind: type) -> Any:
-    """Return a field of an event, or None. Raises: _Malformed for a field of another type, or an event without
-    fields."""
+    """Return a field of an event, or None. Raises: _Malformed for a wrong type, or without fields."""
     if isinstance(thing, str | int | float | list | dict):
         raise _Malformed(f"a {type(thing).__name__} in place of an object with {name!r}")
     found = getattr(thing, name, None)

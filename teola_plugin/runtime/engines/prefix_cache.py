@@ -20,8 +20,7 @@ _Block = tuple[int | str, tuple[str, ...]]
 
 
 class PrefixCache:
-    """A tree of blocks for each tenant: a block is found by its parent (for the first block, the tenant) and its
-    tokens.
+    """A tree of blocks for each tenant: a block is found by the parent (or the tenant) and by tokens.
 
     No prompt of a tenant finds blocks of another tenant.
     """

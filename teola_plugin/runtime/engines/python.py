@@ -26,8 +26,7 @@ MAX_ITEMS = 16
 
 
 class PythonEngine:
-    """An engine for `Foreign` payloads of any operation, up to `max_items` at once. `abort` cancels calls where
-    possible."""
+    """An engine for `Foreign` payloads of any operation, up to `max_items` at once. `abort` cancels if possible."""
 
     def __init__(self, *, name: str = "python", max_items: int = MAX_ITEMS) -> None:
         self.name = name

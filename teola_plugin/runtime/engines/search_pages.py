@@ -135,8 +135,7 @@ def readable(page: Page) -> str:
 
 
 def _seen(text: str) -> list[str]:
-    """Return the text between the tags. Each search begins where the last search ended, and a failed search ends the
-    scan."""
+    """Return the text between the tags. Each search continues at the last end; a failed search ends the scan."""
     pieces, at = [], 0
     while mark := _MARK.search(text, at):
         pieces.append(_BLANKS.sub(" ", text[at : mark.start()]))

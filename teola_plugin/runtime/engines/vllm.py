@@ -96,8 +96,7 @@ class VllmEngine:
         return vllm_core.load_tokenizer(self.name, self.model, self._args)
 
     def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        """Return the prompt of a conversation, up to the assistant's answer; by the model's template if there is
-        one."""
+        """Return the prompt of a conversation, up to the assistant's answer; by the model's template if any."""
         if not self.tokenizer.chat_template:
             return render_plainly(messages, tools)
         given = {"tools": list(tools)} if tools else {}
@@ -218,8 +217,7 @@ class VllmEngine:
                 raise error
 
     async def _answer(self, op: _Op, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]) -> None:
-        """Emit the outcome of an item. Raises: EngineCrashed; CancelledError if the task was cancelled, but not the
-        item."""
+        """Emit the outcome of an item. Raises: EngineCrashed; CancelledError if the item was not to stop."""
         core: Core | None = None
         try:
             core = await self._running()

@@ -1,5 +1,4 @@
-"""Start of vLLM's *engine core*, the process in which the model runs, with the parts of vLLM that this package relies
-on.
+"""The start of vLLM's *engine core*, the process in which the model runs, and the used parts of vLLM.
 
 vLLM offers asyncio only a core in a separate process, so the host's event loop stays free. The core starts on a worker
 thread, because the start takes a while. Start methods (seconds to the first answer of the tiny model, on two slow cores
@@ -86,8 +85,7 @@ def kill(llm: Any) -> None:
 
 
 def leave(llm: Any) -> None:
-    """Detach the parent's core in a forked child, since finalizers of vLLM and multiprocessing would stop it at
-    exit."""
+    """Detach the parent's core in a forked child, whose finalizers would stop the core at exit."""
     llm.shutdown = lambda timeout=None: None
     client = llm.engine_core
     manager = client.resources.engine_manager

@@ -84,8 +84,7 @@ def _end(timeout_s: float) -> int:
 
 
 def drain_on_sigterm(timeout_s: float = 30.0) -> None:
-    """On SIGTERM, admit no more queries, `drain`, and then end as the process would have; a second SIGTERM ends at
-    once.
+    """On SIGTERM, admit no more queries, `drain` and end as the process would have; a second one ends at once.
 
     For servers of your own; call in the main thread. Servers of a framework have a shutdown hook: call `drain` there.
     """

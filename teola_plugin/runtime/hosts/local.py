@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The query that work belongs to. `owner`: unique in the process, 0 for none. `begun_s`: on the clock
-    `time.monotonic`."""
+    """The query of a request. `owner`: unique in the process, 0 for none. `begun_s`: by `time.monotonic`."""
 
     owner: Hashable = 0
     terms: Terms = ANYBODY

@@ -38,8 +38,9 @@ _placing = threading.Lock()
 
 
 def place(specs: Mapping[str, EngineSpec], runtime: Runtime) -> dict[str, str]:
-    """Ensure that engines run at `runtime`. Returns, by name, why engines stay here; with `auto`, why engines on Ray
-    are not used.
+    """Ensure that engines run at `runtime`. Returns the reasons of engines that stay here, by name.
+
+    With `auto`, the reasons why engines on Ray are not used.
 
     Raises: EngineError if an engine cannot be started on Ray; EngineUnavailable without the package.
     """

@@ -108,8 +108,7 @@ def _arrival(request: Ranked, of_query: QueryWaiting) -> Rank:
 
 
 def _deepest(request: Ranked, of_query: QueryWaiting) -> Rank:
-    """Order by the rounds of the query, where the deepest requests are the first round; then by the arrival of the
-    query."""
+    """Order by the rounds of a query, the deepest requests being the first; then by the query's arrival."""
     depths = of_query.depths
     in_round = len(depths) - 1 - bisect_left(depths, request.depth)
     return (in_round, request.begun_s, of_query.first, request.arrival)

@@ -146,8 +146,7 @@ class PrefillAdmission:
                 self._crowds[at].add(query, texts, -1)
 
     def prefill_s(self, at: int, item: Item) -> float:
-        """Return the seconds that the prompt of an item, a string, takes a replica, less the prefix that may be
-        cached."""
+        """Return the seconds of the prefill of an item's prompt, a string, less the prefix that may be cached."""
         pieces = itertools.takewhile(self._known.__contains__, self._pieces(at, item))
         known = PIECE_CHARACTERS * sum(1 for _ in pieces)
         return self._llm.prefill_s((len(item.payload) - known) // TOKEN_CHARACTERS, known // TOKEN_CHARACTERS)

@@ -166,8 +166,7 @@ class Replicas:
         return [free - kept if at == at_least else free for at, free in enumerate(room)]
 
     def fits(self, item: Item, tokens: int, has_company: bool) -> bool:
-        """Whether there is KV cache for an item beside `tokens`. An item larger than the cache goes alone, to be
-        refused."""
+        """Whether there is KV cache for an item beside `tokens`. A larger item goes alone, to be refused."""
         limit = self.capabilities.max_tokens
         return not limit or tokens + item.tokens <= limit or (tokens == 0 and not has_company)
 

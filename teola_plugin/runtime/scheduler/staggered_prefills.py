@@ -48,8 +48,7 @@ ENDED = 4
 
 
 class Costs(NamedTuple):
-    """Costs in seconds: the prefill of a prompt, the steps of a text; a batch of the next step, and each text in the
-    batch."""
+    """Costs in seconds: the prefill of a prompt, the steps of a text; a batch of the next step, and per text."""
 
     prefill_s: float
     decode_s: float
@@ -92,8 +91,7 @@ def _split(count: int, instances: int, ratio: float) -> list[int]:
 
 
 def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
-    """Return the seconds until the next step is over: batches in sequence, each with all texts that have ended by
-    then."""
+    """Return the seconds until the next step is over: batches in sequence, each with all finished texts."""
     ends: list[tuple[float, int]] = []
     for of_one in waves:
         now_s = 0.0
@@ -113,8 +111,7 @@ def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
 
 @dataclass(slots=True)
 class _Plan:
-    """A plan of waves. `left`: by instance, the number of texts of each wave that have yet to begin; the first wave
-    runs, with `size` texts.
+    """A plan of waves. `left`: by instance, the texts of each wave yet to begin; the first wave runs, of `size` texts.
 
     `running`: the instance of each running text.
     """

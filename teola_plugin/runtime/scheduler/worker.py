@@ -70,8 +70,10 @@ class Rules:
 
 
 class EngineWorker:
-    """The worker of an engine. The worker holds the engine only while items are open, so that an engine is freed with
-    the model."""
+    """The worker of an engine.
+
+    The worker holds the engine only while items are open, so that an engine is freed with the model.
+    """
 
     def __init__(self, engine: Engine, policy: Policy, rules: Rules, sinks: Mapping[Hashable, Sink]) -> None:
         self.name = engine.name

@@ -99,8 +99,7 @@ class Value:
 
 
 class Where(Enum):
-    """Where an instance finds an argument: a literal, the whole value, the item of the same tag, or a part chosen by
-    tag."""
+    """Where an instance finds an argument: a literal, the whole value, the item of the tag, or a part by tag."""
 
     LITERAL = 0
     WHOLE = 1

@@ -23,8 +23,7 @@ _readers = Worker("read", MAX_READING)
 
 
 def begin_reading(work: Callable[[], None]) -> Future[Any] | None:
-    """Start reading in an empty context. Work that has not begun may be cancelled. Returns None if the interpreter
-    ends."""
+    """Start reading in an empty context; cancellable until begun. Returns None if the interpreter ends."""
     with contextlib.suppress(RuntimeError):  # the interpreter ends
         return _readers.submit(work)
     return None

@@ -31,8 +31,7 @@ async def run_query(
     host: LocalHost, prepared: Prepared, inputs: Mapping[str, Any], *, terms: Terms = ANYBODY,
     streamed: Sequence[str] = (), tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the outputs, without skipped outputs. `tell` receives the text of the `streamed` decodings as they are
-    written.
+    """Return the outputs, without skipped outputs. `tell` receives the text of the `streamed` decodings.
 
     Must run on the host's own loop. On a virtual loop the functions of the graph take no time.
 
@@ -61,8 +60,7 @@ async def run_query(
 
 @dataclass(slots=True)
 class _Direct:
-    """Implements `plan_executor.Ahead`. `over`: set when no work is left, or something has failed. `open`: replies in
-    flight.
+    """Implements `plan_executor.Ahead`. `over`: set at the end, or on a failure. `open`: replies in flight.
 
     `guessed`: replies of undecided speculative requests, whose errors are dropped.
     """

@@ -293,8 +293,7 @@ class GraphScheduler:
         return True
 
     def _free_tags(self, name: str, sight: Sight) -> list[Tag]:
-        """Return the tags of unstarted instances whose arguments all exist, in ancestry order, and mark the instances
-        started."""
+        """Mark the instances whose arguments all exist as started. Returns the tags, in ancestry order."""
         if sight.map_depth == 0:
             if name in self._started or (sight.whole and not self._are_whole(sight.whole)):
                 return []

@@ -34,8 +34,7 @@ class Call(Protocol):
 
 
 class AskedAhead:
-    """Implements `seams.Session` for a function that runs ahead: requests of the function land in the slots of the
-    call.
+    """Implements `seams.Session` for a function that runs ahead, whose requests land in the slots of the call.
 
     `since`: how often the slots had been rewound when the function began; after the next rewind the function gets
     nothing new. None: no such limit. `mark`: see `trace.Asides.request`.
@@ -95,8 +94,7 @@ def withheld(spec: EngineSpec) -> Withheld:
 
 
 def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
-    """Forward the call's replies to the replies of a function that runs ahead. The function cannot cancel for other
-    takers."""
+    """Forward the call's replies to replies of a function that runs ahead, which cannot cancel for the call."""
     for reply, source in zip(mine, theirs, strict=True):
         reply.cancel = partial(call.give_up, source)
         reply.queued = source.queued

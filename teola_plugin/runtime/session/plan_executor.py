@@ -136,8 +136,9 @@ class PlanExecutor:
         self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
         at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None,
     ) -> None:  # fmt: skip
-        """Prepare a run. `at_rest` is called once, when no request is in flight: all is done, or waits for the
-        framework's run.
+        """Prepare a run. `at_rest` is called once, when no request is in flight.
+
+        Then all is done, or waits for the framework's run.
 
         `lockstep`: shared with the other inputs of a batch, if a failing input ends the whole batch.
         """

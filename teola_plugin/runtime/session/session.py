@@ -128,7 +128,7 @@ class Session:
         self._holds: WeakSet[Hold] = WeakSet()
         self._is_closed = False
         self._started_s = time.perf_counter()
-        self.listeners: list[Listener] = []  # listeners of the call may be added, for the report
+        self.listeners: list[Listener] = []  # get the report at the end; more may be added meanwhile
 
     is_unheard = False
 
@@ -689,8 +689,7 @@ class Session:
     def _take_over(
         self, shared: Sequence[tuple[Reply, Any, Reply]], submit: Callable[[Sequence[tuple[Any, Reply]]], None]
     ) -> None:
-        """Let replies take the values of earlier replies. A failed request is made again, so that each error is raised
-        once."""
+        """Let replies take the values of earlier replies. A failed request is made again: an error is raised once."""
 
         def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
             if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:

@@ -129,7 +129,7 @@ class Slots:
         return _Mark({key: entry.taken for key, entry in self._by_key.items()})
 
     def coming(self, key: Hashable, mark: Mark, stamp: Hashable = None, *, asks: bool = True) -> Next:
-        """Return the next slot that the framework's run takes after a mark, regardless of earlier early requests."""
+        """Return the next slot that the framework's run takes after a mark, regardless of early requests."""
         entry = self._by_key.setdefault(key, _OfKey())
         at = mark.next(key)
         if at < len(entry.slots) and not entry.slots[at].is_given_up:
@@ -139,8 +139,7 @@ class Slots:
         return Next(entry.slots[at].reply, "miss" if asks else "left")
 
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
-        """Return the next slot for the run-ahead. `shares`: the operation, where the reply of another slot may be taken
-        over.
+        """Return the next slot for the run-ahead. `shares`: the operation, where a reply may be taken over.
 
         Without `asks`, requests that have not begun are left to the framework's run.
         """
@@ -184,8 +183,7 @@ class Slots:
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 
     def gained_s(self) -> float:
-        """Return how much later, at most, the last reply would have come if each hit had begun only when the framework
-        asked.
+        """Return how much later the last reply would have come at most, if hits had begun when the framework asked.
 
         A hit requested while the framework waits for earlier replies adds nothing to the gain of the earlier replies:
         the framework waits for all of them at once. Any other hit comes later by the gain of the hits before, and adds
@@ -247,8 +245,11 @@ class Slots:
         return False
 
     def clear(self) -> tuple[Sequence[Reply], int, int]:
-        """Remove all slots. Returns the replies that the framework's run did not take, how many of them share no reply,
-        and how many slots opened by the framework's run the run-ahead took."""
+        """Remove all slots.
+
+        Returns the replies that the framework's run did not take, how many of them share no reply, and how many slots
+        opened by the framework's run the run-ahead took.
+        """
         entries = list(self._by_key.values())
         self._by_key.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]

@@ -174,8 +174,7 @@ def _in_actor(config: EngineConfig) -> EngineConfig:
 
 
 def _identity(config: EngineConfig, engine: Engine) -> str:
-    """Return the declared identity, checked when the engine was built; else the model's identity; else a hash of the
-    config.
+    """Return the declared and checked identity; else the model's identity; else a hash of the config.
 
     The config of an engine may hold secrets, and an identity is shown in messages.
     """

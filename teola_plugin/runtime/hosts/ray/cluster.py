@@ -85,8 +85,7 @@ def is_far(ray: Any, node: str) -> bool:
 
 
 def _ask_for_token() -> None:
-    """Set a token for Ray, which reads the variables on import. If imported before, Ray 2.60 and later use a token
-    anyway."""
+    """Set a token, which Ray reads on import. If imported before, Ray 2.60 and later use a token anyway."""
     if "ray" not in sys.modules and not any(name.startswith("RAY_AUTH_") for name in os.environ):
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -110,8 +109,7 @@ def _start(ray: Any, num_cpus: float | None) -> Any:
 
 
 def _meant_by_auto() -> str:
-    """Return the address that Ray would choose: a running cluster, else the last noted cluster, which may have died
-    since."""
+    """Return the address that Ray would choose: a running cluster, else the last noted, which may be dead."""
     try:
         from ray._private.services import canonicalize_bootstrap_address
 

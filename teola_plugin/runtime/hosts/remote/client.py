@@ -118,8 +118,7 @@ class RemoteEngine:
         return render_for(self._local, messages, tools)
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
-        """Return an estimate of the KV cache that an item will need, for a scheduler in front of several remote
-        engines."""
+        """Return an estimate of the KV cache that an item needs, for a scheduler of several remote engines."""
         return self._demand.of_item(op, payload, settings)
 
     # --- work --------------------------------------------------------------------------------------------------------
@@ -160,8 +159,7 @@ class RemoteEngine:
                 self._break(e)
 
     async def _call(self, send: Callable[[], Coroutine[Any, Any, Outcomes]], brought: Sequence[int] = ()) -> None:
-        """Make a call whose answer carries outcomes. The last call in flight is followed by a poll, while items are
-        open."""
+        """Make a call that returns outcomes. A poll follows the last call in flight, while items are open."""
         calls, this = self._calls, object()
         calls.add(this)
         try:
@@ -184,8 +182,7 @@ class RemoteEngine:
             self._spawn(partial(self._call, self._transport.poll))
 
     def _take(self, said: Outcomes) -> None:
-        """Hand out the server's outcomes, in the server's order. Raises: EngineCrashed if the server has lost this
-        process."""
+        """Hand out the server's outcomes in order. Raises: EngineCrashed if the server has lost this process."""
         self.is_saturated = said.is_saturated
         if said.epoch != self._epoch:
             if any(call.was_taken for call in self._open.values()):
@@ -250,8 +247,7 @@ class RemoteEngine:
         self._transport.restart()
 
     async def recovered(self) -> None:
-        """Wait until the engine works again. Raises: EngineError if not in time, or if the engine came back as another
-        model."""
+        """Wait until the engine works again. Raises: EngineError if too late, or with another model."""
         until_s = asyncio.get_running_loop().time() + RECOVERY_S
         while True:
             try:

@@ -52,8 +52,7 @@ class ServerSide:
         self.due = len(HELLO) + NUMBER_BYTES
 
     def take(self, message: bytes) -> bytes:
-        """Return the server's proof, in answer to the greeting; nothing in answer to the client's proof. Raises:
-        Stranger."""
+        """Return the proof, in answer to the greeting; nothing in answer to the client's proof. Raises: Stranger."""
         if self._client:
             _check(message, self._secret, b"client", self._client, self._number)
             self.due = 0

@@ -168,8 +168,7 @@ class Connection(_Frames):
             self._loop.call_soon_threadsafe(self.close)
 
     async def call(self, method: str, client: str, *args: Any) -> Any:
-        """Call a method of the server. Raises: the server's error, or EngineError with its text; ConnectionError
-        without a peer."""
+        """Call a method. Raises: the server's error, or EngineError with its text; ConnectionError without a peer."""
         number, answered = next(self._numbers), self._loop.create_future()
         self._waiting[number] = answered
         try:
@@ -300,8 +299,7 @@ def _is_own(sock: socket.socket) -> bool:
 
 
 async def connect(address: UnixAddress, dumps: Dumps) -> Connection | None:
-    """Return a connection; None where there is no way: no such file on this machine, or another process behind the
-    file."""
+    """Return a connection; None without a file on this machine, or with another process behind the file."""
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)
     try:
