@@ -115,7 +115,7 @@ def planned(graph: Graph, context: Context, then: Urgency = NOT_URGENT) -> Plan:
 
 
 def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
-    """Return the slowest requests that take texts one by one, for texts that LLMs write for items arriving together.
+    """Return the slowest requests that take texts singly, for texts that LLMs write for items arriving together.
 
     None if a primitive waits for all texts. Only engines that run a single batch at a time, with a known profile,
     count.
@@ -132,7 +132,7 @@ def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
 
 
 def _begin_together(p: Primitive, givers: Mapping[str, Primitive], depths: Mapping[str, int]) -> bool:
-    """Whether no producer hands over items one by one."""
+    """Whether no producer hands over items singly."""
     seen, open_ = {p.name}, [p]
     while open_:
         for ref in open_.pop().refs:
@@ -150,7 +150,7 @@ def _begin_together(p: Primitive, givers: Mapping[str, Primitive], depths: Mappi
 def takers(
     p: Primitive, depths: Mapping[str, int], consumers: Mapping[str, Sequence[Primitive]]
 ) -> Collection[Primitive]:
-    """Return the requests that take the values of a primitive one by one; none if a primitive waits for all values."""
+    """Return the requests that take the values of a primitive singly; none if a primitive waits for all values."""
     found: dict[str, Primitive] = {}
     seen, open_ = {p.name}, [p]
     while open_:

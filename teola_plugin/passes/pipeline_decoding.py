@@ -6,11 +6,11 @@
     rewrites: [] = partial_decoding(kv, items='lines') @ llm
     q: [] = embedding(*rewrites) @ embedder
 
-The rewrite pays if a consumer takes the items one by one; a consumer of the whole list waits for the end anyway. The
+The rewrite pays if a consumer takes the items singly; a consumer of the whole list waits for the end anyway. The
 number of items is not known and need not be: nothing is made beforehand for items that may never come.
 
 The rewrite does not pay if the items only become prompts of the same LLM: the last item is not written any sooner, and
-the prefills of earlier items delay the decoding one by one, where all prefills together would have been a single batch.
+the prefills of earlier items delay the decoding in turn, where all prefills together would have been a single batch.
 (A hosted service answers requests side by side.)
 
 `early_stop` ends the generation when all `wanted` items are written, but only where only the graph sees the text: the
@@ -31,7 +31,7 @@ NAME = "pipeline_decoding"
 
 
 def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """Return the graph with partial decodings where items are taken one by one."""
+    """Return the graph with partial decodings where items are taken singly."""
     changes, records = {}, []
     for p in graph:
         if not p.is_splittable or p.kind != "decoding" or p.engine == PIPELINE:

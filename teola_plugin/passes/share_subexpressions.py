@@ -8,7 +8,7 @@
     top = reranking(question, a) @ encoder
 
 Two primitives are equal if their lines read the same but for the name. Dependent primitives are compared later, so
-whole branches merge. An output keeps its name: `b = aggregate(a)`. Equal requests in flight at the same time are merged
+whole branches merge. An output keeps the name: `b = aggregate(a)`. Equal requests in flight at the same time are merged
 at the engine anyway (runtime/scheduler/worker.py), unless the engine is a hosted service. This pass removes the second
 request, and the primitives that only prepare it.
 

@@ -91,14 +91,14 @@ class _Branches:
         return name in self.ahead and self.graph[name].when == p.when
 
     def _pure(self, name: str, p: Primitive) -> Primitive | None:
-        """Return the function of this name, if it is pure and runs under the same condition, else None."""
+        """Return the named function, if pure and under the same condition, else None."""
         q = next((q for q in self.graph if q.name == name), None)
         if q is None or (q.kind, q.engine, q.when) != ("call", "python", p.when) or q.reads or q.writes:
             return None
         return q if q.setting("fn") in self.context.pure else None
 
     def _written_before(self, p: Primitive) -> list[Primitive]:
-        """Return the writes that only the condition kept before a read."""
+        """Return the writes kept before a read only by the condition."""
         before = self.times.before[p.name]
         return [a for a in self.graph if a.name in before and a.name not in p.after and conflicts(a, p)]
 

@@ -5,7 +5,7 @@
     kv_early = partial_prefilling('Answer: ', question, ' From: ') @ llm
     kv = full_prefilling(kv_early, top) @ llm
 
-The cut is made by readiness. Each piece is ready when its producer is, along the longest path with the durations of the
+The cut is made by readiness. Each piece is ready when the producer is, along the longest path with the durations of the
 latency profiles; a prompt can be prefilled up to the first late piece. Of all cuts, the pass chooses the cut with the
 largest gain: the time to prefill the part before the cut, as far as it fits in the wait for the rest, less the cost of
 splitting.

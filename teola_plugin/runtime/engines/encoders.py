@@ -11,9 +11,9 @@ MAX_ITEMS = 32
 """The default batch size of `encode` and `predict`."""
 
 ITEMS_PER_THREAD = 4
-"""The items per thread of a batch on a CPU, where larger batches only take longer: all-MiniLM-L6-v2, texts of 28, 67,
-141 and 230 tokens, on one thread takes 6, 15, 37 and 64 ms for each in batches of 4 and 8, 24, 71 and 77 ms in batches
-of 32; on two threads the ratios are alike."""
+"""The items per thread of a batch on a CPU, where larger batches only take longer: on a single thread,
+all-MiniLM-L6-v2 takes 6, 15, 37 and 64 ms for each text of 28, 67, 141 and 230 tokens in batches of 4, and 8, 24, 71
+and 77 ms in batches of 32; two threads are alike."""
 
 
 def usual_items(model: Any) -> int:

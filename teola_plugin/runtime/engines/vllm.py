@@ -46,8 +46,8 @@ MAX_ITEMS = 64
 
 SHORTEST_PREFILL = 64
 """The shortest early prefill, in tokens. A tiny Llama on two cores answered after an open prefill of 8 to 32 tokens no
-sooner than without (-8 to +2 ms), after 64 tokens by 9 ms, after 256 by 26 ms, after 512 by 65 ms. A 7B model on a GPU
-forgoes 15 ms at most."""
+sooner than without (-8 to +2 ms), of 64 tokens 9 ms sooner, of 256 tokens 26 ms, of 512 tokens 65 ms. A 7B model on a
+GPU forgoes 15 ms at most."""
 
 STOP_TIMEOUT_S = 10.0
 """How long the end of the interpreter may wait for an engine that was not closed."""

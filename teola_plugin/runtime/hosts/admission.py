@@ -54,7 +54,7 @@ class Admission:
             self._nobody_inside.clear()
 
     def leave(self, terms: Terms, now_s: float) -> None:
-        """Note that an admitted query is over."""
+        """Note the end of an admitted query."""
         with kept_off, self._lock:
             self._inside[terms.tenant] -= 1
             self._inside += Counter()  # without tenants at zero

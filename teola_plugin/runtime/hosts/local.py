@@ -182,7 +182,7 @@ class LocalHost:
         self.soon(rescale)
 
     def is_saturated(self, engine: Engine) -> bool:
-        """Whether the engine is so busy that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         if engine.capabilities.is_scheduled:
             return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
         worker = self._workers.get(engine)
@@ -210,7 +210,7 @@ class LocalHost:
         self._sinks[owner] = sink
 
     def release(self, owner: Hashable) -> None:
-        """Let engines drop the state of a query that is over."""
+        """Let engines drop the state of a finished query."""
         self._sinks.pop(owner, None)
 
         def release() -> None:

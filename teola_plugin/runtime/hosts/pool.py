@@ -42,7 +42,7 @@ class EnginePool:
 
     @property
     def model(self) -> str:
-        """The model that the instances serve."""
+        """The model of the instances."""
         return str(getattr(self.instances[0], "model", ""))
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
@@ -64,7 +64,7 @@ class EnginePool:
             instance.abort(ids)
 
     def release(self, owner: Hashable) -> None:
-        """Release a query that is over at all instances."""
+        """Release a finished query at all instances."""
         for instance in self.instances:
             if release := getattr(instance, "release", None):
                 release(owner)

@@ -124,7 +124,7 @@ class EngineScheduler:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the engine is so busy that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
         self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
         return self._is_saturated

@@ -154,7 +154,7 @@ class EngineWorker:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the engine is so busy that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         return self.scheduler.is_saturated
 
     def begins_at_once(self, count: int) -> bool:

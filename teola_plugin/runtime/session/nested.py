@@ -1,4 +1,4 @@
-"""Nested sessions: requests of a function that runs ahead land in the slots of the surrounding call."""
+"""Nested sessions: requests of a function running ahead land in the slots of the surrounding call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Call(Protocol):
 
 
 class AskedAhead:
-    """Implements `seams.Session` for a function that runs ahead, whose requests land in the slots of the call.
+    """Implements `seams.Session` for a function running ahead, whose requests land in the slots of the call.
 
     `since`: how often the slots had been rewound when the function began; after the next rewind the function gets
     nothing new. None: no such limit. `mark`: see `trace.Asides.request`.
@@ -67,13 +67,13 @@ class AskedAhead:
         return self._call.claim_ahead(spec, op, payload, settings, self._since, self._mark)
 
     def observe(self, component: object, value: Any) -> None:
-        """Do nothing: a function that runs ahead reports no values."""
+        """Do nothing: a function running ahead reports no values."""
 
     def enter(self, component: object, value: Any) -> None:
-        """Do nothing: a function that runs ahead reports no position."""
+        """Do nothing: a function running ahead reports no position."""
 
     def hold(self, hold: Hold) -> None:
-        """Do nothing: a function that runs ahead waits for nothing of the framework."""
+        """Do nothing: a function running ahead waits for nothing of the framework."""
 
     def close(self) -> None:
         """Do nothing: the call owns the slots."""
@@ -89,12 +89,12 @@ def require_asking(call: Call, spec: EngineSpec) -> None:
 
 
 def withheld(spec: EngineSpec) -> Withheld:
-    """Return the error that ends a function that runs ahead where the function would ask this engine."""
+    """Return the error that ends a function running ahead where the function would ask this engine."""
     return Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed, or not answered yet")
 
 
 def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
-    """Forward the call's replies to replies of a function that runs ahead, which cannot cancel for the call."""
+    """Forward the call's replies to replies of a function running ahead, which cannot cancel for the call."""
     for reply, source in zip(mine, theirs, strict=True):
         reply.cancel = partial(call.give_up, source)
         reply.queued = source.queued

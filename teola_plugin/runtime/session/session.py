@@ -448,7 +448,7 @@ class Session:
         self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
         mark: Mark | None = None,
     ) -> tuple[Reply, bool]:  # fmt: skip
-        """Implement `seams.Session.claim` for a function that runs ahead.
+        """Implement `seams.Session.claim` for a function running ahead.
 
         The function gets nothing new if the slots were rewound after the `since`-th time. Raises: Withheld.
         """
@@ -471,7 +471,7 @@ class Session:
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
-        """Give up the request of a function that ran ahead and failed, or was stopped."""
+        """Give up the request of a function running ahead which failed, or was stopped."""
         if self._leave(reply):
             reply.cancel_unless_ended()
 
@@ -712,7 +712,7 @@ class Session:
 
 
 class _Inner(Session):
-    """The session of a function that runs ahead as a call, with parts that run ahead of the function.
+    """The session of a function running ahead as a call, with parts that run ahead of the function.
 
     Each item requested by the function, or ahead of the function, is a single slot of the surrounding call.
     """

@@ -36,7 +36,7 @@ from teola_plugin.runtime.hosts.remote.unix_rpc import Server
 VERSION = version("teola-plugin")
 
 ASKED = frozenset({"submit", "poll", "cancel", "release", "leave"})
-"""The methods of `EngineServer` that clients call."""
+"""The client methods of `EngineServer`."""
 
 
 class EngineActor:

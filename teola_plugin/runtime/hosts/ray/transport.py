@@ -21,7 +21,7 @@ PREFIX = "engine:"
 """The prefix of the actors' names, in Ray's namespace `teola`."""
 
 SIDE_BY_SIDE = 10_000
-"""The number of calls that an actor takes at once; nearly all of them wait."""
+"""The number of calls that an actor takes at once; nearly all calls wait."""
 
 Lifetime = Literal["owned", "detached"]
 
@@ -61,7 +61,7 @@ def sealed(message: Any) -> Any:
 
 
 def opened(message: Any) -> Any:
-    """Return the message that was `sealed`."""
+    """Return the `sealed` message."""
     return pickle.loads(message) if isinstance(message, bytes) else message
 
 

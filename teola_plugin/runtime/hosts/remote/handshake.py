@@ -24,7 +24,7 @@ class Stranger(Exception):
 
 
 class ClientSide:
-    """The end that connects."""
+    """The connecting end."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -41,7 +41,7 @@ class ClientSide:
 
 
 class ServerSide:
-    """The end that is connected to."""
+    """The listening end."""
 
     opening = b""
 

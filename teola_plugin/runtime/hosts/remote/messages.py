@@ -47,7 +47,7 @@ class UnixAddress:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The description of an engine that a client gets when it attaches."""
+    """The description of an engine for an attaching client."""
 
     protocol: int
     version: str
@@ -68,7 +68,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Arrays of one shape and type, stacked."""
+    """Arrays of equal shape and type, stacked."""
 
     array: np.ndarray
 
@@ -89,7 +89,7 @@ class Outcomes:
 
     values: Any
     is_saturated: bool = False
-    """Whether the engine is so busy that rewrites which cost compute should rest."""
+    """Whether the engine is too busy for rewrites which cost compute."""
 
     def __iter__(self) -> Any:
         """Iterate over pairs of id and outcome."""
@@ -130,7 +130,7 @@ def packed(values: Iterable[Any]) -> Any:
 
 
 def unpacked(values: Any) -> list[Any]:
-    """Return the values that were `packed`."""
+    """Return the `packed` values."""
     found = values.array if isinstance(values, _Rows) else values
     return [each.copy() if isinstance(each, np.ndarray) else each for each in found]
 

@@ -33,7 +33,7 @@ POLL_S = 2.0
 """The seconds that a poll waits for outcomes; a live client polls again at once."""
 
 MAX_SAID = 4096
-"""The largest number of outcomes in one message."""
+"""The largest number of outcomes in a message."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class EngineServer:
 
     @property
     def open_items(self) -> int:
-        """The number of items that clients wait for."""
+        """The number of open items of all clients."""
         return len(self._waiting())
 
     def stats(self) -> dict[str, Any]:
