@@ -48,10 +48,10 @@ from teola_plugin.runtime.scheduler.throughput import Throughput
 from teola_plugin.runtime.scheduler.waiting import MayRun, Pick, Waiting
 
 RELAXED = 0.5
-"""The saturation threshold: with more than `early_beside` waiting or running items per replica, an engine counts as
-saturated, and rewrites that cost compute rest. Below this share of the threshold the engine is no longer saturated; in
-between nothing changes. With half of all slots in place of one item, early prefills cost the load benchmark's apps 3 to
-5 % of the mean."""
+"""The share of the saturation threshold below which an engine is no longer saturated. With more than `early_beside`
+waiting or running items per replica, an engine counts as saturated, and rewrites that cost compute rest; in between
+nothing changes. With half of all slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of
+the mean."""
 
 
 @dataclass(frozen=True, slots=True)

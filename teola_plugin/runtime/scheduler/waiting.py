@@ -126,7 +126,7 @@ def _is_valid(item: _Ordered) -> bool:
 
 
 class _Stand:
-    """The requests of a key, by rank and by arrival, each order built on first use."""
+    """The requests of a key, by rank and by arrival, each order only where used."""
 
     __slots__ = ("arrived", "key", "living", "ranked")
 
