@@ -50,6 +50,14 @@ OWNERS = (
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+ANYBODY = frozenset(
+    ["what", "who", "whom", "whose", "whoever", "whatever", "somebody", "nobody", "anybody", "everybody"]
+)
+POINTING = frozenset(
+    ["it", "its", "that", "those", "this", "these", "one", "ones", "other", "others", "such", "they", "them", "their"]
+)
+
 
 def name_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -131,6 +139,15 @@ def test_a_module_says_what_it_is_first(path: Path) -> None:
     if len(tree.body) > 1:
         assert isinstance(tree.body[1], ast.ImportFrom)
         assert tree.body[1].module == "__future__"
+
+
+def test_docstrings_name_their_subjects() -> None:
+    """Pronouns in the place of nouns, counted per 1,000 words: other projects have 2 to 5 and 17 to 32 of these."""
+    nodes = (node for path in MODULES for node in ast.walk(tree_of(path)))
+    texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, DOCUMENTED)]
+    words = " ".join(texts).lower().translate(str.maketrans("", "", "`.,:;()")).split()
+    assert 1_000 * sum(word in ANYBODY for word in words) / len(words) < 8
+    assert 1_000 * sum(word in POINTING for word in words) / len(words) < 50
 
 
 def test_no_module_is_called_utils() -> None:
