@@ -246,14 +246,14 @@ class Engine(Protocol):
 
 
 class First:
-    """The first of several callers: `is_me` is true for one caller alone, at each query."""
+    """The first of several callers: `is_me` is true for one caller alone, however often each calls."""
 
     def __init__(self) -> None:
         self._first: dict[str, object] = {}
         self._found = threading.Event()
 
     def is_me(self, who: object) -> bool:
-        """Whether `who` is the first, by earlier or by the present query."""
+        """Whether `who` is the first caller, now or before."""
         is_first = self._first.setdefault("who", who) is who  # atomic, and takes no lock
         self._found.set()
         return is_first
