@@ -204,7 +204,7 @@ def predict(seen: Sequence[Seen], began_s: float, ended_s: float) -> tuple[tuple
 
 
 def _longest_path(seconds: Sequence[float], needs: Sequence[Sequence[int]]) -> set[int]:
-    """Return the positions of a longest path; needed leaves come first."""
+    """Return the positions of a longest path. Every position must come after the positions it needs."""
     until: list[float] = []
     last: list[int | None] = []
     for n, own_s in enumerate(seconds):

@@ -137,7 +137,7 @@ class _Found:
 
 
 def _said(answer: Answer) -> Any:
-    """Return the answer to compare: the value with the pieces of a stream, or the type and message of the exception."""
+    """Return the answer to compare: the value and the pieces of a stream, or the type and message of the exception."""
     if answer.error is not None:
         return {"raised": type(answer.error).__qualname__, "says": str(answer.error)}
     pieces = None if answer.pieces is None else plain(answer.pieces)

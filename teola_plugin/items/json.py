@@ -1,18 +1,17 @@
-"""`json`: the elements of a JSON array, as LangChain's `JsonOutputParser` reads it.
+"""`json`: the elements of a JSON array, as LangChain's `JsonOutputParser` reads the array.
 
-That parser strips blanks and backticks and reads what is left; failing that, it reads what follows the first
-fence (three backticks, perhaps `json`). Either reading mends a text that stops half-way: it closes what is
-open and drops characters from the end until the rest is JSON.
+The parser strips blanks and backticks and reads the rest; failing this, the text after the first fence (three
+backticks, perhaps `json`). Either reading mends a text which stops half-way: open brackets and strings are closed, and
+characters dropped from the end until the rest is JSON.
 
-    [ "red", "gre          an element is handed out when the comma or bracket after it is there
+    [ "red", "gre          an element is returned at the following comma or bracket
             ^
 
-Until the array begins, and if the text holds anything but an array, nothing is handed out and `close`
-decides. The exception to "no continuation could change it": a later bracket that closes nothing makes the
-framework's parser drop the whole array, so an element is certain only as long as the text goes on as JSON. If
-it does not, and the framework's value no longer begins with the elements handed out, `close` raises, as it
-does if there is no array. Not followed: the parser's special treatment of a backslash before a line break in
-the value of a key `action_input`.
+Until the array begins, and if the text holds anything but an array, nothing is returned and `close` decides. The
+exception to "no continuation could change it": a later bracket which closes nothing makes the framework's parser drop
+the whole array, so an element is certain only as long as the text continues as JSON. Otherwise, if the framework's
+value no longer begins with the returned elements, `close` raises; so does a text without array. Not followed: the
+parser's special treatment of a backslash before a line break in the value of a key `action_input`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ from teola_plugin.items.elements import BLANKS, DECODER, Elements
 FENCE = "```"
 LONGEST_BEGIN = len("Infinity")
 MENDING_CHARS = 1_000_000
-"""How much is read at most to mend a text that stops half-way: each try reads all of it, in the engines' event loop."""
+"""The most characters read to mend a text which stops half-way: each try reads all of them, on the engines' event
+loop.
+"""
 
 _FENCE = re.compile(r"```(?:json)?(.*)", re.DOTALL)
 _STARTS_VALUE = re.compile(r'[\[{"\-0-9]|null|true|false|NaN|Infinity')
@@ -67,7 +68,7 @@ class JsonItems:
 
 
 class _ArrayBegin:
-    """Looks for the bracket that opens the array: the first of the text, or of what follows the first fence."""
+    """Finds the bracket which opens the array: at the start of the text, or of the text after the first fence."""
 
     def __init__(self) -> None:
         self._has_begun = False
@@ -78,7 +79,7 @@ class _ArrayBegin:
         self._is_over = False
 
     def feed(self, text: str) -> str | None:
-        """What follows the bracket; None while there is none."""
+        """Return the text after the bracket; None before the bracket."""
         if self._is_over:
             return None
         if not self._has_begun:
@@ -130,7 +131,7 @@ def _parse_markdown(text: str) -> Any:
 
 
 def _parse_mending(text: str) -> Any:
-    """The value of a text that may stop half-way; None if brackets do not match. Raises: JSONDecodeError."""
+    """Return the value of a text which may stop half-way; None if brackets do not match. Raises: JSONDecodeError."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError:
@@ -150,7 +151,7 @@ def _parse_mending(text: str) -> Any:
 
 
 def _close_open(text: str) -> tuple[str, str] | None:
-    """The text, its last string closed, and the brackets it lacks; None if brackets do not match."""
+    """Return the text with its last string closed, and the missing brackets; None if brackets do not match."""
     expected: list[str] = []
     for mark in _MARK.finditer(text):
         if mark["open"]:

@@ -1,8 +1,8 @@
-"""`sub_questions`: the elements of a JSON array, as LlamaIndex's `SubQuestionOutputParser` reads it.
+"""`sub_questions`: the elements of a JSON array, as LlamaIndex's `SubQuestionOutputParser` reads the array.
 
-The array is the whole of the text's JSON or stands under its key `items`; JSON is what follows the first fence marked
-`json`, if there is one, from its first bracket to the last one that fits it. Texts that only a YAML parser can read
-are not followed: there, and where the text is no such array in the end, `close` raises.
+The array is the whole JSON of the text, or the value of the key `items`. The JSON is the text after the first fence
+marked `json`, if any, from the first bracket to the last matching bracket. Texts which only a YAML parser can read are
+not followed: for such texts, and for texts without array, `close` raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FENCE = "```json"
 _BRACKET = re.compile(r"[\[{]")
 _ITEMS = ('"items"', ":", "[")
 _OTHER = "?"
-"""Stands for a beginning that is not the one expected, and never will be."""
+"""Replaces a beginning which can no longer be the expected beginning."""
 
 
 class SubQuestionItems:
@@ -56,7 +56,7 @@ class SubQuestionItems:
 
 
 class _Array:
-    """The first array of a text, unless an object comes first: then the array under its first key, `items`."""
+    """The first array of a text, unless an object comes first: then the array under the object's first key, `items`."""
 
     def __init__(self) -> None:
         self._head = ""  # what is not read yet
