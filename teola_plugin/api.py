@@ -1,7 +1,7 @@
 """`optimize`, and the record of each optimized pipeline: trace, rewrite and plan once, run ahead at each call.
 
-pipeline --adapter.trace--> p-graph --passes--> e-graph --planned--> plan          once call: session + run-ahead of the
-plan, and the framework's own method inside    each time
+pipeline --adapter.trace--> p-graph --passes--> e-graph --planned--> plan              once
+call: session + run-ahead of the plan, and the framework's own method inside           each time
 """
 
 from __future__ import annotations

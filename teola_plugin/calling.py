@@ -78,7 +78,7 @@ class Caller:
                 answer = self._run(_read_async(result, started_s))
             else:
                 answer = _finish(result, started_s)
-        except Exception as e:  # the pipeline's own: it is what is compared
+        except Exception as e:  # the pipeline's own error, to be compared
             return Answer(error=e, seconds=time.perf_counter() - started_s)
         return answer
 

@@ -257,7 +257,7 @@ def _run(work: Callable[[Console], bool]) -> NoReturn:
     except KeyboardInterrupt:
         for child in multiprocessing.active_children():
             child.terminate()
-        os._exit(130)  # a thread that loads a model cannot be stopped, and nobody wants to wait for it
+        os._exit(130)  # a thread which loads a model cannot be stopped, and may take long
     raise typer.Exit(status)
 
 

@@ -1,7 +1,9 @@
 """`teola engines`: engines on a Ray cluster, which all processes of the cluster share.
 
-teola engines start engines.toml         the engines of the file; they run until stopped teola engines list teola
-engines scale llm 3 teola engines stop llm                   after the requests in progress
+teola engines start engines.toml         the engines of the file; they run until stopped
+teola engines list
+teola engines scale llm 3
+teola engines stop llm                   after the requests in progress
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 PARTS = (
-    # what for, module, distribution, extra
+    # purpose, module, distribution, extra
     ("LangChain pipelines", "langchain_core", "langchain-core", "langchain"),
     ("LangChain retrievers", "langchain_classic", "langchain-classic", "langchain"),
     ("LlamaIndex pipelines", "llama_index.core", "llama-index-core", "llamaindex"),

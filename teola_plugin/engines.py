@@ -72,7 +72,7 @@ class Completion(str):
         """
         try:
             return copy.deepcopy(self.raw)
-        except Exception:  # the reply holds an object of a client's that cannot be copied
+        except Exception:  # the reply holds a client's object which cannot be copied
             return self.raw
 
 

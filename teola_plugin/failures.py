@@ -59,7 +59,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _is_of_transport(error: BaseException) -> bool:
-    httpx = sys.modules.get("httpx")  # whoever has an error of it has loaded it
+    httpx = sys.modules.get("httpx")  # an error of httpx implies a loaded httpx
     kinds = (ConnectionError, TimeoutError, *((httpx.TransportError,) if httpx else ()))
     return any(isinstance(each, kinds) for each in _chain(error))
 

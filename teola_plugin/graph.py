@@ -262,7 +262,7 @@ def conflicts(first: Primitive, second: Primitive) -> tuple[str, ...]:
     (('kb',), ())
     """
     if first.setting("ahead"):
-        return ()  # whoever comes after it waits for what passes its value on
+        return ()  # later primitives wait for the primitive which passes the value on
     touched = (*second.reads, *second.writes)
     pairs = [(a, b) for a in first.writes for b in touched] + [(a, b) for a in first.reads for b in second.writes]
     shared = (b if a == ANYTHING else a for a, b in pairs if a == b or ANYTHING in (a, b))
@@ -386,7 +386,7 @@ def parse(text: str) -> Graph:
     """
     try:
         module = parse_syntax(text)
-    except (SyntaxError, ValueError) as e:  # a null byte is the one or the other, without a line
+    except (SyntaxError, ValueError) as e:  # a null byte raises either, without a line
         raise GraphError(f"line {getattr(e, 'lineno', None) or 1}: {getattr(e, 'msg', e)}") from e
     inputs: tuple[Input, ...] = ()
     primitives: list[Primitive] = []

@@ -102,7 +102,7 @@ class Breaker:
         self.is_open &= not self.may_ask(now_s)
         self.successes = 0
         self.failures += FEW if is_outage else 1
-        if self.is_open:  # it began before that, or is the framework's own: the outage goes on
+        if self.is_open:  # begun before, or the framework's own request: the outage goes on
             self.until_s = max(self.until_s, now_s + self.pause_s / 2)
         elif self.failures >= FEW:
             self.is_open = True
@@ -215,14 +215,14 @@ class ProviderCall:
         """Whether the framework's run would have met the error by itself."""
         if isinstance(error, Withheld):  # decided before the framework's run came, if only a moment before
             return False
-        if may_come_of_company(error):  # or of its time: the framework would have asked later
+        if may_come_of_company(error):  # or of the early time: the framework would have asked later
             return self.was_taken and not self.company
         is_ours = isinstance(error, TeolaError | asyncio.CancelledError)
         return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 
     def wait_for_company(self) -> None:
         """Wait until the requests in company have ended."""
-        if self.company and not _is_on_a_loop():  # they may need that loop
+        if self.company and not _is_on_a_loop():  # the company may need the loop
             concurrent.futures.wait([other.over for other in self.company], COMPANY_S)
 
     async def await_company(self) -> None:
@@ -306,7 +306,7 @@ def provider(key: Hashable) -> Provider:
 def forget() -> None:
     """Forget the state of all providers."""
     global _looking
-    _looking = threading.RLock()  # in a forked child, a thread of the parent's may have held it
+    _looking = threading.RLock()  # in a forked child, a thread of the parent may have held the lock
     _providers.clear()
 
 

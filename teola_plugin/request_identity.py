@@ -21,7 +21,7 @@ def request_key(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, 
 def keys_of(spec: EngineSpec, op: str, settings: Mapping[str, Any]) -> Callable[[Any], Hashable]:
     """Return a `request_key` function for many payloads with the same settings."""
     asked = value_key(settings)
-    engine = Same(spec.resource)  # an `id` alone might be another object's by the time it is compared
+    engine = Same(spec.resource)  # an `id` alone might belong to a different object by the time of the comparison
 
     def key(payload: Any) -> Hashable:
         told = payload if type(payload) is str else value_key(payload)

@@ -59,7 +59,7 @@ class IdentityMap(Generic[V]):
             self._entries.pop(id(key), None)
 
     def _forget(self, identity: int) -> Callable[[Any], None]:
-        # Called while the object dies, before its id is free. No lock: it may interrupt `get_or_make`.
+        # Called while the object dies, before the id is free. No lock: the call may interrupt `get_or_make`.
         return lambda _: self._entries.pop(identity, None) and None
 
 

@@ -57,7 +57,7 @@ def own_screen() -> Iterator[Screen]:
     except KeyboardInterrupt:
         log.unlink(missing_ok=True)
         raise
-    except BaseException:  # it stays if something went wrong and it may help
+    except BaseException:  # the log is kept after an error
         if not log.stat().st_size:
             log.unlink()
         raise
@@ -86,7 +86,7 @@ def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
     with os.fdopen(descriptor, "w") as sink, warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
-        if not _is_real(sys.stdout):  # a test, or a caller that has put something else in its place
+        if not _is_real(sys.stdout):  # a test, or a caller which has replaced stdout
             yield Screen(Console(file=sys.stdout), log)
             return
         out, err = os.dup(1), os.dup(2)
@@ -102,7 +102,7 @@ def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
             os.dup2(err, 2)
             for fd in (out, err):
                 os.close(fd)
-            terminal.close()  # last, for it raises if the disk is full
+            terminal.close()  # last, since closing raises if the disk is full
 
 
 def _is_real(stream: TextIO) -> bool:

@@ -78,14 +78,16 @@ class Reply:
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._lock = threading.RLock()
-        self._changed: threading.Condition | None = None  # made for the first who waits in a thread
+        self._changed: threading.Condition | None = None  # made for the first waiting thread
         self._deltas: list[str] = []
         self._outcome: Done | Failed | None = None
         self._listeners: list[Callable[[Outcome], None]] = []
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
-        self.queued: Any = None  # what may be taken over from its engine: see runtime/session/queued_calls.py
+        self.queued: Any = (
+            None  # the queued call, which another caller may take over: see runtime/session/queued_calls.py
+        )
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None
@@ -148,9 +150,7 @@ class Reply:
         act()
 
     def ended_with(self, error: BaseException) -> bool:
-        """Whether the error is the outcome of the reply, rather than an interruption of the wait (Ctrl-C, a cancelled
-        task).
-        """
+        """The error is how it ended, not what interrupted a wait for it (Ctrl-C, a cancelled task)."""
         return self._outcome == Failed(error)
 
     def result(self) -> Any:
@@ -231,7 +231,7 @@ class Reply:
             woken = loop.create_future()
 
             def wake(_: Outcome, woken: asyncio.Future[None] = woken) -> None:
-                with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody is left to wake
+                with contextlib.suppress(RuntimeError):  # the reader's loop is closed: no reader is left to wake
                     loop.call_soon_threadsafe(_wake, woken)
 
             with kept_off, self._lock:

@@ -1,7 +1,8 @@
 """The stream of a reply with tool calls: an agent's next calls are known before the reply ends.
 
-turn = Turn(spec, follow_up) session.observe(Turn, turn)          # a listener who can start calls early sets
-`turn.on_call` turn.on_call(0, "search", {"query": "bees"})
+turn = Turn(spec, follow_up)
+session.observe(Turn, turn)          # a listener who can start calls early sets `turn.on_call`
+turn.on_call(0, "search", {"query": "bees"})
 """
 
 from __future__ import annotations

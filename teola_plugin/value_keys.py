@@ -289,7 +289,7 @@ _TELLINGS: dict[type, Telling] = {
 def _telling_of(kind: type) -> Telling | None:
     """Return the function which makes keys of a class's objects; None if the objects are not comparable."""
     if type(kind).__hash__ is not type.__hash__ or type(kind).__eq__ is not type.__eq__:
-        return None  # a class that may say it is another one
+        return None  # a class which may pose as a different class
     return _found_telling(kind)
 
 
@@ -302,7 +302,7 @@ def _found_telling(kind: type) -> Telling | None:
             return _array
         if issubclass(kind, numpy.generic):
             return _scalar
-    base = next(c for c in kind.__mro__ if not c.__flags__ & _HEAP_TYPE)  # what is not written in Python
+    base = next(c for c in kind.__mro__ if not c.__flags__ & _HEAP_TYPE)  # the first base not written in Python
     if base is not object:
         return functools.partial(_subclass, _READ[base]) if base in _READ else None
     if (pydantic := sys.modules.get("pydantic")) is not None:
@@ -401,7 +401,7 @@ def snapshot(value: Any) -> Any:
         return value
     try:
         return _copied(value, {})
-    except Exception:  # what is too deep, or cannot be copied, has no key or does not change
+    except Exception:  # values too deep, or without copy, have no key or do not change
         return value
 
 

@@ -1,8 +1,10 @@
 """`TeolaCallbackHandler`: a report of each optimized run, or a prediction of the gain by `optimize`.
 
-handler = TeolaCallbackHandler() optimize(chain).invoke(question, config={"callbacks": [handler]}) print(handler)
-the early requests, the waits, the critical path, the bound, the breaks chain.invoke(question, config={"callbacks":
-[handler]}) print(handler)                                  the time of the run, and the best possible time
+handler = TeolaCallbackHandler()
+optimize(chain).invoke(question, config={"callbacks": [handler]})
+print(handler)                                  the early requests, the waits, the critical path, the bound, the breaks
+chain.invoke(question, config={"callbacks": [handler]})
+print(handler)                                  the time of the run, and the best possible time
 query_engine.callback_manager.add_handler(handler)      the same for LlamaIndex
 """
 

@@ -72,7 +72,7 @@ class Listener(BaseEventHandler):
         for runs, found in {**in_stream(), **here}.items():
             above = place_of(runs) or found
             if above.run is None or (above.run.ended_s and not above.is_late):
-                continue  # what a task left over from a run that is over does
+                continue  # a task outlives its run
             around = above.leaf
             if kind == "embedding" and around and around.kind == "retriever" and not around.is_around:
                 places.append((runs, Place(above.run, leaf=around, above=above)))
@@ -87,7 +87,7 @@ class Listener(BaseEventHandler):
                 self._open.popitem(last=False)
 
     def _fail(self, event: Any, error: BaseException | None) -> None:
-        is_closed = isinstance(error, GeneratorExit)  # a stream, by its reader
+        is_closed = isinstance(error, GeneratorExit)  # a stream closed by the reader
         of_streams: list[Recorded | Call] = []
         for kind in _KINDS:
             for places in self._open.pop((event.span_id, kind), ()):

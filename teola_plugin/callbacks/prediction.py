@@ -153,7 +153,7 @@ class Recorded:
         """Record the end of a leaf."""
         leaf.ended_s, leaf.failed = time.perf_counter(), failed
         leaf.said = said if self._has_room_for(said) else ()
-        if self.ended_s:  # a stream that was read after the pipeline had returned it
+        if self.ended_s:  # a stream read after the pipeline had returned
             self.ended_s = leaf.ended_s
 
     def give(self, leaf: Seen, more: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ class Recorded:
     @property
     def prediction(self) -> Prediction:
         """Return the prediction, made on first use after the run; the texts are freed afterwards."""
-        seen = self.seen  # before another thread lets them go
+        seen = self.seen  # before another thread frees the texts
         if self.made is not None:
             return self.made
         leaves, glue_s = predict(seen, self.began_s, self.ended_s)

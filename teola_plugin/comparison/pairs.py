@@ -39,14 +39,14 @@ def compare(
         raise TeolaError(f"compare needs an input and repeats >= 1, not {len(values)} inputs, repeats={repeats}")
     form = first_form(original) if mode == "auto" else mode
     faster = _optimize(original) if optimized is None else optimized
-    if faster is original and (calls := _calls(original)):  # it was optimized before: compare it with what it was
+    if faster is original and (calls := _calls(original)):  # optimized before: compare with the original
         original = calls.pipeline
     found = _Found(last=_newest(faster))
     rounds = warmup + repeats
     with Caller() as caller:
         for done in range(rounds * len(values)):
             turn, at = divmod(done, len(values))
-            is_swapped = bool((turn + at) % 2)  # what drifts, or is warm after the first of a pair, cancels out
+            is_swapped = bool((turn + at) % 2)  # drift, and warm caches after the first of a pair, cancel out
             pair = _pair(caller, original, faster, form, values[at], is_swapped=is_swapped, is_recorded=not turn)
             found.note(pair, faster, is_timed=turn >= warmup)
             if progress:

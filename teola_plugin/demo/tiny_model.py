@@ -113,7 +113,7 @@ def _docstrings() -> tuple[str, ...]:
 def _docstrings_of(path: Path) -> Iterator[str]:
     try:
         tree = parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # lib2to3 keeps files that are not Python 3
+    except (SyntaxError, ValueError):  # lib2to3 keeps files which are not Python 3
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -236,7 +236,7 @@ def _is_before(first: Step, step: Step, before: Sources) -> bool:
 
 
 def _bound(steps: Sequence[Step], before: Sources) -> float:
-    begins: dict[int, float] = {}  # id of a step -> when it would begin
+    begins: dict[int, float] = {}  # id of a step -> predicted start
     last = 0.0
     for step in steps:  # in the order in which they were asked
         has_barrier = step.primitive in before and before[step.primitive][1]

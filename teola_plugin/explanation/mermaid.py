@@ -34,7 +34,7 @@ def _lines(graph: Graph, measured: Measured | None) -> Iterator[str]:
         yield f"  classDef engine{i} fill:{COLOURS[i % len(COLOURS)]},stroke:#555,color:#111"
         yield f"  class {members} engine{i}"
     path = {link.step.primitive for link in measured.path} if measured else set()
-    if critical := [ids[p.name] for p in graph if p.name in path]:  # what nobody foresaw has no place in the graph
+    if critical := [ids[p.name] for p in graph if p.name in path]:  # unforeseen requests have no place in the graph
         yield "  classDef critical stroke:#b3372f,stroke-width:3px"
         yield f"  class {','.join(critical)} critical"
 

@@ -49,7 +49,7 @@ def as_text(
     `is_called`: the pipeline was called, so each unread function has a reason.
     """
     sections = [wrapped(_head(name, traced, done))]
-    if traced.graph.primitives or not traced.readings:  # what is only read has no p-graph
+    if traced.graph.primitives or not traced.readings:  # a pipeline which is only read has no p-graph
         sections += _graph_sections(traced, done)
     if traced.early:
         sections.append(_section("tools: may start while the model still writes", _indented(traced.early)))

@@ -21,7 +21,7 @@ class CsvItems:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._value: list[str] = []  # the pieces of the first value that was not handed out
+        self._value: list[str] = []  # the pieces of the first value not returned yet
         self._count = 0
         self._is_certain = True
 

@@ -56,7 +56,7 @@ class Elements:
 
     def __init__(self) -> None:
         self._structure = Structure()
-        self._element: list[str] = []  # the pieces of the one that is not complete
+        self._element: list[str] = []  # the pieces of the incomplete element
         self._is_over = False
 
     def feed(self, text: str) -> list[Any]:

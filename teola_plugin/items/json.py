@@ -72,9 +72,9 @@ class _ArrayBegin:
 
     def __init__(self) -> None:
         self._has_begun = False
-        self._first = ""  # the first few characters that are neither blanks nor backticks
+        self._first = ""  # the first few characters which are neither blanks nor backticks
         self._last = ""  # the last characters, in which the fence may begin
-        self._fenced: str | None = None  # the first few of those behind the fence
+        self._fenced: str | None = None  # the first few characters behind the fence
         self._is_json = False
         self._is_over = False
 
@@ -106,7 +106,7 @@ class _ArrayBegin:
         if not self._is_json and self._fenced.startswith("json"):
             self._fenced, self._is_json = self._fenced[4:], True
         if not self._is_json and "json".startswith(self._fenced):
-            return None  # it may still come to that
+            return None  # the mark may still become `json`
         self._is_json = True  # or there is none
         self._fenced = _strip_left(self._fenced)
         if self._fenced.startswith("["):
@@ -138,7 +138,7 @@ def _parse_mending(text: str) -> Any:
         mended = _close_open(text)
         if mended is None:
             return None
-        if not _STARTS_VALUE.match(text):  # no beginning of it can be JSON
+        if not _STARTS_VALUE.match(text):  # no beginning of the text can be JSON
             raise
         body, closers = mended
         tries = max(1, MENDING_CHARS // len(text))

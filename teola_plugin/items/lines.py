@@ -13,8 +13,8 @@ class LineItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._line: list[str] = []  # the pieces of the last line, up to its last character that is no blank
-        self._blanks: list[str] = []  # the pieces of what follows that
+        self._line: list[str] = []  # the pieces of the last line, up to the last character which is no blank
+        self._blanks: list[str] = []  # the pieces of the blanks behind
         self._has_begun = False
 
     def feed(self, text: str) -> list[str]:

@@ -20,7 +20,7 @@ class PatternItems:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._item: list[str] = []  # the pieces of the item that is not complete yet
+        self._item: list[str] = []  # the pieces of the incomplete item
 
     def feed(self, text: str) -> list[str]:
         items: list[str] = []

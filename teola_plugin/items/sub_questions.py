@@ -36,7 +36,7 @@ class SubQuestionItems:
         if not self._given and not self._is_fenced:
             before, fence, after = (self._last + text).partition(_FENCE)
             self._last = before[-len(_FENCE) + 1 :]
-            if fence:  # what came before it does not count
+            if fence:  # text before the fence does not count
                 self._is_fenced = True
                 self._array, text = _Array(), after
         elements = self._array.feed(text)
@@ -59,8 +59,8 @@ class _Array:
     """The first array of a text, unless an object comes first: then the array under the object's first key, `items`."""
 
     def __init__(self) -> None:
-        self._head = ""  # what is not read yet
-        self._expected: tuple[str, ...] | None = None  # what comes before the elements
+        self._head = ""  # the unread text
+        self._expected: tuple[str, ...] | None = None  # the tokens before the elements
         self._elements = Elements()
 
     def feed(self, text: str) -> list[Any]:

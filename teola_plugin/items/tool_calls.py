@@ -37,8 +37,8 @@ class ToolCallParser:
     """The content and the calls of one answer, fed in pieces."""
 
     def __init__(self) -> None:
-        self._rest = ""  # what may be the beginning of a mark
-        self._call: _Written | None = None  # the call that is being written
+        self._rest = ""  # a possible beginning of a mark
+        self._call: _Written | None = None  # the call being written
         self._is_after_call = False
 
     def feed(self, text: str) -> list[Said]:

@@ -67,7 +67,7 @@ class _Asked(NamedTuple):
 
 
 class EngineChatModel(BaseChatModel):
-    """A chat model on an engine. Greedy by default; `None` leaves a setting to the engine."""
+    """A chat model on an engine. Greedy unless told otherwise; `None` leaves a setting to the engine."""
 
     engine: Engine = Field(exclude=True, repr=False)
     temperature: float | None = 0.0

@@ -281,7 +281,7 @@ class EngineRerank(BaseNodePostprocessor):
 
 def _given(query: QueryBundle | None) -> QueryBundle:
     if query is None:
-        raise ValueError("reranking needs a query")  # LlamaIndex's own kind of error for it
+        raise ValueError("reranking needs a query")  # the error type of LlamaIndex
     return query
 
 

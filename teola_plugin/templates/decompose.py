@@ -128,7 +128,7 @@ class _Decomposition:
             if name not in scope.values:
                 raise GraphError(f"outputs: nothing gives {name!r}, but {', '.join(scope.values) or 'nothing'}")
         wanted = {name: scope.values[name].name for name in self.outputs or last}
-        # What writes is an output too: if it fails, the query has failed.
+        # A writing primitive is an output too: if the write fails, the query has failed.
         names = tuple(dict.fromkeys((*wanted.values(), *self.draft.effects)))
         graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives), names)
         return Decomposed(validate(graph), self.draft.functions, wanted, self.draft.rounds)
@@ -266,7 +266,9 @@ class _Decomposition:
 
     def _either(self, c: Condition, name: str, ways: Sequence[tuple[When, _Scope]], scope: _Scope) -> Value:
         glue, earlier = self._glue(c.name), scope.values.get(name)
-        if earlier is None and (name in self.inputs or name in self.draft.inputs):  # in a loop, which gives it anew
+        if earlier is None and (
+            name in self.inputs or name in self.draft.inputs
+        ):  # in a loop, which replaces the value
             earlier = self._there((name,), scope)
         found = [inner.given.get(name) for _, inner in ways]
         is_list = any(v.depth > 0 for v in (*found, earlier) if v is not None)
@@ -322,7 +324,7 @@ class _Decomposition:
     def _revealed(self, loop: Loop, scope: _Scope, names: Sequence[str], part: Part) -> dict[str, Value]:
         """Return the outputs of the rounds after the unrolled rounds, by name: one call for all of them."""
         outer, before = self.draft, dict(scope.values)
-        # Another graph, but no name means two things: an engine knows a value of a query by its name.
+        # A separate graph, but names stay unique: an engine knows a value of a query by name.
         outer.taken.update(before)
         inner = self.draft = Draft(taken=outer.taken)
         try:
