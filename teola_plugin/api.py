@@ -104,8 +104,7 @@ class OpenCall:
 
 
 class OptimizedPipeline:
-    """The record of one object returned by `optimize`: options, graphs, passes, plan and reports. Implements
-    `adapters.Calls`.
+    """The record of one object returned by `optimize`: graphs, plan and reports. Implements `adapters.Calls`.
 
     `reports`: the reports of the last calls, newest last. `routes`: the routes learned from the calls, if the pipeline
     learns.

@@ -45,9 +45,7 @@ def render_plainly(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> s
 
 
 def render_for(engine: object, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-    """Return the prompt of a conversation in the format of the engine's model; without `render_chat`, as
-    `render_plainly` does.
-    """
+    """Return the prompt in the format of the engine's model; without `render_chat`, the prompt of `render_plainly`."""
     render_chat = getattr(engine, "render_chat", render_plainly)
     return str(render_chat(messages, tools) if tools else render_chat(messages))
 
@@ -63,9 +61,7 @@ _ESCAPED = re.compile(f"{ESCAPE}([ABDP])")
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation. `is_whole`: the assistant's turn follows; otherwise the conversation is a prefix, cut
-    anywhere.
-    """
+    """A conversation. `is_whole`: the assistant's turn follows; otherwise a prefix, cut anywhere."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]

@@ -32,15 +32,15 @@ REPEATABLE = frozenset({"embedding", "reranking", "searching", "partial_prefilli
 
 
 def is_repeatable(op: str, settings: Mapping[str, Any]) -> bool:
-    """Whether running the operation twice gives the same result. Only greedy generations do: without `temperature` an
-    LLM samples.
+    """Whether a repeated operation gives the same result.
+
+    Generations do only if greedy: without `temperature` an LLM samples.
     """
     return op in REPEATABLE or (op == "decoding" and settings.get("temperature") == 0)
 
 
 class Completion(str):
-    """A text written by an LLM, with the engine's facts about the text. Prompts and parsers use the completion as a
-    `str`.
+    """A text written by an LLM, with facts from the engine. Prompts and parsers use the text as a `str`.
 
     `pieces`: the deltas in streaming order (one per token). `raw`: the framework's own reply, where the engine is a
     foreign model. `output_tokens`: the number of tokens, also where a server told nothing more.
@@ -67,9 +67,7 @@ class Completion(str):
         return self
 
     def own_raw(self) -> Any:
-        """Return a copy of `raw` for one consumer: frameworks and users change replies which the run-ahead still
-        uses.
-        """
+        """Return a copy of `raw` for one consumer: callers may change a reply still in use by the run-ahead."""
         try:
             return copy.deepcopy(self.raw)
         except Exception:  # the reply holds a client's object which cannot be copied
@@ -77,17 +75,14 @@ class Completion(str):
 
 
 class Taker(NamedTuple):
-    """The cost of a consumer which takes values one by one: seconds for a batch of values, and for each value in the
-    batch.
-    """
+    """The cost of a consumer of single values: seconds for a batch of values, and per value in the batch."""
 
     batch_s: float
     item_s: float
 
 
 class Urgency(NamedTuple):
-    """The priority of a request: the distance to the output of the query, in requests and predicted seconds, the
-    request included.
+    """The distance of a request, itself included, to the query's output, in requests and predicted seconds.
 
     `objective`: `latency` or `throughput` if deduced (passes/deduce_objectives.py). `own_s`: the seconds of the request
     alone. `taker`: the consumer, if it can begin with each single value.
@@ -105,8 +100,9 @@ NOT_URGENT = Urgency()
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of work. `owner`: the query of the item (an engine may keep state per owner, such as an open
-    prefill).
+    """One item of work.
+
+    `owner`: the query of the item (an engine may keep state per owner, such as an open prefill).
     """
 
     payload: Any

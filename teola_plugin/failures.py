@@ -29,9 +29,7 @@ class Withheld(BaseException):
 
 
 def is_of_service(error: BaseException) -> bool:
-    """Whether the service, or the connection to the service, raised the error: the same request would fail without
-    running ahead.
-    """
+    """Whether the service or its connection raised the error: the same request would fail without running ahead."""
     return isinstance(error, Exception) and (status_of(error) is not None or _is_of_transport(error))
 
 

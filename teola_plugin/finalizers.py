@@ -26,8 +26,9 @@ forks.in_child(_ours.clear)
 
 
 class _KeptOff:
-    """Inside, the thread finalizes no generator or coroutine which runs code when closed. Reentrant, for all
-    threads.
+    """Inside, the thread finalizes no generator or coroutine which runs code when closed.
+
+    Reentrant, for all threads.
     """
 
     def __enter__(self) -> None:
@@ -59,8 +60,6 @@ def _counted(held: list[Any]) -> list[int]:
 
 
 ALONE = _counted([object()])[0]
-"""The reference count of an object held by one list alone; the counting itself adds some, depending on the Python
-version.
-"""
+"""The reference count of an object held by one list; counting adds some, depending on the Python version."""
 
 gc.callbacks.append(_on_collection)

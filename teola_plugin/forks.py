@@ -20,8 +20,9 @@ _left: list[object] = []
 
 
 def in_child(act: Callable[[], None]) -> None:
-    """Call `act` in each forked child, before anything else. A registered bound method does not keep its object
-    alive.
+    """Call `act` in each forked child, before anything else.
+
+    A registered bound method does not keep its object alive.
     """
     if isinstance(act, MethodType):
         _methods[act.__self__] = act.__func__

@@ -26,8 +26,9 @@ def runs_engines() -> bool:
 
 
 def check_may_wait() -> None:
-    """Check that the calling thread may block. Raises: EngineLoopBlocked, where a wait would stop the awaited
-    engines.
+    """Check that the calling thread may block.
+
+    Raises: EngineLoopBlocked, where a wait would stop the awaited engines.
     """
     if runs_engines():
         raise blocked()

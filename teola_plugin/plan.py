@@ -48,8 +48,9 @@ class Plan:
     has_slack: bool
 
     def stage_items(self, primitive: Primitive) -> int:
-        """Return the number of items per request; 0 is no limit. LLM requests are single: the engine batches
-        continuously.
+        """Return the number of items per request; 0 is no limit.
+
+        LLM requests are single: the engine batches continuously.
         """
         if primitive.kind in DECODES or primitive.kind == "partial_prefilling" or primitive.kind in INLINE_KINDS:
             return 1

@@ -207,8 +207,7 @@ def fit(samples: Sequence[Sample], knots: Sequence[int] = (), **more: Any) -> Pr
 
 
 def _non_negative_least_squares(columns: np.ndarray, target: np.ndarray) -> list[float]:
-    """Return coefficients >= 0 with the least squared error; of equal solutions, the one with fewer and earlier
-    columns.
+    """Return coefficients >= 0 with the least squared error; on ties with fewer and earlier columns.
 
     The best non-negative solution is the unconstrained solution on the used columns: with few columns, all subsets are
     tried.

@@ -70,8 +70,9 @@ MAX_PROVIDERS = 1024
 
 @dataclass(slots=True)
 class Breaker:
-    """Decides from the outcomes of a provider's requests whether requests may run ahead. Pure: the caller reads the
-    clock.
+    """Decides from the outcomes of a provider's requests whether requests may run ahead.
+
+    Pure: the caller reads the clock.
     """
 
     failures: int = 0
@@ -139,9 +140,7 @@ class Provider:
                 act()
 
     def when_asked(self, act: Callable[[], None]) -> None:
-        """Call the method `act` once, after a reply which lets requests run ahead, if the method's object still
-        exists.
-        """
+        """Call the method `act` once, after a reply which lets requests run ahead, unless its object is gone."""
         with kept_off, self._lock:
             self._waiting = [each for each in self._waiting if each() is not None]
             self._waiting.append(weakref.WeakMethod(act))
@@ -171,8 +170,7 @@ class Provider:
 
 
 class ProviderCall:
-    """One request to a provider. `is_own`: made by the framework's run; `is_taken`: at least awaited by the framework's
-    run.
+    """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: the framework's run waits for it.
 
     `was_taken`: taken when the request ended. `has_reply`: the service has answered, so an error belongs to the request
     itself. `company`: the requests in company of the last attempt. `held`: logs the client's records which are still

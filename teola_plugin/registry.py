@@ -131,8 +131,9 @@ class EngineConfig:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> EngineConfig:
-        """Return the declaration from the JSON of `to_json`, a TOML table or a dict by hand. Raises: EngineError,
-        ProfileError.
+        """Return the declaration from the JSON of `to_json`, a TOML table or a dict by hand.
+
+        Raises: EngineError, ProfileError.
         """
         name = str(said.get("name", ""))
         known = [f.name for f in fields(cls)]
@@ -230,8 +231,9 @@ def _choice(name: str) -> str:
 
 
 def object_named(text: str) -> Any:
-    """Import the module and return the object named "package.module:object". Raises: TeolaError if there is no such
-    object.
+    """Import the module and return the object named "package.module:object".
+
+    Raises: TeolaError if there is no such object.
     """
     if not _names_object(text):
         raise TeolaError(f"{text!r} is not MODULE:OBJECT, such as app:chain")
@@ -297,9 +299,7 @@ def _from_table(path: Path, name: str, table: object) -> EngineConfig:
 
 
 def _model(path: Path, model: str, kind: str) -> str:
-    """Return the path relative to the file, or the model unchanged if it is a server address or no existing path (a hub
-    model).
-    """
+    """Return the path beside the file; a server address, or a missing path (a hub model), is unchanged."""
     if "://" in model:
         return model
     found = _beside(path, model)

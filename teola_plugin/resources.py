@@ -24,8 +24,9 @@ WRITE_COUNTERS = 4096
 
 
 class IdentityMap(Generic[V]):
-    """Values by the identity of weakly held objects. A value must not reference its object, or neither is ever
-    freed.
+    """Values by the identity of weakly held objects.
+
+    A value must not reference its object, or neither is ever freed.
     """
 
     def __init__(self) -> None:
@@ -112,8 +113,9 @@ _counting = threading.Lock()
 
 
 def version(store: Hashable) -> tuple[int, int]:
-    """Return a version which changes when a write to the store begins or ends in the process. `store`: the store's
-    identity.
+    """Return a version which changes when a write to the store begins or ends in the process.
+
+    `store`: the store's identity.
     """
     return _resets, _writes[hash(store) % WRITE_COUNTERS]
 

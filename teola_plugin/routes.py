@@ -59,8 +59,9 @@ class Routes:
             return sum(wasted for _, wasted in self._spent) <= WASTE * sum(asked for asked, _ in self._spent)
 
     def end(self, taken: Sequence[tuple[Hashable, Hashable | None]], asked: int, wasted: int) -> bool:
-        """Record the decisions and requests of an ended call. Returns whether a branch has gained its first likely
-        target.
+        """Record the decisions and requests of an ended call.
+
+        Returns whether a branch has gained its first likely target.
         """
         is_news = False
         with self._lock:

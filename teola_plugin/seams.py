@@ -35,9 +35,7 @@ from teola_plugin.providers import ProviderCall
 
 
 class Hold(Protocol):
-    """Work of the framework which must end before a reply is handed out, and normally ends while the model still
-    computes.
-    """
+    """Work of the framework which normally ends while a model computes, and must end before the reply is handed out."""
 
     def due(self, *, blocks_loop: bool) -> Sequence[Future[None]]:
         """Return the unfinished work. `blocks_loop`: the caller waits in the thread of a running event loop."""
@@ -85,9 +83,7 @@ class Reply:
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
-        self.queued: Any = (
-            None  # the queued call, which another caller may take over: see runtime/session/queued_calls.py
-        )
+        self.queued: Any = None  # the queued call, for another caller: see runtime/session/queued_calls.py
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None
@@ -120,9 +116,7 @@ class Reply:
             raise errors[0]
 
     def copied(self) -> Reply:
-        """Return a second reply with a copy of the value, made now or as soon as the outcome comes, before any reader
-        has the value.
-        """
+        """Return a second reply with its own copy of the value, made before any reader has the value."""
         copied = Reply()
         with kept_off, self._lock:
             if self._outcome is None:
@@ -298,8 +292,7 @@ class Session(Protocol):
         """Tell the run-ahead the value of a component which only the framework's run may compute."""
 
     def enter(self, component: object, value: Any) -> object | None:
-        """Enter a part of the pipeline with the input. Returns the part's prefetch scope, or None if nothing runs
-        ahead.
+        """Enter a part of the pipeline. Returns the prefetch scope for the input, or None if nothing runs ahead.
 
         The part then runs `inside` the scope, so that its observed values are told to no other scope.
         """
@@ -337,9 +330,7 @@ def inside(entered: object | None) -> Iterator[None]:
 
 
 def holds_engine_loop() -> bool:
-    """Whether a wait for an engine here would stop the engines: the thread, or a thread waiting for it, runs their
-    loop.
-    """
+    """Whether a wait for an engine here would stop the engines, in this thread or in a thread waiting for it."""
     return loops.runs_engines() or getattr(_session.get(), "holds_engine_loop", False)
 
 
@@ -431,8 +422,9 @@ def _is_told(reply: Reply) -> bool:
 
 @contextlib.contextmanager
 def _answering(reply: Reply) -> Iterator[None]:
-    """Record the caller's value inside the block as the reply's outcome. All sharers of the reply get the same
-    error.
+    """Record the caller's value inside the block as the reply's outcome.
+
+    All sharers of the reply get the same error.
     """
     try:
         with reply.provider_call.under_way() if reply.provider_call else contextlib.nullcontext():

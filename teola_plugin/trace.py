@@ -87,8 +87,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A traced pipeline. `bind` maps the user's input to values of the graph's inputs; a missing name is unknown in
-    advance.
+    """A traced pipeline. `bind` maps the user's input to the graph's inputs; a missing name is unknown in advance.
 
     `observed` maps `id(component)` to the primitive @ pipeline computed by the component's run. `follow` begins to
     follow one call, given the input, where the framework's run reveals the next requests; then the graph, `bind` and
@@ -117,9 +116,7 @@ class Traced:
 
     @property
     def may_gain(self) -> bool:
-        """Whether something may run ahead, of the pipeline or of pipelines made from it, so `optimize` returns a
-        twin.
-        """
+        """Whether something may run ahead, now or in pipelines made from this pipeline: `optimize` returns a twin."""
         is_followed = bool(self.follow or self.makes or self.loops)
         return is_followed or any(p.engine in self.engines or self._asks(p) for p in self.graph)
 
@@ -145,8 +142,9 @@ class Follower(Protocol):
     is_beside: bool
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
-        """Take a value from the framework's run. Returns the graph which may run ahead from here, with its inputs, if
-        new.
+        """Take a value from the framework's run.
+
+        Returns the graph which may run ahead from here, with its inputs, if new.
         """
         ...
 
@@ -210,8 +208,9 @@ class Asides(Protocol):
     def request(
         self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], mark: Mark | None = None
     ) -> Reply:
-        """Request one item ahead of the framework's run, which takes the reply at the next occurrence after earlier
-        early requests, or after the `mark`."""
+        """Request one item ahead of the framework's run.
+
+        The reply belongs to the framework's next occurrence after earlier early requests, or after the `mark`."""
         ...
 
     def when_asked(self, hear: Hear) -> None:

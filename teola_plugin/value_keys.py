@@ -117,9 +117,7 @@ def value_key(value: Any, *, without: tuple[type, str] | None = None) -> Hashabl
 
 
 Other = Callable[[Any, Callable[[Any], Any]], Any]
-"""A function which returns the key of an incomparable object of a configuration, given a function for the keys of
-parts.
-"""
+"""A function which makes the key of an incomparable object of a configuration, given a function for keys of parts."""
 
 
 def configuration_key(model: Any, other: Other | None = None) -> Hashable:

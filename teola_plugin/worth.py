@@ -23,9 +23,7 @@ GAIN = 0.03
 """The least gain, as a share of the call's time."""
 
 REQUEST_S = 0.002
-"""The cost of an early request to a hosted model, made from another thread: 1 to 2 ms of CPU more, in the same
-interpreter.
-"""
+"""CPU cost of an early request to a hosted model, made from another thread of the interpreter: 1 to 2 ms more."""
 
 READING = 4.0
 """The least gain per CPU second of reading. Reading delays the framework's own code, which runs in the same

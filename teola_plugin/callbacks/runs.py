@@ -38,8 +38,9 @@ def nothing(_: Any) -> tuple[str, ...]:
 
 
 class Start(NamedTuple):
-    """The start of an event. `read` returns the texts of the input. `kind`: the kind of a leaf, or `chain` for anything
-    else.
+    """The start of an event.
+
+    `read` returns the texts of the input. `kind`: the kind of a leaf, or `chain` for anything else.
     """
 
     kind: str

@@ -90,8 +90,9 @@ def on_ray(engine: Engine) -> Engine:
 
 
 def real_parts(engine: Engine, *, is_tiny: bool = True) -> Parts:
-    """Return the parts for a model on vLLM. The tiny model never ends an answer by itself, so all answers have one
-    length.
+    """Return the parts for a model on vLLM.
+
+    The tiny model never ends an answer by itself, so all answers have one length.
     """
     answer = {"max_tokens": MAX_TOKENS["real"], "temperature": 0.0, "ignore_eos": is_tiny}
     return Parts("real", engine, answer, QUERIES)

@@ -10,8 +10,9 @@ from teola_plugin.comparison import Comparison
 
 
 def results_table(rows: Sequence[tuple[str, Comparison]]) -> Table:
-    """Return one row for each comparison. Times are medians in milliseconds; `equal` covers answers and callback
-    trees.
+    """Return one row for each comparison.
+
+    Times are medians in milliseconds; `equal` covers answers and callback trees.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("pipeline", overflow="fold", min_width=10)

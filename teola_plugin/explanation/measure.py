@@ -31,8 +31,7 @@ FRAMEWORK = "(framework)"
 """Replaces the primitive of a request by the framework's run which was not foreseen."""
 
 Sources = Mapping[str, tuple[frozenset[str], bool]]
-"""For each primitive the requests whose values arrive without another request between, and whether the framework has to
-compute something on the way."""
+"""For each primitive the requests whose values reach it directly, and whether the framework computes a step between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the critical path, and the time when the next step took over: the end, or the time when an item was
-    written.
-    """
+    """A step of the critical path, and the time when the next step took over: its end, or a written item."""
 
     step: Step
     until_s: float
@@ -68,8 +65,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured run. `late`: requests first made by the framework's run, as (engine, operation, seconds since the
-    start).
+    """A measured run. `late`: requests first made by the framework's run, as (engine, operation, seconds since start).
 
     Some were wanted by the run-ahead too, a moment later: the report counts them as `shared`.
     """
@@ -130,9 +126,7 @@ def measure(graph: Graph, report: Report, error: BaseException | None = None) ->
 
 
 def _step(ran: PrimitiveRan, op: str, batches: Sequence[BatchRan], start_s: float) -> Step:
-    """Return the request with the batch which ended it: the first started after the request which holds the request's
-    end.
-    """
+    """Return the request with the batch which ended it: the first started after the request and spanning its end."""
     began_s = ran.started_s
     for batch in batches:
         is_its = batch.engine == ran.engine or batch.op == op
@@ -161,9 +155,7 @@ def _unended(
     seen = [*batches, *(BatchRan(e.engine, ops[e.primitive], e.items, e.started_s, e.ended_s) for e in ran)]
 
     def is_served(asked: Retired) -> bool:
-        """Whether the request was served by an earlier batch, whose end may be reported a moment after the next
-        request.
-        """
+        """Whether a batch served the request. The end of a batch may be reported just after the next request."""
         its = (b for b in seen if (b.engine, b.op) == (asked.engine, asked.op))
         return any(b.started_s >= asked.at_s - CLOCK_S or b.ended_s >= asked.at_s + 5 * CLOCK_S for b in its)
 

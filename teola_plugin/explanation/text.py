@@ -173,8 +173,9 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
 
 
 def _graph_lines(graph: Graph, before: Graph | None) -> list[str]:
-    """Return the text form with long constants shortened. Without `before`, each primitive's origin stands above; with
-    `before`, changes are marked."""
+    """Return the text form with long constants shortened.
+
+    Without `before`, each primitive's origin stands above; with `before`, changes are marked."""
     inputs, *_, outputs = str(replace(graph, primitives=())).splitlines()
     if before is not None and graph == before:
         return ["  the same as the p-graph"]
@@ -221,8 +222,9 @@ def _record_lines(done: Optimized) -> list[str]:
 
 
 def _record_line(record: Record) -> str:
-    """Return the line of a record. The record's number, which has no unit, is left to other formats; the reason holds
-    the relevant figures.
+    """Return the line of a record.
+
+    The record's number, which has no unit, is left to other formats; the reason holds the relevant figures.
     """
     where = f"{record.primitive}: " if record.primitive else ""
     return wrapped(f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}", "    ", "        ")

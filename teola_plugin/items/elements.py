@@ -28,8 +28,8 @@ class Structure:
         self._is_escaped = False
 
     def next(self, text: str, at: int) -> int:
-        """Return the position of the next bracket or comma outside of strings, with `depth` updated past it; -1 for
-        none.
+        """Return the position of the next bracket or comma outside of strings (-1: none), and update `depth` past
+        it.
         """
         while at < len(text):
             if self._is_escaped:

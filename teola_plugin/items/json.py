@@ -26,9 +26,7 @@ from teola_plugin.items.elements import BLANKS, DECODER, Elements
 FENCE = "```"
 LONGEST_BEGIN = len("Infinity")
 MENDING_CHARS = 1_000_000
-"""The most characters read to mend a text which stops half-way: each try reads all of them, on the engines' event
-loop.
-"""
+"""The most characters read to mend a text which stops half-way: each try reads all, on the engines' event loop."""
 
 _FENCE = re.compile(r"```(?:json)?(.*)", re.DOTALL)
 _STARTS_VALUE = re.compile(r'[\[{"\-0-9]|null|true|false|NaN|Infinity')

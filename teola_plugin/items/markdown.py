@@ -14,9 +14,7 @@ _ELSEWHERE, _AT_START, _MARKED, _BLANK = range(4)
 
 
 class _Bullets:
-    """See `Marks`. `_at`: the state, within a line, after only blanks of a line, after the mark, or after the blank
-    behind the mark.
-    """
+    """See `Marks`. `_at`: within a line, after only blanks of a line, after the mark, or after the blank behind it."""
 
     def __init__(self) -> None:
         self._at = _AT_START

@@ -371,9 +371,7 @@ def _settings(model: EngineChatModel | EngineLLM, stop: Sequence[str] | None, kw
 
 
 def _traced_as(engine: Engine, params: LangSmithParams) -> LangSmithParams:
-    """Return the trace parameters with the model name of the replies; LangChain looks for fields which these models
-    lack.
-    """
+    """Return the trace parameters with the replies' model name; LangChain looks for fields which these models lack."""
     return {"ls_model_name": engine.name, **params, "ls_provider": "teola"}
 
 

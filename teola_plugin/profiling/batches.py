@@ -75,8 +75,9 @@ def batch_run(engine: Engine, op: str, clock: Callable[[], float], settings: Map
 async def timed(
     engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], clock: Callable[[], float]
 ) -> tuple[float, list[list[tuple[float, Outcome]]]]:
-    """Return the seconds of one batch, and the outcomes of each item with times. Raises: EngineError if an item
-    failed.
+    """Return the seconds of one batch, and the outcomes of each item with times.
+
+    Raises: EngineError if an item failed.
     """
     said: list[list[tuple[float, Outcome]]] = [[] for _ in payloads]
     items = tuple(Item(payload, id=runtime.host.new_id()) for payload in payloads)

@@ -22,9 +22,7 @@ from teola_plugin.profiling.steps import Budget, Part, Progress, Run, measure_si
 from teola_plugin.runtime.engines.lengths import count_tokens, longest_tokens
 
 PREFILL_ITEMS = 4
-"""The most prompts of one prefill: an LLM computes thousands of tokens at once, so a few prompts show the cost of a
-further prompt.
-"""
+"""The most prompts of one prefill: an LLM computes thousands of tokens at once, so a few show the cost of a prompt."""
 
 STEP_PROMPT_TOKENS = 32
 STEP_TOKENS = 33

@@ -52,9 +52,7 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurement of one engine. `profiles`: the file's profiles, by name; `notes`: operations which could not be
-    measured.
-    """
+    """The measurement of one engine. `profiles`: for the file, by name; `notes`: unmeasurable operations."""
 
     name: str
     parts: tuple[Part, ...]
@@ -121,8 +119,9 @@ def _made(engine: Engine | EngineConfig) -> tuple[Engine, bool]:
 
 
 def _ops_of(engine: Engine, *, with_writes: bool) -> tuple[list[str], tuple[str, ...]]:
-    """Return the operations to measure, and notes on unmeasurable operations. Writes only for an engine made to be
-    measured.
+    """Return the operations to measure, and notes on unmeasurable operations.
+
+    Writes only for an engine made to be measured.
     """
     if type(engine).__name__ not in OPS:
         raise EngineError(f"engine {engine.name!r} is a {type(engine).__qualname__}: say what to measure with op=")

@@ -29,9 +29,7 @@ GAIN = 1.05
 
 GAINLESS_SIZES = 2
 FIRST_ITEMS = 16
-"""The least size at which measuring may end, if there is time: small batches are quick, and a busy machine could hide
-their gain.
-"""
+"""The least size before measuring may end: small batches are quick, and a busy machine could hide their gain."""
 
 LINE_ERROR = 0.05
 BENT_SHARE = 0.7

@@ -58,8 +58,9 @@ class Configured:
 
 
 class App:
-    """An application; see the module. Threads and event loops may run queries at any time; all queries share the
-    engines' batches.
+    """An application; see the module.
+
+    Threads and event loops may run queries at any time; all queries share the engines' batches.
     """
 
     def __init__(
@@ -67,8 +68,7 @@ class App:
         outputs: Iterable[str] = (), passes: Iterable[Pass] = DEFAULT,
         profiles: Mapping[str, Profile | LlmProfile] | None = None, host: LocalHost | None = None,
     ) -> None:  # fmt: skip
-        """Build the application from a template. `engines`, by the components' names for them: an Engine, an
-        EngineConfig, or a registered name.
+        """Build the application. `engines`, by the components' names: an Engine, an EngineConfig or a registered name.
 
         `inputs`: names of values given with a query, besides `question` and `document`; a list as "claims[]".
         `outputs`: names of the values which make the answer, instead of the values of the last component. `passes`: the
@@ -226,8 +226,9 @@ class App:
     def _prepared(
         self, made: Decomposed | Rounds, then: Urgency, rounds: dict[str, Optimized]
     ) -> tuple[Optimized, Prepared]:
-        """Optimize and plan a graph. `then`: the work which follows the whole graph. `rounds` receives the optimized
-        loops of the graph.
+        """Optimize and plan a graph.
+
+        `then`: the work which follows the whole graph. `rounds` receives the optimized loops of the graph.
         """
         for p in made.graph:
             if p.kind.endswith("prefilling") or is_request(p):
@@ -310,9 +311,7 @@ def _declared(app: str, said: object) -> tuple[str, int]:
 
 
 def _option_names(all_components: Mapping[str, Component]) -> dict[str, list[tuple[str, str]]]:
-    """Return the names by which a query may set options, each with its component and option; ambiguous names list all
-    meanings.
-    """
+    """Return the query names of options, each with component and option; an ambiguous name has several meanings."""
     names: dict[str, list[tuple[str, str]]] = {}
     for label, component in all_components.items():
         for option, about in component.options.items():

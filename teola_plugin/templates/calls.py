@@ -57,8 +57,9 @@ def Tool(
     reads: Sequence[str] | None = None, writes: Sequence[str] | None = None, scope: str = "", batchable: bool = True,
     name: str = "tool", settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """Return a component with the answers of the tools' engine to each call. By default the tools write a resource with
-    the engine's name.
+    """Return a component with the answers of the tools' engine to each call.
+
+    By default the tools write a resource with the engine's name.
     """
     return Operation(
         "tool", of, to, engine=engine, reads=reads, writes=writes, scope=scope, batchable=batchable, name=name,
@@ -89,8 +90,7 @@ def Operation(
     writes: Sequence[str] | None = None, scope: str = "", batchable: bool = True, name: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """Return a component which computes `to` by the engine's operation `op` from the values called `of`, for each item
-    of them or of `scope`.
+    """Return a component which computes `to` by the engine's `op`, for each item of the values `of` or of `scope`.
 
     By default tools and ingestions write, and searches read, a resource with the engine's name.
 

@@ -283,9 +283,7 @@ class _Decomposition:
         return glue.last(values, named=f"{name}_either")
 
     def _as_given(self, name: str, value: Value) -> Value:
-        """Return the value without nested lists, skipped if its component is skipped: a component may pass an input on
-        as output.
-        """
+        """Return the value without nested lists. An input passed on as output is skipped along with its component."""
         glue = self._glue(name)
         value = glue.flat(value)
         guard = self.draft.guard

@@ -64,8 +64,9 @@ def engine_of(app: str, name: str, given: object) -> Engine:
 
 
 def check_op(app: str, p: Primitive, engines: Mapping[str, Engine]) -> None:
-    """Check that the primitive's engine exists and supports the operation. Raises: GraphError naming component and
-    engine.
+    """Check that the primitive's engine exists and supports the operation.
+
+    Raises: GraphError naming component and engine.
     """
     where = f"app {app!r}: component {p.origin}: engine"
     if p.engine not in engines:

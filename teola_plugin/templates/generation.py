@@ -44,8 +44,7 @@ def Generation(
     max_tokens: int | None = None, engine: str = "llm", scope: str = "request", splittable: bool = True,
     name: str = "", settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """Return a component whose output `to` is the LLM's text for the prompt; with an item grammar (`lines`, `json`,
-    ...) a list.
+    """Return a component whose output `to` is the LLM's text; with an item grammar (`lines`, `json`, ...) a list.
 
     `wanted`: the number of leading items to use. `scope`: the list for each item of which the LLM is called once.
     `settings`: passed to the engine unchanged.

@@ -29,9 +29,7 @@ class Takes:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting. `expected` describes the values for which `is_right` is true; `short` are alternative names for
-    queries.
-    """
+    """A setting. `expected` describes the values with `is_right`; `short` are alternative names for queries."""
 
     value: Any
     is_right: Callable[[Any], bool]

@@ -35,8 +35,9 @@ CALLED = ("call", "condition", "chunking")
 
 @dataclass
 class Draft:
-    """The graph while being built. `guard`: the condition of the primitives being added. `effects`: the writing
-    primitives.
+    """The graph while being built.
+
+    `guard`: the condition of the primitives being added. `effects`: the writing primitives.
     """
 
     inputs: dict[str, Input] = field(default_factory=dict)
@@ -119,8 +120,9 @@ class Part:
         return GraphError(f"component {self.name!r}: {where}: {problem}")
 
     def deepest(self, *values: Value) -> Levels:
-        """Return the levels of the value in the most lists. Raises: GraphError if the values stand in different
-        lists.
+        """Return the levels of the value in the most lists.
+
+        Raises: GraphError if the values stand in different lists.
         """
         deepest = max((v.levels for v in values), key=len, default=())
         for value in values:
@@ -135,8 +137,7 @@ class Part:
         makes_list: bool = False, most: int | None = None, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (),
         **settings: Any,
     ) -> Value:  # fmt: skip
-        """Add a primitive and return its value. `args`: values and constants. `engine`: the role of an engine; none:
-        python.
+        """Add a primitive and return its value. `args`: values and constants. `engine`: a role; none: python.
 
         `named`: the role of the output, or another name. `makes_list`: each instance makes a list, of at most `most`
         items. `levels`: the part's levels by default.

@@ -106,8 +106,9 @@ def Ingestion(
     into: str = "kb", *, engine: str = "store", batchable: bool = True, name: str = "ingestion",
     takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Return a component which adds texts with their vectors to the store. Searches `within` the same store wait for
-    all additions.
+    """Return a component which adds texts with their vectors to the store.
+
+    Searches `within` the same store wait for all additions.
     """
 
     def rule(part: Part) -> None:
@@ -126,8 +127,9 @@ def Searching(
     top_k: int = 3, *, within: str = "kb", embedder: str | None = "embedder", engine: str = "store",
     batchable: bool = True, name: str = "searching", takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Return a component which finds `top_k` texts for each query. Without an embedder, `query_vectors` of an earlier
-    Embedding are used.
+    """Return a component which finds `top_k` texts for each query.
+
+    Without an embedder, `query_vectors` of an earlier Embedding are used.
     """
 
     def rule(part: Part) -> None:

@@ -12,9 +12,7 @@ from teola_plugin.graph import DECODES, Graph, Primitive
 
 
 def writers_of(graph: Graph, name: str) -> tuple[str, ...]:
-    """Return the decodings of which exactly one writes the value; none if undecided, or if the value is no single
-    text.
-    """
+    """Return the decodings of which exactly one writes the value; none if undecided, or if it is no single text."""
     primitives = {p.name: p for p in graph}
     p = primitives.get(name)
     if p is None or p.depth:

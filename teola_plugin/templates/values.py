@@ -16,8 +16,9 @@ Levels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value in a graph. `name`: of the primitive or input. `most`: the most items of the innermost lists, if
-    known.
+    """A value in a graph. `name`: of the primitive or input.
+
+    `most`: the most items of the innermost lists, if known.
     """
 
     name: str
