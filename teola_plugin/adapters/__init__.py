@@ -1,7 +1,7 @@
 """Adapters: one for each framework, found through the modules that are already loaded.
 
 An adapter reads a pipeline (`trace`) and makes the object that the user gets back (`twin`): a copy of the root whose
-class is a same-named subclass. The twin's entry methods open a call and run the framework's own method inside it:
+class is a same-named subclass. The twin's entry methods open a call and run the framework's own method inside the call:
 
     call = calls.open([input], loop=None)
     try:
@@ -10,7 +10,7 @@ class is a same-named subclass. The twin's entry methods open a call and run the
     finally:
         call.close()
 
-A stream keeps its call open until it is exhausted or closed, and `active` surrounds each step of the generator.
+A stream keeps its call open until the stream is exhausted or closed; `active` surrounds each step of the generator.
 Inside a call (`seams.current()` is not None) a twin is plain.
 """
 
@@ -29,69 +29,69 @@ SUPPORTED = (
     "LangChain runnables (langchain_core.runnables.Runnable; compiled LangGraph state graphs) and LlamaIndex components"
     " (query and chat engines, retrievers, synthesizers, ingestion pipelines, indexes, workflows)"
 )
-"""Of what there are adapters, in words."""
+"""The supported frameworks, in words."""
 
 
 class Call(Protocol):
-    """One call of an optimized pipeline. `session` is None if the original is to run as it is (the stance switch)."""
+    """One call of an optimized pipeline. `session` is None if the original is to run unchanged (the stance switch)."""
 
     @property
     def session(self) -> Session | None: ...
 
     def close(self) -> None:
-        """The call is over; asking twice does no harm."""
+        """End the call. Idempotent."""
         ...
 
 
 class Calls(Protocol):
-    """What a twin asks of the optimizer."""
+    """The optimizer, as a twin calls back into it."""
 
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
     ) -> Call:
-        """Begin a call with these inputs (several for a batch). `loop`: the caller's, in an async call.
+        """Begin a call with the inputs (several for a batch). `loop`: the caller's, in an async call.
 
-        `is_lockstep`: the batch ends with the first input that raises.
+        `is_lockstep`: the batch ends at the first error.
         """
         ...
 
     def again(self, pipeline: Any) -> Any:
-        """Another pipeline made from this one (`|`, `bind`, ...), optimized with the same options."""
+        """Optimize a pipeline derived from the twin's (`|`, `bind`, ...) with the same options."""
         ...
 
     def explain(self, format: str = "text", analyze: Any = None) -> str:
-        """See `teola_plugin.explain`; the twin's own `explain` method passes on to it."""
+        """See `teola_plugin.explain`; the twin's own `explain` method delegates here."""
         ...
 
 
 class Adapter(Protocol):
-    """One framework."""
+    """The adapter of one framework."""
 
     name: str
 
     def knows(self, pipeline: Any) -> bool:
-        """The object is a pipeline of this framework."""
+        """Whether the object is a pipeline of this framework."""
         ...
 
     def trace(self, pipeline: Any) -> Traced:
-        """The p-graph. Never runs the user's code; never raises for a pipeline it knows."""
+        """Return the p-graph. Never runs user code; never raises for a supported pipeline."""
         ...
 
     def twin(self, pipeline: Any, calls: Calls) -> Any:
-        """A same-type object whose entry methods go through `calls`."""
+        """Return an object of the same type whose entry methods go through `calls`."""
         ...
 
     def calls_of(self, pipeline: Any) -> Calls | None:
-        """The `calls` of a twin, None for anything else."""
+        """Return the `calls` of a twin, None for any other object."""
         ...
 
 
 _FRAMEWORKS = {"langgraph.pregel": "langgraph", "langchain_core": "langchain", "llama_index.core": "llamaindex"}
-"""Module that must be loaded for an object to be of that framework -> our package, whose `adapter` is the Adapter."""
+"""A framework's module, loaded wherever its objects exist -> our package, whose `adapter` is the Adapter."""
 
 
 def adapter_for(pipeline: Any) -> Adapter | None:
-    """The adapter that knows the object; imports no framework that is not in use already."""
+    """Return the adapter for the object. Imports no framework beyond the frameworks in use."""
     for module, ours in _FRAMEWORKS.items():
         if module in sys.modules:
             adapter: Adapter = importlib.import_module(f"teola_plugin.adapters.{ours}").adapter

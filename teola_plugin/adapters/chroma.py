@@ -1,17 +1,17 @@
-"""The seam of Chroma, `Collection.query` with vectors; and what makes its results out of date.
+"""Interception of Chroma's `Collection.query` with vectors, and of the writes that make its results out of date.
 
-In a session a query becomes one item per vector, and its `QueryResult` is put together from copies of the
-items' columns, because callers write to what they get. A query by texts, images or ids is made as it is; but a
-rehearsal ends there, and at `Collection.get`.
+In a session a query becomes one item per vector. Its `QueryResult` is built from copies of the items' columns, because
+callers modify results. A query by texts, images or ids goes to Chroma unchanged; a rehearsal ends there, and at
+`Collection.get`.
 
-A search that ran ahead must not be taken once the collection has changed. Therefore every write (`add`,
-`upsert`, `update`, `delete`, `modify`, in a session or not, sync or async) changes the collection's version
-when it begins and when it ends, and dropping a collection or resetting a client changes all versions:
+The result of an early search must not be used once the collection has changed. Therefore every write (`add`,
+`upsert`, `update`, `delete`, `modify`, in a session or not, sync or async) changes the collection's version when the
+write begins and when it ends. Dropping a collection or resetting a client changes all versions:
 
     search submitted: version 0 ... add begins: 1 ... add ends: 2 ... framework asks: 2 -> searched anew
 
-The version goes by the collection's own id, a UUID: all `Collection` objects of one collection share it. A
-write by another process is not seen; whether a search comes before or after it was never determined.
+The version goes by the collection's own id, a UUID, which all `Collection` objects of one collection share. A write by
+another process is not seen; whether a search comes before or after such a write was never determined.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _choosing = threading.Lock()
 
 
 def instrument_chroma() -> None:
-    """Let searches ask the session and writes be noticed. Does nothing until Chroma is imported."""
+    """Make searches ask the session, and make writes change versions. Does nothing until Chroma is imported."""
     for module, name, forms, sync, coroutines in (
         ("chromadb.api.models.Collection", "Collection", _WRITE, WRITES, ()),
         ("chromadb.api.models.AsyncCollection", "AsyncCollection", _WRITE, (), WRITES),
@@ -64,9 +64,9 @@ def instrument_chroma() -> None:
 
 
 def spec_of(collection: object) -> EngineSpec | None:
-    """The engine of a collection; Chroma is instrumented. None for anything else.
+    """Return the engine of a collection, and instrument Chroma. None for any other object.
 
-    Two objects of one collection on one server share an engine: that of the object met first.
+    Two objects of a collection on the same server share the engine of the object met first.
     """
     instrument_chroma()
     return _spec_of(collection)
@@ -85,7 +85,7 @@ def _collection_class() -> Any:
 
 
 def _first_met(collection: Any) -> Any:
-    # The object met first keeps its server alive, so that `id` is not used again while the entry stands.
+    # The object met first keeps its server alive, so that `id` is not reused while the entry stands.
     with kept_off, _choosing:
         return _first.setdefault((id(collection._client), collection.id), collection)
 
@@ -97,7 +97,7 @@ def searching_settings(
     *, n_results: int = 10, where: Any = None, where_document: Any = None,
     include: Sequence[str] = DEFAULT_INCLUDE, **others: Any,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The settings of a `query` call from its keyword arguments. None: items cannot express the call."""
+    """Return the settings of a `query` call from its keyword arguments. None: items cannot express the call."""
     if any(value is not None for value in others.values()) or type(n_results) is not int:
         return None
     if not set(include) <= set(COLUMNS) or not _is_literal(where) or not _is_literal(where_document):
@@ -123,12 +123,12 @@ def _is_literal(value: Any) -> bool:
 
 
 def _vectors(query_embeddings: Any) -> list[Any] | None:
-    """The vectors of a query as Chroma itself reads them; None for what it would refuse."""
+    """Return the vectors of a query as read by Chroma; None where Chroma would refuse."""
     from chromadb.api.types import normalize_embeddings
 
     try:
         rows = normalize_embeddings(query_embeddings)
-    except (ValueError, TypeError, IndexError):  # Chroma has errors of its own for that
+    except (ValueError, TypeError, IndexError):  # Chroma raises its own error
         return None
     if not rows or not all(isinstance(r, np.ndarray) and r.ndim == 1 and r.dtype.kind == "f" for r in rows):
         return None
@@ -152,7 +152,7 @@ def _asking_query(original: Callable[..., Any]) -> Callable[..., Any]:
                 try:
                     values = [reply.result() for reply in session.ask(spec, "searching", vectors, settings)]
                     return _query_result(values, arguments.get("include", default_include))
-                except TeolaError as e:  # a fault of ours is none of the framework's
+                except TeolaError as e:  # our fault must not reach the framework
                     log.warning("a query is made without its engine: %s", e)
         end_rehearsal()
         return original(self, *args, **kwargs)
@@ -173,13 +173,13 @@ def _arguments(
 ) -> dict[str, Any]:
     try:
         bound = signature.bind(self, *args, **kwargs).arguments
-    except TypeError:  # the original says it better
+    except TypeError:  # the original raises the better error
         return {}
     return {name: value for name, value in bound.items() if name != "self"}
 
 
 def _query_result(values: Sequence[Mapping[str, Any]], include: Any) -> dict[str, Any]:
-    """One `QueryResult` for several vectors; every caller gets copies."""
+    """Join the results of several vectors into one `QueryResult`, of copies."""
 
     def joined(name: str) -> Any:
         if name == "included":

@@ -1,13 +1,13 @@
-"""Clients of hosted models, by what they are made of: two that send alike are alike.
+"""Keys of the clients of hosted models: clients with equal requests have equal keys.
 
-A stock model makes its clients of its own fields. So models that are built anew for each call, of the same fields, have
-other clients, which nobody can tell apart: same class of an SDK, same address, credentials, headers, retries and
-timeouts, and one object underneath that keeps the connections.
+A stock model makes its clients from its own fields. So models built anew for each call, with the same fields, have
+distinct but equivalent clients: same class of an SDK, same address, credentials, headers, retries and timeouts, and the
+same connection object underneath.
 
     client_key(OpenAI(api_key="x", http_client=c)) == client_key(OpenAI(api_key="x", http_client=c))
 
-What is in a client and is not what its SDK puts there (a method that a test has replaced, a client in place of one of
-its own) counts as the object that it is.
+An attribute not set by the client's SDK (a method replaced by a test, a foreign client in place of an inner client) is
+compared by identity.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
 _SDKS = ("openai",)
-"""Packages whose clients are made by one generator: an object has what it was given, and resources that refer to it."""
+"""Packages whose clients come from one generator: objects hold their arguments, and resources linked to the client."""
 
 _FOUND_OUT = frozenset({"_platform"})
-"""What a client finds out by itself."""
+"""Attributes found out by the client."""
 
 _ATOMS = (str, int, float, bool, type(None))
 
@@ -40,7 +40,7 @@ Tell = Callable[[Any], Any]
 
 
 class Clients:
-    """What stands for the clients of one model; each part of one is looked at once."""
+    """The keys of the clients of one model; each part of a client is inspected once."""
 
     def __init__(self) -> None:
         self._looked_at: set[int] = set()
@@ -51,9 +51,9 @@ class Clients:
 
 
 def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any:
-    """What stands for a client or a part of one; anything else counts as the object that it is.
+    """Return the key of a client or of a client's part; any other object is compared by identity.
 
-    `looked_at`: parts, by their `id`, that are known to be as they were.
+    `looked_at`: parts known to be unchanged, by `id`.
     """
     cls = type(value)
     if _is_class_of("httpx", "URL", cls):
@@ -85,7 +85,7 @@ def _key(value: Any, tell: Tell) -> Any:
 
 
 def _method_key(method: types.MethodType, owner: Any) -> Any:
-    """A method of the client that a resource refers to."""
+    """Return the key of a client's method that a resource refers to."""
     client = vars(owner).get("_client")
     is_own = method.__self__ is client and getattr(type(client), method.__func__.__name__, None) is method.__func__
     return method.__func__.__name__ if is_own else Same(method)
@@ -96,12 +96,12 @@ def _is_class_of(module: str, name: str, cls: type) -> bool:
 
 
 def _keeps_connections(cls: type) -> bool:
-    """What an SDK puts on httpx's clients; these say of themselves whether they were used."""
+    """Whether the class is an SDK's subclass of httpx's clients, whose objects record their use."""
     return any(_is_class_of("httpx", name, base) for base in cls.__mro__ for name in ("Client", "AsyncClient"))
 
 
 def _is_of_sdk(cls: type) -> bool:
-    """The class is one of an SDK's own, under the name that it has there."""
+    """Whether the class is an SDK's own, held by its module under the class's name."""
     package = cls.__module__.split(".")[0]
     module = sys.modules.get(cls.__module__)
     return package in _SDKS and getattr(module, cls.__qualname__, None) is cls
@@ -118,13 +118,14 @@ _LOGGERS = {
     **dict.fromkeys([f"{sdk}._base_client" for sdk in _SDKS_THAT_LOG], logging.DEBUG),
     **dict.fromkeys([f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy")], logging.DEBUG),
 }
-"""Whom clients tell of each request, and the least level of it."""
+"""The loggers for clients' requests, with the lowest level of the records."""
 
 
 def send_alone(http_clients: Iterable[Any]) -> bool:
-    """Nothing of the user's runs when they send: no hook, no way to authenticate, no handler of what they log.
+    """Whether sending runs no user code: no hook, no custom authentication, no raising handler of the clients' logs.
 
-    Handlers and filters hear of it when the framework's run takes the reply. One that raises would refuse the request.
+    Handlers and filters hear of an early request when the framework's run takes the reply. A handler that raises would
+    refuse the request.
     """
     return all(map(_sends_alone, http_clients)) and all(_is_held(logger, level) for logger, level in _loggers())
 
@@ -137,28 +138,28 @@ def _sends_alone(http_client: Any) -> bool:
 
 
 def _loggers() -> Iterator[tuple[Any, int]]:
-    """Those of the clients that are there."""
+    """Return the loggers of clients that exist so far."""
     made = logging.root.manager.loggerDict
     return ((made[name], level) for name, level in _LOGGERS.items() if name in made)
 
 
 def _is_held(logger: Any, level: int) -> bool:
-    """What is logged there of a request that runs ahead is held until the framework's run takes the reply."""
+    """Whether the log records of an early request are held until the framework's run takes the reply."""
     if type(logger) is not logging.Logger:
         return type(logger) is logging.PlaceHolder
     return not logger.isEnabledFor(level) or (makes_records() and not any_raises(hearers_of(logger)))
 
 
 def told_of_requests() -> list[Any]:
-    """The handlers and filters of logging that hear of requests."""
+    """Return the handlers and filters of logging that hear of requests."""
     heard = (logger for logger, level in _loggers() if type(logger) is logging.Logger and logger.isEnabledFor(level))
     return [each for logger in heard for each in hearers_of(logger) if each is not None]
 
 
 def are_own_clients(clients: Iterable[Any]) -> bool:
-    """Whether clients, and resources of clients, are an SDK's own, with nothing of others in the place of their parts.
+    """Whether clients, and resources of clients, are an SDK's own, with no foreign object in place of parts.
 
-    Of SDKs that are not known, their classes stand in installed packages under their own names.
+    For unknown SDKs: whether the classes stand in installed packages under their own names.
     """
     seen: set[int] = set()
     return all(_is_own(each, seen) for each in clients)
@@ -180,7 +181,7 @@ def _is_own(value: Any, seen: set[int]) -> bool:
 
 
 def _is_part(held: Any, client: Any) -> bool:
-    """What an SDK keeps in a client: data, clients, and functions of its own."""
+    """Whether the value belongs to the SDK's own parts of a client: data, clients, and functions of the SDK."""
     cls = type(held)
     if cls in _ATOMS:
         return True
@@ -195,7 +196,7 @@ def _is_part(held: Any, client: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(cls: type) -> bool:
-    """The class stands under its name in a module of the standard library or of an installed package."""
+    """Whether the class stands under its name in a module of the standard library or of an installed package."""
     module = sys.modules.get(cls.__module__)
     root = cls.__module__.split(".")[0]
     file = getattr(module, "__file__", None) or ""
@@ -204,7 +205,7 @@ def _is_installed(cls: type) -> bool:
 
 
 def _is_genuine(value: Any, seen: set[int]) -> bool:
-    """What an SDK itself keeps on a client once it was read: resources, and methods wrapped by functions of the SDK."""
+    """Whether the value is the SDK's own cache on a client: resources, and methods wrapped by functions of the SDK."""
     if id(value) in seen:
         return True
     seen.add(id(value))
@@ -223,13 +224,13 @@ def _is_code(value: Any) -> bool:
 # --- keys that still hold --------------------------------------------------------------------------------------------
 
 Seen = list[tuple["weakref.ref[Any]", int, list[tuple[str, bool, Any]]]]
-"""Each part of a client: how many attributes it has, and each of these, as it is (a plain value) or as a reference."""
+"""Each part of a client: the number of its attributes, and each attribute, by value (if plain) or by weak reference."""
 
 _known: IdentityMap[tuple[Seen, Any]] = IdentityMap()
 
 
 def _seen(value: Any, tell: Tell) -> Seen:
-    """All that the key of a client hangs on, with no hold on the client."""
+    """Return all that the key of a client depends on, without keeping the client alive."""
     return [
         (
             weakref.ref(part),

@@ -1,14 +1,14 @@
-"""Calls of models that we do not run: what makes two of them the same, and that they are made as they were foreseen.
+"""Identity of calls of models that we do not run, and the check that a model is unchanged since its call was predicted.
 
-A model belongs to the user, who may set another temperature between the run-ahead and the framework's own call. So the
-key of a call holds all that is set on the model (`configuration_key`), and a call that runs ahead counts only if that
-was the same when it began and when it ended.
+A model belongs to the user, who may set another temperature between the early call and the framework's own call. So
+the key of a call holds all settings of the model (`configuration_key`). An early call counts only if this key was the
+same when the call began and when the call ended.
 
-A declared model may change itself in a call although it was declared to leave nothing behind: a counter, a client that
-is made when it is first needed. Of a class whose latest call did that, nothing runs ahead: the framework's run would
-ask once more, of a model that is set otherwise. So each call is watched, also those that the framework's run makes.
+A declared model may change itself in a call although declared to leave nothing behind: a counter, a client that is
+made when first needed. If the latest call of a class did so, no call of the class runs ahead: the framework's run would
+call the model once more, with other settings. So each call is watched, also the calls of the framework's run.
 
-A model may also be built anew for each call. Of stock clients of hosted services, two that are set alike are the same.
+A model may also be built anew for each call. Two stock clients of hosted services with equal settings are the same.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from teola_plugin.value_keys import Same, configuration_key, is_comparable
 T = TypeVar("T")
 
 _changed_by_calls: WeakSet[type] = WeakSet()
-"""Classes of models whose latest call left one of them set otherwise."""
+"""Classes of models whose latest call changed the model's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsSetNow:
-    """A model as it is set now, for calls that run ahead as long as it stays so.
+    """A model with its present settings, for early calls while the settings stay the same.
 
-    `is_known_by_settings`: another model of this class that is set likewise asks for the same.
+    `is_known_by_settings`: models of this class with equal settings make equal requests.
     """
 
     model: Any
@@ -44,18 +44,18 @@ class AsSetNow:
 
     @classmethod
     def of(cls, model: Any, *, is_known_by_settings: bool = False) -> AsSetNow:
-        """The model as it is set now."""
+        """Return the model with its present settings."""
         return cls(model, _settings_key(model, is_known_by_settings), is_known_by_settings)
 
     def key(self, asked: Hashable) -> Hashable:
-        """The key of a call of the model; `asked`: that of the call's arguments."""
+        """Return the key of a call of the model; `asked`: the key of the call's arguments."""
         for each in (asked, self.configured):
             if not is_comparable(each):
                 return each
         return None if self.is_known_by_settings else Same(self.model), self.configured, asked
 
     def call(self, function: Callable[[], T]) -> T:
-        """What the function returns. Raises: Cancelled if the model was changed, and what the function raises."""
+        """Return the function's result. Raises: Cancelled if the model was changed, and the errors of the function."""
         self._check()
         value = self.watch(function)
         self._check()
@@ -69,7 +69,7 @@ class AsSetNow:
         return value
 
     def watch(self, function: Callable[[], T]) -> T:
-        """What the function returns, which is a call of the model."""
+        """Return the result of the function, a call of the model, and note whether the call changed the model."""
         value = function()
         self.note()
         return value
@@ -81,7 +81,7 @@ class AsSetNow:
         return value
 
     def note(self) -> None:
-        """A call of the model is over: note whether it left it as it was."""
+        """Note at the end of a call whether the call left the model unchanged."""
         if self._is_as_it_was():
             _changed_by_calls.discard(type(self.model))
         else:
@@ -97,7 +97,7 @@ class AsSetNow:
 
 @dataclass(frozen=True, slots=True)
 class Vector(Met):
-    """A call of an embedding model for the vector of one text. `now`: how the model is set."""
+    """A call of an embedding model for the vector of a text. `now`: the model with its settings."""
 
     now: AsSetNow
 
@@ -107,14 +107,14 @@ class Vector(Met):
         return value
 
     def taken(self, value: Any) -> Any:
-        """A list of numbers of the caller's own; what is no vector is handed on."""
-        if isinstance(value, np.ndarray):  # of a rehearsal
+        """Return the caller's own list of numbers; a value that is no vector is returned unchanged."""
+        if isinstance(value, np.ndarray):  # in a rehearsal
             return value.tolist()
         return list(value) if type(value) is list else value
 
 
 def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:
-    """All that is set on the model; where that alone tells models apart, also what is in it besides its fields."""
+    """Return the key of all settings of the model; if known by settings alone, also of attributes beside the fields."""
     if not is_known_by_settings:
         return configuration_key(model)
     configured = configuration_key(model, Clients().key)
@@ -127,4 +127,4 @@ def _settings_key(model: Any, is_known_by_settings: bool) -> Hashable:
 
 
 _TRACED = frozenset({"_serialized"})
-"""What LangChain's models keep for tracers once it was read."""
+"""The attributes that LangChain's models cache for tracers on first use."""

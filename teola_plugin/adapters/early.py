@@ -1,7 +1,7 @@
-"""What may be called ahead of the framework's own run: what the user declared, and code of libraries.
+"""Code that may be called ahead of the framework's own run: functions declared by the user, and code of libraries.
 
-Nothing else is called early, whatever it looks like: neither functions of the user's nor special methods, properties,
-validators or factories of classes of theirs. Components that hold such code are left to the framework's own run.
+All remaining code waits: undeclared user functions, and special methods, properties, validators and factories of user
+classes. Components with undeclared code are left to the framework's own run.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from teola_plugin.adapters.reader.values import Barrier
 from teola_plugin.effects import declared_effects
 
 MOST = 2_000
-"""Values that are looked at in one component; one that holds more is not known to be free of code."""
+"""The number of values inspected in a component; a larger component is not known to be free of code."""
 
 _TOOLS = frozenset(["teola_plugin", "tiktoken", "nltk", "transformers", "tokenizers"])
-"""Packages, beside the frameworks, whose objects call nothing of the user's: ours, and tokenizers."""
+"""Packages, beside the frameworks, whose objects call no user code: ours, and tokenizers."""
 
 _SECRETS = (SecretStr, SecretBytes)
 """Texts that are not shown."""
 
 _MODELS = "teola_plugin.models."
-"""Our models, whose functions hold the engine that they stand on, of whatever class."""
+"""Our models, whose functions hold their engine, of any class."""
 
 _UNHEARD = frozenset(["callback_manager", "callbacks"])
-"""Attributes that hear nothing of what runs ahead."""
+"""Attributes whose callbacks are muted for early calls."""
 
 _MAKERS = (str, int, float, bool, list, dict, set, tuple)
 
 
 def is_harmless(function: Any) -> bool:
-    """Whether a function may be called early: it is declared free of effects, or of a library and holds no other."""
+    """Whether a function may be called early: declared free of effects, or a library's that holds no user code."""
     return _is_free([function])
 
 
 def is_free_of_code(*values: Any) -> bool:
-    """Whether all that these values hold is data, and code that may be called early."""
+    """Whether the values hold only data, and code that may be called early."""
     return _is_free([*values])
 
 
@@ -62,13 +62,13 @@ def _is_free(values: list[Any]) -> bool:
             if held is None:
                 return False
             values += held
-    except Barrier:  # a class that cannot be looked at
+    except Barrier:  # the class is unreadable
         pass
     return False
 
 
 def _held_by(value: Any) -> list[Any] | None:
-    """What is to be looked at beside the value itself; None if it is, or may hold, code that is not declared."""
+    """Return the values to inspect beside the value itself; None if the value is, or may hold, undeclared code."""
     kind = type(value)
     if type(kind) is type and kind in ATOMS:
         return []
@@ -109,7 +109,7 @@ def _held_by_object(value: Any, kind: type) -> list[Any] | None:
 
 
 def private_of(value: Any) -> dict[str, Any]:
-    """The private attributes of an object of pydantic's."""
+    """Return the private attributes of a pydantic object."""
     member = foreign.in_mro(type(value), "__pydantic_private__")
     if type(member) is not types.MemberDescriptorType:
         return {}
@@ -126,14 +126,14 @@ def _is_model(cls: type) -> bool:
 
 
 def _is_clean_class(cls: type) -> bool:
-    """Whether making an object of the class runs nothing of the user's."""
+    """Whether making an object of the class runs no user code."""
     if any(cls is maker for maker in _MAKERS) or foreign.is_library_class(cls):
         return True
     return facts_of(cls).kind == "enum" or is_clean_schema(cls)
 
 
 def _stands_in_a_library(function: types.FunctionType) -> bool:
-    """By the globals that it uses; what it holds in its closure is another question."""
+    """Whether a function is a library's, by its globals; the closure is checked elsewhere."""
     own = function.__globals__
     name = own.get("__name__")
     if type(name) is not str or not (name.split(".")[0] in _TOOLS or foreign.is_in_library(name)):
@@ -143,6 +143,6 @@ def _stands_in_a_library(function: types.FunctionType) -> bool:
 
 
 def _is_of(packages: frozenset[str], module: str, name: str, cls: type) -> bool:
-    """Whether a class is what its module, in one of these packages, has under its name."""
+    """Whether a class is held by its module, in one of the packages, under the class's name."""
     held = sys.modules.get(module) if module.split(".")[0] in packages else None
     return type(held) is types.ModuleType and held.__dict__.get(name) is cls

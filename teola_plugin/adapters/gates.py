@@ -1,4 +1,4 @@
-"""Gates: what may raise before a request that leaves this process (see `gated` in graph.py)."""
+"""Gates: steps before a request to the outside that may raise (see `gated` in graph.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from teola_plugin.graph import Primitive
 
 
 def gate_requests(primitives: dict[str, Primitive], before: Mapping[str, tuple[str, ...]]) -> None:
-    """Give each request that leaves this process its gates: what `before` it may raise, and is not implied.
+    """Give each request to outside this process its gates: the raising steps of `before`, less the implied steps.
 
-    Implied is what the request waits for anyhow, as a whole: behind a data edge without a star, a condition, an order
-    edge, or another gate. `primitives`: by name, in program order; changed in place.
+    A gate is implied if the request waits for the whole step anyhow: behind a data edge without a star, a condition, an
+    order edge, or another gate. `primitives`: by name, in program order; changed in place.
     """
     waits_for: dict[str, set[str]] = {}
     for name, p in primitives.items():

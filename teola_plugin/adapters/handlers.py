@@ -1,8 +1,8 @@
-"""Handlers of the user's that may change what is asked, or refuse it: nothing is asked before these have heard of it.
+"""User handlers that may change or refuse a request: no request is made before the handlers have heard of the request.
 
-A handler that only notes what it hears (counts, logs, writes to a file) does not hold up anything. Which it is, its
-source tells, and that of the functions and methods that it names: it stores to what it was handed, or raises. What
-cannot be read may do both.
+A handler that only notes events (counts, logs, writes to a file) delays no request. The source of the handler, and of
+the functions and methods named there, decides: a handler interferes by storing to its arguments or by raising.
+Unreadable source counts as both.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SETTERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__"})
 
 
 def may_interfere(handlers: Iterable[Any], hears: Iterable[str], *, may_raise: bool) -> bool:
-    """Whether one of these changes what it hears, or raises (where that `may_raise` to the caller).
+    """Whether a handler changes its arguments, or raises (where `may_raise`: its errors reach the caller).
 
-    `hears`: how the names of its methods begin that are called with what is asked.
+    `hears`: prefixes of the handler methods called with a request.
     """
     begins = tuple(hears)
     return any(_class_interferes(type(each), begins, may_raise) for each in handlers)
@@ -51,7 +51,7 @@ def _class_interferes(cls: type, begins: tuple[str, ...], may_raise: bool) -> bo
 
 
 def any_raises(hearers: Iterable[Any]) -> bool:
-    """Whether one of these, which hear of what clients log (or are functions that do), raises to the client."""
+    """Whether a handler (or handling function) of the clients' logs raises to the client."""
     return any(_raises(each, True) if type(each) is FunctionType else _class_raises(type(each)) for each in hearers)
 
 
@@ -65,13 +65,13 @@ def _class_raises(cls: type) -> bool:
 
 
 def _called(cls: type, begins: tuple[str, ...]) -> list[FunctionType]:
-    """The user's functions that are called where a method whose name begins so is."""
+    """Return the user's functions run by a call of a method with one of the prefixes."""
     heard = list(_functions(cls, begins))
     return [*heard, *_called_by(cls, heard)]
 
 
 def _functions(cls: type, begins: tuple[str, ...]) -> Iterator[FunctionType]:
-    """The user's functions among the methods of a handler."""
+    """Yield the user's functions among the methods of a handler."""
     for base in cls.__mro__:
         for name, member in vars(base).items():
             function = getattr(member, "__func__", member)
@@ -86,7 +86,7 @@ def _is_users(function: FunctionType) -> bool:
 
 
 def _called_by(cls: type, functions: list[FunctionType]) -> list[FunctionType]:
-    """The user's functions that these come to call, as methods of the class or by their names."""
+    """Return the user's functions called from `functions`, as methods of the class or by name."""
     todo, found = list(functions), list[FunctionType]()
     while todo:
         function = todo.pop()
@@ -107,11 +107,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 _ENDING = frozenset({"exit", "quit", "_exit", "abort", "kill", "raise_signal", "interrupt_main", "cancel", "alarm"})
-"""Names of functions that end the process, or the task, that calls them."""
+"""Names of functions that end the caller's process or task."""
 
 
 def _raises(function: FunctionType, may_raise: bool) -> bool:
-    """Whether a function raises: any error, or else one that is no `Exception`, which nobody keeps from the caller."""
+    """Whether a function raises: any error if `may_raise`; else an error outside `Exception`, never caught."""
     node = node_of(function)
     if node is None:
         return True
@@ -125,7 +125,7 @@ def _raises(function: FunctionType, may_raise: bool) -> bool:
 
 def _is_of_exceptions(node: ast.Raise | ast.Assert, function: FunctionType) -> bool:
     raised = node.exc if isinstance(node, ast.Raise) else None
-    if raised is None:  # of `assert`, or of what is being handled
+    if raised is None:  # an `assert`, or a bare re-raise
         return True
     made = raised.func if isinstance(raised, ast.Call) else raised
     found: Any = None
@@ -141,9 +141,9 @@ def _name_of(node: ast.expr) -> str:
 
 
 def noted_by(handlers: Iterable[Any]) -> Iterator[Hashable]:
-    """What handlers may change whenever something is asked: objects that they hold, or name, by their ids.
+    """Yield the ids of objects that handlers may change at any request: objects held or named by the handlers.
 
-    Variables that they store to stand as the id of a cell, or as that of the globals with the name.
+    Stored variables appear as the id of a cell, or as the id of the globals with the name.
     """
     todo: list[Any] = []
     for each in handlers:
@@ -174,7 +174,7 @@ _own: WeakKeyDictionary[type, tuple[FunctionType, ...]] = WeakKeyDictionary()
 
 
 def _own_functions(cls: type) -> tuple[FunctionType, ...]:
-    """The user's functions among the methods of a handler, and those that they come to call."""
+    """Return the user's functions among the methods of a handler, and the functions called from there."""
     if cls not in _own:
         methods = list(_functions(cls, ("",)))
         _own[cls] = (*methods, *_called_by(cls, methods))
@@ -183,7 +183,7 @@ def _own_functions(cls: type) -> tuple[FunctionType, ...]:
 
 @functools.lru_cache(maxsize=1_000)
 def _names_in(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The names in a function, those of globals that it stores to, and those of cells."""
+    """Return the names in a function, its stored globals, and its stored cells."""
     codes = list(_codes(code))
     stores = [(each.opname, each.argval) for inner in codes for each in dis.get_instructions(inner)]
     return (
@@ -206,7 +206,7 @@ def _is_empty(cell: CellType) -> bool:
 
 
 def _changes(function: FunctionType) -> bool:
-    """Whether a function changes anything in place but its own variables and what the handler holds."""
+    """Whether a function changes objects in place, beside its own variables and the handler's values."""
     node = node_of(function)
     if node is None:
         return True
@@ -220,7 +220,7 @@ def _changes(function: FunctionType) -> bool:
 
 
 def _made_in(node: FunctionNode) -> set[str]:
-    """The variables that hold nothing but what the function makes itself, or what the handler holds."""
+    """Return the variables with only new values of the function, or values of the handler."""
     makes, stores = set[int](), list[ast.Name]()
     for each in ast.walk(node):
         match each:
@@ -241,7 +241,7 @@ def _is_made(value: ast.expr) -> bool:
 
 
 def _changed_by(node: ast.AST) -> ast.expr | None:
-    """What is changed in place there."""
+    """Return the expression that a node changes in place."""
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del(), value=changed):
             return changed
@@ -256,7 +256,7 @@ def _changed_by(node: ast.AST) -> ast.expr | None:
 
 
 def _root(node: ast.expr, through: Collection[str] | None = None) -> str:
-    """The name that an expression begins with, where it calls nothing but methods of these names."""
+    """Return the first name of an expression; "" for calls of methods outside of `through`."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         if not isinstance(node, ast.Call):
             node = node.value

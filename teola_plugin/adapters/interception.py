@@ -1,13 +1,14 @@
-"""Methods of other packages' classes that are replaced while an optimized object lives: one set, put in and taken out.
+"""Interception: replaced methods of other packages' classes, in place while an optimized object lives.
 
-Leaves (calls to a model or a store) are met where their class defines them, below callbacks, caches and limiters:
+Leaves (calls to a model or a store) are intercepted where their class defines them, below callbacks, caches and
+limiters:
 
     intercept(OpenAI, "_chat", wrapper)    replaces the method by `wrapper(original)`, once
     sharing(find), around(describe)        make the sync and async wrappers of a method from one description
 
-A replacement asks `seams.current()` first: without a session the original runs and nothing else happens. Classes are
-replaced in, never objects of the user's. When the last optimized object is gone, or after `uninstall()`, every method
-is put back; the next `optimize` puts all replacements in again.
+A replacement asks `seams.current()` first: without a session only the original runs. Methods are replaced on classes,
+never on the user's objects. When the last optimized object is gone, or after `uninstall()`, every method is put back;
+the next `optimize` installs all replacements again.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from teola_plugin.finalizers import kept_off
 from teola_plugin.seams import Reply, ashare, current, is_unheard, share
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Makes a replacement of the original. Wrappers of one qualified name count as one."""
+"""A function from the original to its replacement. Wrappers with equal qualified names count once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """One replaced method. Class and replacement are held weakly: a function may hold the class that it stands in."""
+    """One replaced method. Class and replacement are held weakly: a function may hold its defining class."""
 
     owner: weakref.ref[type]
     method: str
@@ -41,13 +42,13 @@ class _Patch:
     replacement: weakref.ref[Any]
 
     def is_in_place(self) -> bool:
-        """Whether the class has this replacement, and nobody's on top of it."""
+        """Whether the class has this replacement, with no foreign replacement on top."""
         owner, replacement = self.owner(), self.replacement()
         held = owner.__dict__.get(self.method) if owner else None
         return replacement is not None and getattr(held, "__func__", held) is replacement
 
     def revert(self) -> None:
-        """Put back what stood there before."""
+        """Put the original back."""
         owner, replacement = self.owner(), self.replacement()
         if owner is None or replacement is None:
             return
@@ -57,7 +58,7 @@ class _Patch:
             setattr(owner, self.method, replacement.__teola_original__)
 
     def is_beneath(self) -> bool:
-        """Whether it could not be put back, since somebody else replaced the method after us."""
+        """Whether the original could not be put back, since other code replaced the method after us."""
         owner, before = self.owner(), self.replacement()
         if owner is None or before is None:
             return False
@@ -73,9 +74,9 @@ class _Patch:
 
 
 class Interception:
-    """All patches of this process, and how many need them: optimized objects, and calls of such objects.
+    """All patches of this process, and the number of users: optimized objects, and calls of optimized objects.
 
-    `_lock` is held for a moment at a time and by nobody who waits, so that a finalizer may take it.
+    `_lock` is held only briefly and never by a waiting thread, so a finalizer may take the lock.
     """
 
     def __init__(self) -> None:
@@ -91,10 +92,10 @@ class Interception:
     # --- what is replaced ------------------------------------------------------------------------------------
 
     def intercept(self, cls: type, method: str, wrapper: Wrapper, *, is_inherited: bool = False) -> None:
-        """Replace `method` on the class in the MRO of `cls` that defines it by `wrapper(original)`, once.
+        """Replace `method` by `wrapper(original)`, once, on its defining class in the MRO of `cls`.
 
-        `is_inherited`: on `cls` itself, which inherits it. The replacement keeps name, signature and docstring.
-        Nothing happens if the method does not exist, or was replaced by a wrapper of this name.
+        `is_inherited`: replace on `cls` itself, which inherits the method. The replacement keeps name, signature and
+        docstring. Nothing happens if the method does not exist, or was replaced by a wrapper of this name.
         """
         owner = cls if is_inherited else next((c for c in cls.__mro__ if method in c.__dict__), None)
         if owner is None:
@@ -117,7 +118,7 @@ class Interception:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Keep what is replaced in place inside."""
+        """Keep the replacements in place inside the context."""
         self._enter()
         try:
             yield
@@ -125,29 +126,30 @@ class Interception:
             self._leave()
 
     def keep(self, owner: object) -> None:
-        """Keep what is replaced in place as long as this object lives."""
+        """Keep the replacements in place as long as the object lives."""
         self._enter()
         weakref.finalize(owner, self._leave).atexit = False
 
     def begin_call(self) -> bool:
-        """A call of an optimized object begins, which `end_call` ends. False: it has to run as the original."""
+        """Begin a call of an optimized object, to be ended by `end_call`. False: the call must run as the original."""
         with kept_off, self._lock:
             if self._is_wanted:
                 self._calls += 1
             return self._is_wanted
 
     def end_call(self) -> None:
-        """A call ends that began."""
+        """End a call that began."""
         with kept_off, self._lock:
-            self._calls = max(0, self._calls - 1)  # a forked child may end one of its parent's
+            self._calls = max(0, self._calls - 1)  # a forked child may end a call of its parent
             self._uninstall_if_unused()
 
     def uninstall(self) -> list[str]:
-        """Put all replaced methods of other packages back. Returns those that stay, by their qualified names.
+        """Put all replaced methods of other packages back. Returns the qualified names of methods that stay replaced.
 
-        Methods stay that somebody else replaced after us: taking ours from below would take theirs, too. They call the
-        original. While calls of optimized objects run, the methods are put back when the last of them ends. Objects
-        that were optimized before run as the originals from now on, until the next `optimize` replaces all again.
+        A method stays replaced if foreign code replaced it after us: removing our replacement would remove the foreign
+        one, too. The method then calls the original. While calls of optimized objects run, the methods are put back
+        when the last call ends. Existing optimized objects run as the originals from now on, until the next `optimize`
+        replaces all methods again.
         """
         with kept_off, self._lock:
             self._is_wanted = False
@@ -156,7 +158,7 @@ class Interception:
 
     @property
     def patched(self) -> tuple[str, ...]:
-        """The methods that are replaced now, by their qualified names."""
+        """The qualified names of the methods replaced now."""
         with kept_off, self._lock:
             return tuple(sorted({str(each) for each in self._patches if each.replacement() and each.owner()}))
 
@@ -190,7 +192,7 @@ class Interception:
         return True
 
     def _forget_calls(self) -> None:
-        """Calls of a parent process do not end in its child."""
+        """Forget the calls of the parent process, which do not end in its child."""
         self._calls = 0
 
 
@@ -204,7 +206,7 @@ forks.in_child(interception._forget_calls)
 
 
 def muted(answer: Any) -> Wrapper:
-    """A wrapper: where nobody may hear, the method does nothing and answers this."""
+    """Return a wrapper: where callbacks are muted, the method does nothing and returns `answer`."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -217,7 +219,7 @@ def muted(answer: Any) -> Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A call of a leaf whose reply is shared between what ran ahead and the framework's run.
+    """A call of a leaf whose reply is shared between the early request and the framework's run.
 
     `claimed`: see `seams.Session.claim`.
     """
@@ -225,31 +227,31 @@ class Met:
     claimed: tuple[Reply, bool]
 
     def asking(self) -> AbstractContextManager[Any]:
-        """Surrounds the original, if it is this call that asks."""
+        """Return the context for the original, if this call makes the request."""
         return nullcontext()
 
     def reply(self, value: Any) -> Any:
-        """The reply that is shared, of what the original returned."""
+        """Return the reply to share, from the value of the original."""
         return value
 
     def taken(self, value: Any) -> Any:
-        """The reply as the caller gets it."""
+        """Return the reply in the form that the caller gets."""
         return value
 
 
 Meets = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
-"""Of the original, the component, its arguments and whether they are a coroutine's: the call that is shared, if any."""
+"""From the original, the component, its arguments and whether it is a coroutine: the shared call, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Wrappers of a synchronous method and of its coroutine, made from one description."""
+    """Wrappers of a synchronous method and of its coroutine, from one description."""
 
     sync: Wrapper
     coroutine: Wrapper
 
     def replace(self, cls: type, *methods: str, coroutines: Sequence[str] = ()) -> None:
-        """`intercept` these methods of the class."""
+        """`intercept` the methods of the class."""
         for method in methods:
             intercept(cls, method, self.sync)
         for method in coroutines:
@@ -257,7 +259,7 @@ class Forms:
 
 
 def sharing(meet: Meets) -> Forms:
-    """Replacements whose calls share their replies with what runs ahead, where `meet` finds that they may."""
+    """Return replacements whose calls share their replies with early requests, where `meet` finds a shared call."""
 
     def sync(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -291,15 +293,15 @@ def sharing(meet: Meets) -> Forms:
 
 
 def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] | None]]) -> Forms:
-    """Replacements that run the original inside of `surround(component, args, kwargs, is_async)`.
+    """Return replacements that run the original inside of `surround(component, args, kwargs, is_async)`.
 
-    What the context gives is called with the value and returns the caller's; None: the value is the caller's. A
-    coroutine awaits the `ready()` of what it gives, if it has one, before it runs the original.
+    The context yields a function from the original's value to the caller's value; None: both are the same. A coroutine
+    first awaits the `ready()` of the yielded function, if there is one, and then runs the original.
     """
 
     def sync(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = original.__get__(self, type(self))  # bound, so that a span of LlamaIndex knows whose it is
+            run = original.__get__(self, type(self))  # bound, so that a LlamaIndex span knows the owner
             with surround(self, args, kwargs, False) as finish:
                 value = run(*args, **kwargs)
                 return value if finish is None else finish(value)
@@ -322,9 +324,9 @@ def around(surround: Callable[..., AbstractContextManager[Callable[[Any], Any] |
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream that is handed on chunk by chunk. Each chunk is made `inside` of a context, and `heard` of.
+    """A stream that is passed on chunk by chunk. Each chunk is made `inside` a context, then given to `heard`.
 
-    `ended`: called behind the last chunk; `closed`: also behind an error, or when the reader breaks off.
+    `ended`: called after the last chunk; `closed`: also after an error, or when the reader stops early.
     """
 
     inside: Callable[[], AbstractContextManager[Any]]
@@ -333,7 +335,7 @@ class Stream:
     closed: Callable[[], None] = lambda: None
 
     def passed_on(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """The same chunks. Closing this closes them."""
+        """Yield the same chunks. Closing the returned stream closes `chunks`."""
         try:
             while True:
                 with self.inside():
@@ -349,7 +351,7 @@ class Stream:
         self.ended()
 
     async def apassed_on(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """`passed_on` for a stream of a coroutine."""
+        """`passed_on` for an async stream."""
         try:
             while True:
                 with self.inside():
@@ -369,7 +371,7 @@ _END: Any = object()
 
 
 def _named(description: Callable[..., Any], sync: Wrapper, coroutine: Wrapper) -> Forms:
-    """The wrappers under the name of what describes them."""
+    """Return the wrappers under the name of their description."""
     for each in (sync, coroutine):
         each.__module__, each.__qualname__ = description.__module__, description.__qualname__
     return Forms(sync, coroutine)

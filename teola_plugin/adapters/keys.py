@@ -1,12 +1,12 @@
-"""Which keys of its dict a user's function reads: an exact answer, or None for "perhaps all of them".
+"""The keys of its dict that a user's function reads: an exact answer, or None for "perhaps all of them".
 
-The parameter must not escape. Each use of it has to be one of
+The parameter must not escape. Each use has to be one of
 
     p["key"]      p.get("key")      p.get("key", default)      "key" in p
 
-or `helper(p)`, where the helper is a function for which the same holds. Anything else (`{**p}`, `p[k]`, `q = p`, a
-rebinding, `locals()`) makes the answer None. So a function whose keys are known behaves the same on a dict that holds
-nothing but those keys. A key may also be the name of a text from outside the function (`p[document_variable_name]`).
+or `helper(p)`, where the helper is a function of the same kind. Any other use (`{**p}`, `p[k]`, `q = p`, a rebinding,
+`locals()`) makes the answer None. So a function whose keys are known behaves the same on a dict with only these keys.
+A key may also be the name of a text from outside the function (`p[document_variable_name]`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEES_ALL = frozenset({"locals", "vars", "dir", "eval", "exec", "globals", "supe
 
 @dataclass(frozen=True, slots=True)
 class ReadKeys:
-    """The keys read by `p["key"]`, and those that may be absent; `is_getter`: the function is `lambda p: p["key"]`."""
+    """The keys read by `p["key"]`, and keys that may be absent; `is_getter`: the function is `lambda p: p["key"]`."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class ReadKeys:
 
 
 def read_keys(function: Any) -> ReadKeys | None:
-    """The keys that a function reads of its first argument, or None: perhaps all. Never raises."""
+    """Return the keys that a function reads of its first argument. None: perhaps all. Never raises."""
     if isinstance(function, operator.itemgetter):
         keys = function.__reduce__()[1]
         return ReadKeys(tuple(keys), (), len(keys) == 1) if all(isinstance(k, str) for k in keys) else None
@@ -82,14 +82,14 @@ def _keys_of(source: Source, parameter: str, callers: tuple[Any, ...]) -> ReadKe
         return None
     match node:
         case ast.Lambda(body=ast.Subscript(value=ast.Name(id=name))):
-            is_getter = name == parameter  # not a table of the user's, of which it is the key
+            is_getter = name == parameter  # not a table of the user's that the parameter indexes
         case _:
             is_getter = False
     return ReadKeys(tuple(required), tuple(k for k in optional if k not in required), is_getter)
 
 
 def text_of(key: ast.expr, source: Source) -> str | None:
-    """The text that a key is: a constant, or the name of one from outside the function; else None."""
+    """Return the text of a key: a constant, or the value of a name from outside the function; else None."""
     match key:
         case ast.Constant(value=str(text)):
             return text

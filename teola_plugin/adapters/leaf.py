@@ -1,8 +1,8 @@
-"""A leaf as a tracer describes it: the engine call that the seam will see once the framework gets there.
+"""A leaf as a tracer describes it: the engine call that the interception will see during the framework's run.
 
-A primitive hits only if its engine, operation, settings and payload equal those of the seam. So whatever
-can be is found out by letting the framework's own code run into the seam (see rehearsal.py), not written here
-again; and only for a component that is *stock*, for the rehearsal must not run code of the user's.
+A primitive hits only if its engine, operation, settings and payload equal the intercepted call's. So, where possible,
+the values come from a run of the framework's own code into the interception (see rehearsal.py) and are not computed by
+code of ours. Only *stock* components are rehearsed, for a rehearsal must not run user code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from teola_plugin.engines import EngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """`payload` makes an item's payload of what the component gets: a text, a vector, query and document."""
+    """An engine call. `payload` makes an item's payload from the component's input: text, vector, query, document."""
 
     spec: EngineSpec
     op: str
@@ -31,12 +31,12 @@ class Leaf:
 
 
 def plain_class(component: object) -> type:
-    """The class the user knows, below our twin's."""
+    """Return the class that the user knows, below our twin's."""
     return next(c for c in type(component).__mro__ if "__teola__" not in vars(c))
 
 
 def is_stock(component: object, base: type, *methods: str) -> bool:
-    """It is a `base`, and neither its class nor the object itself overrides these methods; none named means any."""
+    """Whether a component is a `base` without overrides of `methods` (none: of all) in its class or the object."""
     cls = plain_class(component)
     if not issubclass(cls, base) or _has_own_special_methods(type(component), base):
         return False
@@ -48,7 +48,7 @@ def is_stock(component: object, base: type, *methods: str) -> bool:
 
 
 def _has_own_special_methods(cls: type, base: type) -> bool:
-    """Whether a class between the object and `base` says how attributes are found, how it is copied, compared, ..."""
+    """Whether a class between the object and `base` defines special methods (attributes, copies, comparison, ...)."""
     own = takewhile(lambda c: c is not base, (c for c in cls.__mro__ if "__teola__" not in vars(c)))
     return any(
         isinstance(member, FunctionType | property) and name not in _MAKING and not _is_of_library(member)
@@ -59,7 +59,7 @@ def _has_own_special_methods(cls: type, base: type) -> bool:
 
 
 def is_stock_of(component: object, package: str) -> bool:
-    """It behaves as the nearest class of its own that `package` defines."""
+    """Whether a component behaves as its nearest class from `package`."""
     own = (c for c in plain_class(component).__mro__ if f"{c.__module__}.".startswith(f"{package}."))
     base = next(own, None)
     return base is not None and is_stock(component, base)
@@ -70,14 +70,14 @@ def _is_of_library(member: FunctionType | property) -> bool:
 
 
 _MAKING = {"__init__", "__post_init__", "__init_subclass__"}
-"""What runs on no object that exists."""
+"""Special methods that run on no existing object."""
 
 _BOOKKEEPING = {
     "_abc_impl", "model_config", "model_fields", "model_computed_fields", "model_post_init", "class_name",
 }  # fmt: skip
-"""What every subclass of a pydantic or abstract class gets for itself."""
+"""The attributes added to every subclass of a pydantic or abstract class."""
 
 
 def as_vector(vector: Any) -> Any:
-    """The payload of a search: float32, shape (dim,)."""
+    """Return the payload of a search: float32, shape (dim,)."""
     return np.asarray(vector, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What things are called in a graph, whichever framework they come from."""
+"""Names of engines and primitives in a graph, for all frameworks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ENGINE_NAMES = {
     "decoding": "llm",
     "prefilling": "llm",
 }
-"""What an engine without a name is called, by the operation it was first met with."""
+"""The name of an unnamed engine, by its first operation."""
 
 
 def unique(name: str, taken: Container[str]) -> str:
-    """An identifier like `name` that is not taken."""
+    """Return an identifier like `name` that is not taken."""
     name = re.sub(r"\W+", "_", name).strip("_") or "value"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"_{name}"
@@ -31,7 +31,7 @@ def unique(name: str, taken: Container[str]) -> str:
 
 
 def name_engine(engines: dict[str, EngineSpec], spec: EngineSpec, kind: str) -> str:
-    """The name of an engine among `engines`, where it is put if it is new."""
+    """Return the name of an engine among `engines`, and add a new engine there."""
     for name, known in engines.items():
         if known.key == spec.key:
             return name

@@ -1,9 +1,9 @@
 """Plain data: values whose methods are known, so that reading them, or calling `get` or `split`, changes nothing.
 
-What the framework does early, it does with plain data only, for a text put into a prompt may be an object that writes
-itself out: numbers, texts, the standard containers, arrays, dates, documents, messages and records of the user's that
-have fields and no code. An iterator, a queue, a client or a path is none of these; nor is a set of several elements,
-whose copy may have them in another order.
+Framework code runs early on plain data only, since a text put into a prompt may be an object that writes itself out.
+Plain data: numbers, texts, the standard containers, arrays, dates, documents, messages, and the user's records that
+have fields and no code. An iterator, a queue, a client or a path is not plain; nor is a set of several elements, whose
+copy may iterate in another order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from teola_plugin.adapters.reader.values import Barrier as UnreadableClass
 from teola_plugin.engines import Completion
 
 MOST = 10_000
-"""Containers that are looked at in one value: a bound for those that hold themselves. One takes about 1 us."""
+"""The number of containers inspected in a value, a bound for recursive containers. Each takes about 1 us."""
 
 _ATOMS = frozenset([
     type(None), bool, int, float, complex, str, bytes, range, Completion, decimal.Decimal, fractions.Fraction,
@@ -44,23 +44,23 @@ _ATOMS = frozenset([
 _LISTS = frozenset([list, tuple, set, frozenset, deque])
 _SETS = frozenset([set, frozenset])
 _DICTS = frozenset([dict, OrderedDict, Counter])
-"""Not defaultdict: to read one may change it."""
+"""Without defaultdict: reading an item may change the dict."""
 
 _FRAMEWORKS = (
     "langchain_core.documents.", "langchain_core.messages.", "langchain_core.outputs.", "langchain_core.prompt_values",
     "langchain_core.runnables.utils", "llama_index.core.schema",
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema",
 )  # fmt: skip
-"""Modules whose classes only hold what they are given."""
+"""Modules whose classes only hold their arguments."""
 
 _OF_TUPLES = frozenset(["_make"])
-"""What `namedtuple` writes into a class."""
+"""The method that `namedtuple` writes into a class."""
 
 _NUMPY = frozenset([np.ndarray, *np.sctypeDict.values()])
 
 
 def is_plain(value: Any) -> bool:
-    """The value, and all that it holds, is plain data. Nothing of the value's own is called to tell."""
+    """Whether the value and its contents are plain data. Calls no code of the value."""
     values = [value]
     for _ in range(MOST):
         if not values:
@@ -74,7 +74,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _parts(value: Any, kind: type) -> list[Any] | None:
-    """What plain data holds; None if the value is no plain data."""
+    """Return the values that plain data holds; None if the value is not plain."""
     if type(kind) is type:
         if kind in _ATOMS:
             return []
@@ -101,7 +101,7 @@ def _parts(value: Any, kind: type) -> list[Any] | None:
 
 
 def _of_class(cls: type, fields: tuple[str, ...]) -> list[Any]:
-    """What objects find in their class: a template may call it."""
+    """Return the class attributes reachable from objects: a template may call such attributes."""
     own = [namespace_of(each) for each in mro_of(cls) if id(each) not in BUILTINS and not is_library_class(each)]
     held = [value for names in own for name, value in names.items() if name[:1] != "_" and name not in fields]
     return [value for value in held if type(value) is not FunctionType or not is_of_library(value)]
@@ -112,7 +112,7 @@ def _is_atom(kind: type) -> bool:
 
 
 def on_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which raises LookupError for anything but plain data."""
+    """Return the function restricted to plain data: LookupError for any other argument."""
 
     def call(*args: Any) -> Any:
         if not all(map(is_plain, args)):
@@ -123,12 +123,12 @@ def on_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def copied(value: Any) -> Any:
-    """Plain data that shares nothing with `value` that can be changed."""
+    """Return a copy of plain data that shares no changeable part with `value`."""
     return value if _is_atom(type(value)) else copy.deepcopy(value)
 
 
 def is_unchanging(value: Any) -> bool:
-    """Whether nobody can change the value in place."""
+    """Whether the value cannot be changed in place."""
     return _is_atom(type(value))
 
 

@@ -1,14 +1,14 @@
-"""Log records of requests that run ahead, held back until the framework's run takes their reply.
+"""Log records of early requests, held back until the framework's run takes their reply.
 
-Clients tell loggers of each request (`httpx` does at INFO). A record of a request that runs ahead would reach the
-user's handlers too early and from another thread, or although the framework never asks. So its call holds it, and who
-takes the reply logs it: with the arguments it was logged with, as from the line of the client that did, so that
-handlers, filters and formatters hear what they would have heard.
+Clients log each request (`httpx` at INFO). A record of an early request would reach the user's handlers too early and
+from another thread, or although the framework never makes the request. So the call of the request holds the record,
+and the thread that takes the reply logs it: with the original arguments, as from the client's own line. Handlers,
+filters and formatters then hear the same as in a run without us.
 
     engine's thread:  httpx: logger.info(...) -> held by the call
     caller's thread:  model.invoke(...)       -> takes the reply -> logger.info(...), from httpx's line
 
-What else a rehearsal, or a function that runs ahead, logs is heard by nobody: the framework's run logs it.
+Other records of a rehearsal, or of a function that runs ahead, are dropped: the framework's run logs them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LOG = logging.Logger._log.__code__
 
 
 class _HeldBack(logging.Filter):
-    """Lets through what the framework's own run logs; holds, or drops, what runs ahead."""
+    """A filter that passes the records of the framework's own run, and holds or drops the records of early code."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is heard now."""
         call = running()
         if call is not None and (is_unheard() or not call.is_own):
-            if record not in _held:  # each handler of a logger that was made meanwhile filters it
+            if record not in _held:  # each handler of a logger that was made later filters the record again
                 _held.add(record)
                 call.held.append(_logging_again() or partial(logging.getLogger(record.name).handle, record))
             return False
@@ -47,9 +47,9 @@ _loggers_with_filter = 0
 
 
 def hold_back() -> None:
-    """Let all loggers and handlers that there are hold back what runs ahead; before filters of the user's hear of it.
+    """Make all existing loggers and handlers hold back records of early requests, before the user's filters.
 
-    It is called as each call begins. A logger that is made later is covered by the filter of its handlers.
+    Called as each call begins. A later logger is covered by the filter of its handlers.
     """
     global _loggers_with_filter
     if _loggers_with_filter != (count := len(logging.root.manager.loggerDict)):
@@ -61,7 +61,7 @@ def hold_back() -> None:
 
 
 def remove_filters() -> None:
-    """Leave loggers and handlers as they were without us."""
+    """Remove our filter from all loggers and handlers."""
     global _loggers_with_filter
     _loggers_with_filter = 0
     for each in (*_loggers(), *_handlers()):
@@ -84,7 +84,7 @@ def _handlers() -> list[logging.Handler]:
 
 
 def _logging_again() -> Callable[[], None] | None:
-    """Makes the call of `Logger.info` or the like that this runs in once more; None if it runs in none."""
+    """Return a function that repeats the running call of `Logger.info` or the like; None outside of a call."""
     frame: Any = sys._getframe()
     while frame is not None and frame.f_code is not _LOG:
         frame = frame.f_back

@@ -1,14 +1,14 @@
-"""The frameworks' own glue run ahead of time, with canned answers wherever it asks a model or a store.
+"""The frameworks' own glue run ahead of time, with canned answers wherever the glue asks a model or a store.
 
 Prompts, documents, nodes and fusions are never computed by code of ours: frameworks change their helpers from release
 to release. A *rehearsal* runs the stock method itself, inside a session of its own, so its leaves ask the rehearsal:
 
     asked = rehearse(lambda: retriever._retrieve(QueryBundle("x")), embedding=[vector])
-    asked[-1].op, asked[-1].payload, asked[-1].settings         # "searching", exactly as the run itself will ask it
+    asked[-1].op, asked[-1].payload, asked[-1].settings         # "searching", exactly as in the run itself
 
-Nobody may hear or pay for a rehearsal. It ends where it has no answer left, and where a seam would make the call as it
-is (`end_rehearsal`). While one runs, loggers are mute in its context (records.py), and so is what an adapter wraps by
-`interception.muted`.
+A rehearsal fires no callbacks and costs no requests. A rehearsal ends where no answer is left, and where an
+interception would make the call unchanged (`end_rehearsal`). Meanwhile loggers are mute in its context (records.py), as
+are the methods that an adapter wraps by `interception.muted`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """One item that a leaf asked for, as its seam saw it."""
+    """An item requested by a leaf, as seen by the interception."""
 
     spec: EngineSpec
     op: str
@@ -33,11 +33,11 @@ class Asked(NamedTuple):
 
 
 class _Over(BaseException):
-    """Ends a rehearsal. Not an `Exception`: synthesizers and retries swallow those."""
+    """The end of a rehearsal. Not an `Exception`: synthesizers and retries swallow exceptions."""
 
 
 class _Rehearsal:
-    """A session whose engines are answers, by operation; each is used once."""
+    """A session whose engines are answers, by operation; each answer is used once."""
 
     is_closed = False
     is_unheard = True
@@ -54,13 +54,13 @@ class _Rehearsal:
         return self.ask(spec, op, [payload], settings)[0], False
 
     def observe(self, component: object, value: Any) -> None:
-        """A rehearsal tells nobody."""
+        """Do nothing: a rehearsal reports no values."""
 
     def enter(self, component: object, value: Any) -> None:
-        """Nor where it is."""
+        """Do nothing: a rehearsal reports no position."""
 
     def hold(self, hold: Hold) -> None:
-        """What is rehearsed waits for nothing."""
+        """Do nothing: a rehearsal waits for nothing."""
 
     def _answer(self, op: str) -> Any:
         for value in self._answers.get(op, ()):
@@ -78,9 +78,9 @@ def _reply(value: Any) -> Reply:
 
 
 def rehearse(act: Callable[[], Any], **answers: Iterable[Any]) -> list[Asked]:
-    """What the leaves asked for while `act` ran, in order. `answers` by operation; a text where a model is asked.
+    """Return the items that leaves asked for while `act` ran, in order. `answers` by operation; a text for a model.
 
-    Raises: whatever the framework's code raises.
+    Raises: all errors of the framework's code.
     """
     rehearsal = _Rehearsal(answers)
     with active(rehearsal), contextlib.suppress(_Over):
@@ -89,9 +89,9 @@ def rehearse(act: Callable[[], Any], **answers: Iterable[Any]) -> list[Asked]:
 
 
 def outcome(act: Callable[[], T], **answers: Iterable[Any]) -> T:
-    """What `act` returns with these answers.
+    """Return the result of `act` with these answers.
 
-    Raises: LookupError if it asks for anything else, and whatever the framework's code raises.
+    Raises: LookupError if `act` asks for anything else, and all errors of the framework's code.
     """
     try:
         with active(_Rehearsal(answers)):
@@ -101,11 +101,11 @@ def outcome(act: Callable[[], T], **answers: Iterable[Any]) -> T:
 
 
 def is_rehearsing() -> bool:
-    """A rehearsal runs in this context."""
+    """Whether a rehearsal runs in this context."""
     return isinstance(current(), _Rehearsal)
 
 
 def end_rehearsal() -> None:
-    """What every seam calls before the original, which would reach a model or a store. Does nothing outside."""
+    """End a rehearsal before an interception calls the original, which would reach a model or store. No-op outside."""
     if is_rehearsing():
         raise _Over

@@ -1,14 +1,13 @@
-"""The seams of sentence-transformers: `SentenceTransformer.encode` and `CrossEncoder.predict`.
+"""Interception of sentence-transformers: `SentenceTransformer.encode` and `CrossEncoder.predict`.
 
-In a session a call becomes one item per text or pair, and what it returns is put together from the items'
-values with the type and shape the library itself would give. A call that items cannot express (token
-embeddings, quantised vectors, pools of processes, activation functions, autocast, ...) is made by the
-caller itself, while it holds the lock of the model's engine; so is every call outside a session, if the
-model has an engine at all. A rehearsal ends there.
+In a session a call becomes one item per text or pair. Its result is built from the items' values with the type and
+shape of the library's own result. A call that items cannot express (token embeddings, quantised vectors, pools of
+processes, activation functions, autocast, ...) is made by the caller itself, holding the lock of the model's engine. So
+is every call outside a session, if the model has an engine at all. A rehearsal ends at such a call.
 
-Settings are what decides the values and nothing else, resolved against the model, defaults left out:
-`prompt`, `truncate_dim`, `normalize_embeddings`, `task`; `prompt` and `apply_softmax` for pairs. So a
-tracer and the seam, which both call `embedding_settings`, cannot differ.
+Settings are exactly the options that decide the values, resolved against the model, defaults left out: `prompt`,
+`truncate_dim`, `normalize_embeddings`, `task`; `prompt` and `apply_softmax` for pairs. A tracer and the interception
+both call `embedding_settings`, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ RERANKER = ("cross_encoder", "reranker")
 
 
 def instrument_sentence_transformers() -> None:
-    """Let both classes ask the session. Idempotent; does nothing until the library is imported."""
+    """Make both classes ask the session. Idempotent; does nothing until the library is imported."""
     if library := sys.modules.get("sentence_transformers"):
         intercept(library.SentenceTransformer, "encode", _asking_encode)
         intercept(library.CrossEncoder, "predict", _asking_predict)
 
 
 def spec_of(model: object) -> EngineSpec | None:
-    """The engine of a model whose calls we can express; instruments the classes. None for anything else."""
+    """Return the engine of a model whose calls items can express; instruments the classes. None for other objects."""
     instrument_sentence_transformers()
     library = sys.modules.get("sentence_transformers")
     if library is None:
@@ -70,14 +69,14 @@ def embedding_settings(
     normalize_embeddings: bool = False, task: str | None = None, precision: str | None = "float32",
     output_value: str | None = "sentence_embedding", **others: Any,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The settings of an `encode` call from its keyword arguments. None: items cannot express the call."""
+    """Return the settings of an `encode` call from its keyword arguments. None: items cannot express the call."""
     if precision not in (None, "float32") or output_value != "sentence_embedding":
         return None
     if not _is_plain(model, others):
         return None
     try:
         prompt = _prompt(model, prompt, prompt_name)
-    except KeyError:  # the library has an error of its own for that
+    except KeyError:  # the library raises its own error
         return None
     found = {
         "prompt": prompt or None,
@@ -92,12 +91,12 @@ def reranking_settings(
     model: Any, *, prompt: str | None = None, prompt_name: str | None = None,
     apply_softmax: bool | None = False, activation_fn: Any = None, **others: Any,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The settings of a `predict` call from its keyword arguments. None: items cannot express the call."""
+    """Return the settings of a `predict` call from its keyword arguments. None: items cannot express the call."""
     if activation_fn is not None or not _is_plain(model, others):
         return None
     try:
         prompt = _prompt(model, prompt, prompt_name)
-    except KeyError:  # the library has an error of its own for that
+    except KeyError:  # the library raises its own error
         return None
     found = {"prompt": prompt or None, "apply_softmax": True if apply_softmax else None}
     return {name: value for name, value in found.items() if value is not None}
@@ -113,7 +112,7 @@ def _prompt(model: Any, prompt: str | None, prompt_name: str | None) -> str | No
 
 
 def _is_plain(model: Any, arguments: Mapping[str, Any]) -> bool:
-    """These arguments change nothing about the values, only how fast or in which wrapping they come."""
+    """Whether the arguments change nothing about the values, only the speed or the type of the result."""
     rest = dict(arguments)
     batch_size = rest.pop("batch_size", 32)
     device = rest.pop("device", None)
@@ -158,7 +157,7 @@ def _asking(
                 try:
                     values = [reply.result() for reply in session.ask(spec, op, items[0], settings)]
                     return _wrapped(self, values, items[1], arguments)
-                except TeolaError as e:  # a fault of ours is none of the framework's
+                except TeolaError as e:  # our fault must not reach the framework
                     log.warning("%s is made without its engine: %s", method, e)
         end_rehearsal()
         with kept_off, exclusive(self):
@@ -170,7 +169,7 @@ def _asking(
 def _arguments(
     signature: inspect.Signature, self: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """The inputs and the other arguments by name. A call that does not fit the signature has no inputs."""
+    """Return the inputs, and the other arguments by name. A call against the signature has no inputs."""
     try:
         bound = signature.bind(self, *args, **kwargs).arguments
     except TypeError:
@@ -183,7 +182,7 @@ def _arguments(
 
 
 def _texts(inputs: Any) -> tuple[list[str], bool] | None:
-    """The texts, and whether it was a single one that was not in a list."""
+    """Return the texts, and whether the input was a single text outside a list."""
     if isinstance(inputs, str):
         return [str(inputs)], True
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(text, str) for text in inputs):
@@ -211,7 +210,7 @@ def _is_numpy(arguments: Mapping[str, Any]) -> bool:
 
 
 def _can_wrap(model: Any, arguments: Mapping[str, Any]) -> bool:
-    """Its result can be made from rows of numpy, and does not hang on a mode of the caller's thread."""
+    """Whether the result can be made from rows of numpy, and does not depend on a mode of the caller's thread."""
     import torch
 
     if torch.is_autocast_enabled(model.device.type):
@@ -221,7 +220,7 @@ def _can_wrap(model: Any, arguments: Mapping[str, Any]) -> bool:
 
 
 def _wrapped(model: Any, values: Sequence[Any], is_single: bool, arguments: Mapping[str, Any]) -> Any:
-    """The values as the library would return them."""
+    """Return the values in the library's own types."""
     rows = np.stack(values)
     if _is_numpy(arguments):
         return rows[0] if is_single else rows

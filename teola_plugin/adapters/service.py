@@ -1,4 +1,4 @@
-"""Which service a model is a client of, and the hold on its client's retries while it runs ahead."""
+"""The service behind a model's client, and the hold on the client's retries during early requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ADDRESSES = [
     attrgetter(path)
     for path in ("root_client.base_url", "client._client.base_url", "_client.base_url", "base_url", "api_base")
 ]
-"""Where models keep the address that they ask: in the client of an SDK, or in a field of their own."""
+"""Where models keep their service's address: in the client of an SDK, or in a field of their own."""
 
 
 def service_of(model: object) -> Hashable:
-    """The origin of the address that a model asks; for a model without one, its class."""
+    """Return the origin of a model's service address; for a model without an address, its class."""
     for address in ADDRESSES:
         try:
             url = address(model)
@@ -32,13 +32,13 @@ def service_of(model: object) -> Hashable:
 
 
 _seen = [0]
-"""How many modules were loaded when they were last looked through."""
+"""The number of loaded modules at the last search."""
 
 
 def hold_retries() -> None:
-    """Let the clients of the SDKs that are loaded repeat no request that runs ahead. Idempotent.
+    """Stop the clients of the loaded SDKs from repeating early requests. Idempotent.
 
-    The SDKs of OpenAI, Anthropic, Groq and others are made by one generator and share their base client.
+    The SDKs of OpenAI, Anthropic, Groq and others come from one generator and share a base client.
     """
     if len(sys.modules) == _seen[0]:
         return
@@ -68,7 +68,7 @@ _REPLIED, _HELD = around(_replied), around(_held)
 
 
 def is_json(value: Any) -> bool:
-    """It can be written as a client writes it."""
+    """Whether the value can be written as a client writes JSON."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The syntax tree of a function that already exists, or None where it cannot be had for certain.
+"""The syntax tree of a function that already exists, or None where the tree is not certain.
 
 `inspect.getsource` cuts a lambda out by lines, which fails inside a multi-line dict and takes the wrong one of two
 lambdas on a line. Here the whole file is parsed once and the node is found by the columns in the code object.
@@ -24,7 +24,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Source:
     """A function's node, the function, and the parameter that takes a caller's first argument (None: `*args`).
 
-    `fixed`: what the other parameters stand for if nobody gives them: `self`, arguments of a `partial`, defaults.
+    `fixed`: the values of the other parameters if not passed: `self`, arguments of a `partial`, defaults.
     """
 
     node: FunctionNode
@@ -34,7 +34,7 @@ class Source:
 
 
 def source_of(callable_: Any) -> Source | None:
-    """The source behind a function, lambda, method, `functools.partial` or object with `__call__`; never raises."""
+    """Return the source of a function, lambda, method, `functools.partial` or object with `__call__`; never raises."""
     unwrapped = _unwrap(callable_)
     if unwrapped is None:
         return None
@@ -52,11 +52,11 @@ def source_of(callable_: Any) -> Source | None:
 
 
 MISSING = object()
-"""What a name stands for that stands for nothing."""
+"""The value of an unbound name."""
 
 
 def outer_value(function: types.FunctionType, name: str) -> Any:
-    """What a name from outside a function stands for now (closure, global or builtin), or MISSING."""
+    """Return the present value of a name from outside a function (closure, global or builtin), or MISSING."""
     code = function.__code__
     if name in code.co_freevars:
         cell = (function.__closure__ or ())[code.co_freevars.index(name)]
@@ -68,7 +68,7 @@ def outer_value(function: types.FunctionType, name: str) -> Any:
 
 
 def origin_of(callable_: Any) -> str:
-    """`name (file.py:line)` of a callable, as graphs show it; just the name where there is no file."""
+    """Return `name (file.py:line)` of a callable, as graphs show it; just the name where there is no file."""
     unwrapped = _unwrap(callable_)
     if unwrapped is None:
         return getattr(callable_, "__name__", type(callable_).__name__)
@@ -77,13 +77,13 @@ def origin_of(callable_: Any) -> str:
 
 
 def unwrapped(callable_: Any) -> types.FunctionType | None:
-    """The plain function behind a callable, or None; never raises."""
+    """Return the plain function behind a callable, or None; never raises."""
     found = _unwrap(callable_)
     return found[0] if found else None
 
 
 def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[str, Any]] | None:
-    """The plain function, and the arguments that are given already, by place and by name."""
+    """Return the plain function, and the arguments that are bound already, by place and by name."""
     bound: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
     while True:
@@ -105,7 +105,7 @@ def _unwrap(callable_: Any) -> tuple[types.FunctionType, tuple[Any, ...], dict[s
 
 
 def node_of(function: types.FunctionType) -> FunctionNode | None:
-    """The node of a plain function in its file as it is now. Never raises."""
+    """Return the node of a plain function in its present file. Never raises."""
     code = function.__code__
     try:
         lines = linecache.getlines(code.co_filename, function.__globals__)
@@ -125,7 +125,7 @@ def _functions(filename: str, text: str) -> tuple[FunctionNode, ...]:
 
 
 def _may_be(node: FunctionNode, code: types.CodeType) -> bool:
-    """Same name, place and parameters, and no identifier that the node lacks (the file may have changed)."""
+    """Whether name, place and parameters agree, and the node has all identifiers (the file may have changed)."""
     if isinstance(node, ast.Lambda):
         if code.co_name != "<lambda>" or node.lineno != code.co_firstlineno:
             return False
@@ -156,7 +156,7 @@ def _identifiers(node: FunctionNode) -> Iterator[str]:
 
 
 def _contains(node: FunctionNode, code: types.CodeType) -> bool:
-    """All positions in the code lie inside the body of the lambda."""
+    """Whether all positions in the code lie inside the body of the lambda."""
     body = node.body
     assert isinstance(body, ast.expr)
     start = (body.lineno, body.col_offset)

@@ -1,16 +1,15 @@
-"""The passes: graph to graph, one after the other, each one checked and each one all or nothing.
+"""The passes: graph to graph, in sequence, each checked and applied as a whole or not at all.
 
     optimized = optimize_graph(graph, DEFAULT, context)
     print(optimized.graph, *optimized.records, sep="\\n")
 
-The order of `DEFAULT` is the paper's: edges first, since stages and early prefills are judged by what waits
-for what; what is asked for twice goes before it is taken apart, and prefixes are shared once it is known which
-are prefilled early. Any other order is as correct. `OPTIONAL` passes are for those who ask for them. A pass of
-your own is a function with the signature of `rewrite.Pass`.
+The order of `DEFAULT` is the paper's: edges first, since stages and early prefills are judged by the dependencies;
+repeated requests before the splits; shared prefixes once the early prefills are known. Any other order is as correct.
+`OPTIONAL` passes must be requested. A user's pass is a function with the signature of `rewrite.Pass`.
 
-A pass that raises, or whose graph does not validate or has other inputs or outputs, is dropped as a whole and
-the next one goes on with the graph before it (TR001); with `strict` it is a PassError that names it and the
-passes before it.
+A pass that raises, or whose graph does not validate or has other inputs or outputs, is dropped as a whole, and the next
+pass gets the graph before it (TR001); with `strict` the failure is a PassError with the names of the pass and of the
+passes before.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ DEFAULT: tuple[Pass, ...] = (
 )  # fmt: skip
 OPTIONAL: tuple[Pass, ...] = (deduce_objectives, speculate_branches)
 BRANCHES: tuple[Pass, ...] = (*DEFAULT, speculate_branches)
-"""Also what conditions may lead to is read ahead."""
+"""The default passes, with early reads of conditional branches."""
 
 logger = logging.getLogger("teola_plugin.passes")
 
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """The e-graph, what was decided on the way, and the graph after each pass (by its name) for `explain`."""
+    """The e-graph, the records of all decisions, and the graph after each pass (by pass name) for `explain`."""
 
     graph: Graph
     records: tuple[Record, ...] = ()
@@ -59,10 +58,9 @@ def optimize_graph(
     *,
     strict: bool = False,
 ) -> Optimized:
-    """The graph after all passes.
+    """Return the graph after all passes.
 
-    Raises: GraphError if the graph that is given does not hold together; PassError if `strict` and a pass
-    fails.
+    Raises: GraphError if the input graph is not valid; PassError if `strict` and a pass fails.
     """
     validate(graph)
     records: list[Record] = []
@@ -86,7 +84,7 @@ def optimize_graph(
 
 
 def pass_name(one: Pass) -> str:
-    """The name of a function; of an object its class's."""
+    """Return the name of a function, or the class name of an object."""
     return getattr(one, "__name__", type(one).__name__)
 
 

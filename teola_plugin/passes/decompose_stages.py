@@ -1,4 +1,4 @@
-"""Pass 2 of the paper: many items go to their engine in stages, which the next engine can start on.
+"""Pass 2 of the paper: many items go to an engine in stages, so that the next engine can start earlier.
 
     vecs: [] = embedding(*chunks) @ embedder
     hits: [] = searching(*vecs) @ chroma
@@ -6,19 +6,18 @@
     vecs: [] = embedding(*chunks, stage_items=16) @ embedder
     hits: [] = searching(*vecs) @ chroma
 
-One big batch is the fastest way through one engine, but what works on the items behind it waits for all of
-them. Up to the *knee* of the latency profile a batch gains by each item more; beyond it two halves take no
-longer than the whole, so stages of the knee cost next to nothing and let the next engine start after the
-first:
+A single big batch is the fastest way through an engine, but the next engine waits for the whole batch. Up to the *knee*
+of the latency profile a batch gains by each further item; beyond the knee two halves take no longer than the whole, so
+stages of the knee's size cost next to nothing, and the next engine starts after the first stage:
 
     one batch    embed embed embed | search search search
     stages       embed | embed  | embed
                        | search | search | search
 
-How many items come is known only at run time, so the setting is a size and not a number of parts; a few items
-stay one batch. A stage is of use only if another engine works on the items one by one, directly or behind
-glue. What *receives* its items in parts needs no stages for that: items that come apart are run apart.
-Source: Teola/Ayo, section 4.3, pass 2.
+The number of items is known only at run time, so the setting is a size and not a number of parts; a few items stay a
+single batch. A stage is useful only if another engine works item by item, directly or behind glue. A primitive that
+*receives* items in parts needs no stages: items that arrive separately are run separately. Source: Teola/Ayo, section
+4.3, pass 2.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ STAGED = ("embedding", "ingestion", "searching", "reranking", "websearch", "tool
 
 
 def decompose_stages(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with `stage_items` on batchable primitives whose items another engine is waiting for."""
+    """Return the graph with `stage_items` on batchable primitives whose items another engine waits for."""
     candidates = [p for p in graph if p.kind in STAGED and p.is_batchable and p.engine != PIPELINE]
     changes, records = {}, []
     for p in candidates:
@@ -74,7 +73,7 @@ def _decide(graph: Graph, p: Primitive, context: Context) -> Record:
 
 
 def _takers(graph: Graph, p: Primitive) -> list[Primitive]:
-    """Primitives of other engines that work on single items of `p`, directly or behind glue."""
+    """Return the primitives of other engines that work on single items of `p`, directly or behind glue."""
     depths, consumers = graph.depths(), graph.consumers()
     found: dict[str, Primitive] = {}
     passed_on = [p]
@@ -92,12 +91,12 @@ def _takers(graph: Graph, p: Primitive) -> list[Primitive]:
 
 
 def _gain_s(p: Primitive, taker: Primitive, knee: int, count: int, context: Context) -> float:
-    """How much earlier the taker ends with `count` items in stages than after one batch (or full batches)."""
+    """Return how much earlier the taker ends with `count` items in stages than after full batches."""
     limit = context.capabilities[p.engine].max_items if p.engine in context.capabilities else count
     whole_s = sum(batch_s(p, min(limit, count - at), context) for at in range(0, count, limit))
     stages, stage_s = ceil(count / knee), batch_s(p, knee, context)
     taken_s, last_s = batch_s(taker, count, context), batch_s(taker, knee, context)
-    if taker.kind in DECODES:  # new requests join those that run
+    if taker.kind in DECODES:  # new requests join the running batch
         staged_s = max(stages * stage_s + last_s, stage_s + taken_s)
     else:
         staged_s = stage_s + (stages - 1) * max(stage_s, last_s) + last_s

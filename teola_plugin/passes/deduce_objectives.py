@@ -1,4 +1,4 @@
-"""Which texts somebody waits for, and of which only the last one counts.
+"""Scheduling objectives of texts: texts with a waiting consumer, and groups of texts of which only the last counts.
 
     kvs: [] = prefilling('Sum up: ', *chunks) @ llm
     notes: [] = decoding(*kvs) @ llm
@@ -8,17 +8,17 @@
     notes: [] = decoding(*kvs, objective='throughput') @ llm
     answer = decoding(kv, objective='latency') @ llm
 
-Walking back from the outputs: a decoding whose text goes into an output, through functions alone, is one that somebody
-waits for (*latency*), and so is one single text that all behind it waits for. The texts of a map that are gathered in
-front of such a one are a *throughput* group: what is behind it starts with the last of them, so each alone may wait.
-The instances of the engine hear of it (runtime/scheduler/replicas.py): while several queries are at work, a throughput
-group leaves some slots of one instance to the others.
+Walking back from the outputs: a decoding whose text goes into an output, through functions alone, is a *latency*
+decoding, and so is a single text that all later requests wait for. The texts of a map that are gathered in front of a
+latency decoding are a *throughput* group: later requests start with the last text of the group, so each text alone may
+wait. The instances of the engine use the objective (runtime/scheduler/replicas.py): while several queries are at work,
+a throughput group leaves some slots of an instance free for the rest.
 
-Only where it matters: a decode step has to take longer for many texts than for one. *Not among the default passes*: on
-the mix of benchmarks/load.py, in virtual time, with steps 3.7 times as long at 32 texts as at one, it does nothing with
-two instances of 32 slots, and with one of 8 slots it lowers the mean by 0.4 to 3 % (chat by 2 to 17 %) and makes tree
-summaries 3 to 11 % slower. To let throughput groups fill one instance after the other, as Parrot does, cost 3 to
-15 % there: prompts no longer went to the instance that had their prefix. Source: Parrot (OSDI'24, 5.2).
+The pass applies only if a decode step takes longer for many texts than for a single text. *Not among the default
+passes*: on the mix of benchmarks/load.py, in virtual time, with steps 3.7 times as long at 32 texts as at one, it does
+nothing with two instances of 32 slots, and with one instance of 8 slots it lowers the mean by 0.4 to 3 % (chat by 2 to
+17 %) and makes tree summaries 3 to 11 % slower. To let throughput groups fill instances in sequence, as Parrot does,
+cost 3 to 15 % there: prompts no longer went to the instance with their prefix. Source: Parrot (OSDI'24, 5.2).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from teola_plugin.plan import is_request
 
 NAME = "deduce_objectives"
 SLOWER = 1.5
-"""By how much a step of the largest batch has to be slower than one of a single text. The paper's 7B model: 1.1."""
+"""The minimum ratio of a step of the largest batch to a step of a single text. The paper's 7B model: 1.1."""
 
 
 def deduce_objectives(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with an `objective` on its decodings."""
+    """Return the graph with an `objective` on the decodings."""
     changes, records = {}, []
     for p in graph:
         if p.kind not in DECODES or p.engine == PIPELINE or p.setting("objective") is not None:
@@ -56,7 +56,7 @@ def deduce_objectives(graph: Graph, context: Context) -> tuple[Graph, list[Recor
 
 
 def _gatherers(graph: Graph, p: Primitive) -> list[str]:
-    """The requests that wait for all instances of `p`, if every one behind it does."""
+    """Return the requests that wait for all instances of `p`, if every later request does."""
     depths = graph.depths()
     mapped = map_depth(p, depths)
     if mapped == 0 or p.name in graph.outputs:
@@ -66,7 +66,7 @@ def _gatherers(graph: Graph, p: Primitive) -> list[str]:
 
 
 def _requests_behind(graph: Graph, p: Primitive) -> list[Primitive]:
-    """What is asked of engines next, each once."""
+    """Return the next requests behind a primitive, each once."""
     found: dict[str, Primitive] = {}
     for user in graph.consumers()[p.name]:
         requests = [user] if is_request(user) or user.engine == PIPELINE else _requests_behind(graph, user)

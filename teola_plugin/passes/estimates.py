@@ -1,8 +1,8 @@
-"""How many items a value will have and when it will be there, as far as a graph and profiles can tell.
+"""Estimates of the number of items of a value and of the time when the value is ready, from a graph and profiles.
 
-Sizes are known only at run time; passes need an order of magnitude to tell what is early from what is late.
-Where an engine has no profile, the paper's testbed stands in for it. A value `@ pipeline` exists when the
-framework's own run has got there: after everything that is written before it.
+Sizes are known only at run time; passes need an order of magnitude to tell early from late values. Where an engine has
+no profile, the paper's testbed is the default. A value `@ pipeline` exists when the framework's own run has got there:
+after everything that is written before it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TESTBED = {
     "tool": Profile.affine(0.5),
     "websearch": Profile.affine(0.5),
 }
-"""By kind, where an engine has no profile of its own. The last two are guesses."""
+"""Profiles by kind, where an engine has no profile of its own. The last two are guesses."""
 
 
 def instances(p: Primitive, depths: dict[str, int], items: dict[str, float], unknown: float) -> float:
-    """How many instances a primitive has, if a list of unknown length has `unknown` items."""
+    """Return the number of instances of a primitive, if a list of unknown length has `unknown` items."""
     mapped = map_depth(p, depths)
     if mapped == 0:
         return 1
@@ -36,7 +36,7 @@ def instances(p: Primitive, depths: dict[str, int], items: dict[str, float], unk
 
 
 def item_counts(graph: Graph, unknown: float) -> dict[str, float]:
-    """How many items each value has, over all its lists; for an `unknown` of infinity the most."""
+    """Return the number of items of each value, over all its lists; for an `unknown` of infinity the maximum."""
     depths = graph.depths()
     items: dict[str, float] = {i.name: unknown**i.depth for i in graph.inputs}
     for p in graph:
@@ -49,10 +49,10 @@ def item_counts(graph: Graph, unknown: float) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When each value of a query is whole (`ready`, seconds from its start), on engines that nobody else uses.
+    """The time when each value of a query is whole (`ready`, seconds from the start), on engines without other load.
 
-    `seconds`: what each primitive takes. `before`: what each depends on, directly or through others. `remote`: engines
-    that work side by side on what they are asked.
+    `seconds`: the duration of each primitive. `before`: the dependencies of each primitive, direct and indirect.
+    `remote`: engines that serve requests side by side.
     """
 
     graph: Graph
@@ -62,15 +62,15 @@ class Timing:
     remote: frozenset[str]
 
     def idle_from(self, p: Primitive, begin_s: float, end_s: float) -> tuple[float, tuple[str, ...]]:
-        """From when, of this time, the engine of `p` works on nothing that `p` depends on; what ends last before."""
+        """Return from when in an interval the engine of `p` runs no dependency of `p`, and the last dependencies."""
         awaited = [r for r in self._running(p.engine, begin_s, end_s) if r.name in self.before[p.name]]
         if map_depth(p, self.graph.depths()) and any(r.is_splittable for r in awaited):
-            return end_s, tuple(r.name for r in awaited)  # `p` takes its items while it writes on
+            return end_s, tuple(r.name for r in awaited)  # `p` takes items while the text is still being written
         last = [r.name for r in awaited if not any(r.name in self.before[other.name] for other in awaited)]
         return max((min(end_s, self.ready[name]) for name in last), default=begin_s), tuple(last)
 
     def is_used(self, p: Primitive, begin_s: float, end_s: float) -> bool:
-        """In this time the engine of `p` works on what `p` does not depend on, nor on `p`."""
+        """Whether, in an interval, the engine of `p` runs work unrelated to `p`."""
         others = [r for r in self._running(p.engine, begin_s, end_s) if p.name not in self.before[r.name]]
         return any(r.name not in self.before[p.name] for r in others)
 
@@ -87,7 +87,7 @@ class Timing:
 
 
 def timing(graph: Graph, context: Context) -> Timing:
-    """The timing of a valid graph."""
+    """Return the timing of a valid graph."""
     seconds = durations(graph, context)
     ready = {i.name: 0.0 for i in graph.inputs}
     before: dict[str, frozenset[str]] = {i.name: frozenset() for i in graph.inputs}
@@ -102,7 +102,7 @@ def timing(graph: Graph, context: Context) -> Timing:
 
 
 def durations(graph: Graph, context: Context) -> dict[str, float]:
-    """Seconds that all instances of each primitive take on an engine that nobody else uses, in graph order."""
+    """Return the seconds that all instances of each primitive take on an engine without other load, in graph order."""
     depths = graph.depths()
     items = item_counts(graph, context.expected_items)
     unknown = context.expected_items
@@ -110,14 +110,15 @@ def durations(graph: Graph, context: Context) -> dict[str, float]:
 
 
 def planned(graph: Graph, context: Context, then: Urgency = NOT_URGENT) -> Plan:
-    """The plan of a valid graph, by what its requests may take. `then`: see `make_plan`."""
+    """Return the plan of a valid graph, with predicted durations. `then`: see `make_plan`."""
     return make_plan(graph, durations(graph, context), then, slowest_takers(graph, context))
 
 
 def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
-    """Of texts that LLMs write for items which are there together: the slowest of what takes these texts one by one.
+    """Return the slowest requests that take texts singly, for texts that LLMs write for items arriving together.
 
-    None if something waits for all of them. Only engines that run one batch at a time and whose profile is known count.
+    None if a primitive waits for all texts. Only engines that run a single batch at a time, with a known profile,
+    count.
     """
     depths, consumers = graph.depths(), graph.consumers()
     givers = {p.name: p for p in graph}
@@ -131,7 +132,7 @@ def slowest_takers(graph: Graph, context: Context) -> dict[str, Taker]:
 
 
 def _begin_together(p: Primitive, givers: Mapping[str, Primitive], depths: Mapping[str, int]) -> bool:
-    """Nothing hands it one item after the other."""
+    """Whether no producer hands over items singly."""
     seen, open_ = {p.name}, [p]
     while open_:
         for ref in open_.pop().refs:
@@ -149,7 +150,7 @@ def _begin_together(p: Primitive, givers: Mapping[str, Primitive], depths: Mappi
 def takers(
     p: Primitive, depths: Mapping[str, int], consumers: Mapping[str, Sequence[Primitive]]
 ) -> Collection[Primitive]:
-    """The requests that take the values of a primitive one by one; none if something waits for all of them."""
+    """Return the requests that take the values of a primitive singly; none if a primitive waits for all values."""
     found: dict[str, Primitive] = {}
     seen, open_ = {p.name}, [p]
     while open_:
@@ -168,7 +169,7 @@ def takers(
 
 
 def _batched(requests: Iterable[Primitive], context: Context) -> Iterator[Profile]:
-    """The profiles of those that run one batch at a time."""
+    """Return the profiles of engines that run a single batch at a time."""
     for request in requests:
         known = context.capabilities.get(request.engine)
         profile = context.profiles.get(request.engine)
@@ -183,7 +184,7 @@ def _taker(profile: Profile) -> Taker:
 
 
 def batch_s(p: Primitive, count: float, context: Context) -> float:
-    """Seconds for one batch of `count` items of `p`; an LLM writes the usual lengths, or `max_tokens` if less."""
+    """Return the seconds for `count` items of `p`; an LLM writes the usual lengths, at most `max_tokens`."""
     items = max(1, round(count))
     if p.kind in DECODES:
         llm = llm_profile(p.engine, context)
@@ -194,19 +195,19 @@ def batch_s(p: Primitive, count: float, context: Context) -> float:
 
 
 def piece_tokens(piece: Arg, context: Context) -> int:
-    """How long a piece of a prompt is, in tokens."""
+    """Return the length of a piece of a prompt, in tokens."""
     if isinstance(piece, Literal):
         return len(str(piece.value)) // TOKEN_CHARACTERS
     return context.expected_tokens
 
 
 def llm_profile(engine: str, context: Context) -> LlmProfile:
-    """The engine's own, else the paper's 7B model."""
+    """Return the engine's own profile, else the profile of the paper's 7B model."""
     profile = context.profiles.get(engine)
     return profile if isinstance(profile, LlmProfile) else PAPER_LLM["7b"]
 
 
 def _duration_s(p: Primitive, count: float, context: Context) -> float:
     if p.kind in PREFILLS or p.engine == PIPELINE:
-        return 0.0  # the decoding carries it; the framework computes it
+        return 0.0  # counted in the decoding, or computed by the framework
     return batch_s(p, count, context)

@@ -1,4 +1,4 @@
-"""Pass 4 of the paper: a decoding that writes a list hands each item on as soon as it is written.
+"""Pass 4 of the paper: a decoding that writes a list hands over each item as soon as the item is written.
 
     rewrites: [] = decoding(kv, items='lines') @ llm
     q: [] = embedding(*rewrites) @ embedder
@@ -6,16 +6,16 @@
     rewrites: [] = partial_decoding(kv, items='lines') @ llm
     q: [] = embedding(*rewrites) @ embedder
 
-It pays if somebody takes the items one by one; who takes the list whole waits for its end anyway. How many
-items there will be is not known and need not be: nothing is made beforehand for items that may never come.
+The rewrite pays if a consumer takes the items singly; a consumer of the whole list waits for the end anyway. The
+number of items is not known and need not be: nothing is made beforehand for items that may never come.
 
-It does not pay if the items only become prompts of the same LLM: the last one is not written any sooner, and the
-prefills of those before it hold up its decoding one by one, where all of them together would have been one batch.
-(A service elsewhere answers its requests side by side.)
+The rewrite does not pay if the items only become prompts of the same LLM: the last item is not written any sooner, and
+the prefills of earlier items delay the decoding in turn, where all prefills together would have been a single batch.
+(A hosted service answers requests side by side.)
 
-`early_stop` ends the generation when all `wanted` items are written. Only where nobody but the graph sees the
-text: the framework's own run reads it to the end, so there it would be another answer. Source: Teola/Ayo,
-section 4.3, pass 4; the paper makes a fixed number of partial decodings instead.
+`early_stop` ends the generation when all `wanted` items are written, but only where only the graph sees the text: the
+framework's own run reads the text to the end, so there the answer would differ. Source: Teola/Ayo, section 4.3, pass 4;
+the paper makes a fixed number of partial decodings instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "pipeline_decoding"
 
 
 def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with partial decodings where items are taken one by one."""
+    """Return the graph with partial decodings where items are taken singly."""
     changes, records = {}, []
     for p in graph:
         if not p.is_splittable or p.kind != "decoding" or p.engine == PIPELINE:
@@ -61,11 +61,11 @@ def pipeline_decoding(graph: Graph, context: Context) -> tuple[Graph, list[Recor
 
 LLM_KINDS = (*DECODES, "partial_prefilling", "call")
 ITEM_TOKENS = 16
-"""Of a line in a list, to tell how many there are in a text of the usual length."""
+"""The tokens of a line in a list, to estimate the number of items in a text of the usual length."""
 
 
 def _loss_s(graph: Graph, p: Primitive, takers: list[str], context: Context) -> float:
-    """Seconds that the items' own prefills hold up the decoding, if they are all prompts of the same engine."""
+    """Return the seconds that prefills of the items delay the decoding; 0 unless the same engine runs both."""
     requests = [request for taker in takers for request in _requests(graph, taker)]
     if _is_remote(p, context):
         return 0.0
@@ -83,7 +83,7 @@ def _is_remote(p: Primitive, context: Context) -> bool:
 
 
 def _requests(graph: Graph, name: str) -> list[Primitive]:
-    """What is asked of engines next, from this primitive on."""
+    """Return the next requests from a primitive on."""
     p = graph[name]
     if is_request(p) or p.engine == PIPELINE:
         return [p]
@@ -91,7 +91,7 @@ def _requests(graph: Graph, name: str) -> list[Primitive]:
 
 
 def _takers(graph: Graph, p: Primitive) -> list[str]:
-    """Consumers with an instance for each single item."""
+    """Return the consumers with an instance for each single item."""
     depths = graph.depths()
     return [
         user.name

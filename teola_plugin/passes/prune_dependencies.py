@@ -1,7 +1,6 @@
-"""Pass 1 of the paper: order edges only where effects demand one.
+"""Pass 1 of the paper: order edges only where effects require them.
 
-Adapters write down the order of the user's program: what touches something runs after all that stands before
-it.
+Adapters write down the order of the user's program: a primitive with an effect runs after everything before it.
 
     load = ingestion(*rows) @ chroma, writes(kb)
     note = call(x, fn='words') @ python, after(load)
@@ -11,18 +10,17 @@ it.
     note = call(x, fn='words') @ python
     hits: [] = searching(*q) @ chroma, reads(kb), after(load)
 
-An order edge stays if its ends conflict: one writes what the other reads or writes (`graph.conflicts`). Two
-ends that conflict and were kept apart by edges through a third primitive, as above, get an edge of their own.
-Each edge has its own reason, so none depends on a primitive in the middle that may be skipped or have no
+An order edge stays if the ends conflict: an end writes a resource that the other end reads or writes
+(`graph.conflicts`). Two conflicting ends that were ordered only through a third primitive, as above, get an edge of
+their own. Each edge has its own reason, so no edge depends on a primitive in the middle that may be skipped or have no
 items.
 
-*A data edge never stands in for an order edge*: it may be served in parts, and then a search would read a
-collection that is half ingested. So an edge stays between ends that conflict even if a data edge runs beside
-it.
+*A data edge never replaces an order edge*: a data edge may be served in parts, and then a search would read a
+collection that is half ingested. So an edge between conflicting ends stays even if a data edge runs beside it.
 
-A primitive goes if nobody uses its value and no engine is asked for it. An unused model call stays: the
-framework's own run will ask for it, and without the run-ahead it would wait for it. Source: Teola/Ayo,
-section 4.3, pass 1; the paper infers dependencies from names, which loses those of effects.
+A primitive is removed if its value is unused and no engine runs it. An unused model call stays: the framework's own run
+will make the call, and without the run-ahead would wait for the reply. Source: Teola/Ayo, section 4.3, pass 1; the
+paper infers dependencies from names, which loses the dependencies of effects.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ NAME = "prune_dependencies"
 
 
 def prune_dependencies(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with the order edges that effects demand, without glue that nobody uses."""
+    """Return the graph with the order edges that effects require, without unused glue."""
     ordered = _ordered_before(graph)
     graph, records = _without_dead_code(graph)
     primitives = []
@@ -64,7 +62,7 @@ def _is_glue(p: Primitive) -> bool:
 
 
 def _ordered_before(graph: Graph) -> dict[str, set[str]]:
-    """For each primitive those from which a path leads to it that has an order edge on it."""
+    """Return, for each primitive, the primitives with a path to it that has an order edge."""
     before: dict[str, set[str]] = {}  # on any path
     ordered: dict[str, set[str]] = {}
     for p in graph:

@@ -1,11 +1,10 @@
-"""What a pass is: a function from a graph and what is known of the engines to a graph and the reasons.
+"""The contract of a pass: a function from a graph and facts about the engines to a graph and the reasons.
 
     new_graph, records = split_prefilling(graph, context)
 
-A pass is pure. It keeps the graph's inputs and outputs, the values of the outputs and what is left behind in
-the engines, however the scheduler orders the work. Running it twice changes nothing more than running it
-once. For each place that it looked at it leaves a `Record`, also where it did nothing: the code says what was
-decided, the number what decided it.
+A pass is pure. A pass keeps the graph's inputs and outputs, the values of the outputs and the final state of the
+engines, however the scheduler orders the work. A second run changes nothing. For each examined place the pass returns a
+`Record`, also where nothing changed: the code says what was decided, the number why.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from teola_plugin.profile import LlmProfile, Profile
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One decision of a pass about one primitive; `number` decided it, in the unit that `reason` names."""
+    """A decision of a pass about a primitive; `number` decided, in the unit that `reason` names."""
 
     code: str
     pass_name: str
@@ -41,15 +40,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What passes may know: engines by the name they have in the graph, and what to expect of sizes.
+    """The facts that passes may use: engines by their names in the graph, and expected sizes.
 
-    `expected_items`: of a list whose length nothing tells (the paper's 48 requests). `expected_tokens`: of a
-    value that is put into a prompt, or written by an LLM. `split_tax`: a split prefill computes that much
-    more, relative to the unsplit one (the paper's Table 3: 0.03 to 0.12). `long_prefix_tokens`: a shared
-    prefix of that length is worth prefilling although the prefix cache may hold it. `overhead_s`: of one more
-    request. `allow_early_stop`: nobody but the graph sees the text of a decoding, or asks for what it asks for (the
-    framework's own run does). `streams_lists`: models elsewhere are asked for a stream where that pays. `pure`:
-    functions (`fn`) without effects, which may be called, and fail, for nothing.
+    `expected_items`: of a list of unknown length (the paper's 48 requests). `expected_tokens`: of a value that is put
+    into a prompt, or written by an LLM. `split_tax`: the extra compute of a split prefill, relative to the unsplit
+    prefill (the paper's Table 3: 0.03 to 0.12). `long_prefix_tokens`: a shared prefix of this length is worth
+    prefilling although the prefix cache may hold it. `overhead_s`: of a further request. `allow_early_stop`: only the
+    graph sees the text of a decoding, and only the graph makes the requests (a framework's own run does both).
+    `streams_lists`: hosted models are asked for a stream where a stream pays. `pure`: functions (`fn`) without effects,
+    which may be called, and fail, for nothing.
     """
 
     profiles: Mapping[str, Profile | LlmProfile] = field(default_factory=dict)
@@ -65,13 +64,13 @@ class Context:
 
 
 class Pass(Protocol):
-    """A function, or a frozen dataclass with `__call__` if it has settings of its own."""
+    """A function, or a frozen dataclass with `__call__` if the pass has settings."""
 
     def __call__(self, graph: Graph, context: Context, /) -> tuple[Graph, Iterable[Record]]: ...
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, or one like it that is not taken."""
+    """Return the name, or a similar name that is not taken."""
     while name in taken:
         name += "_"
     return name

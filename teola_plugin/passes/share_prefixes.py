@@ -1,4 +1,4 @@
-"""Prompts of one query that begin alike: what they have in common is prefilled once, and they go on from there.
+"""Shared prefixes: the common prefix of several prompts of a query is prefilled once for all prompts.
 
     a = prefilling('Code: ', code, ' Review it.') @ llm
     b = prefilling('Code: ', code, ' Test it.') @ llm
@@ -7,22 +7,23 @@
     a = full_prefilling(a_shared, ' Review it.') @ llm
     b = full_prefilling(a_shared, ' Test it.') @ llm
 
-The common beginning is counted in whole pieces, written in the template or produced at run time. So are the instances
-of a mapped prompt (a document before each question), and the early parts that `split_prefilling` has made, after which
-this pass comes: of those it leaves one.
+The common prefix is counted in whole pieces, written in the template or produced at run time. So are the instances of a
+mapped prompt (a document before each question), and the early parts made by `split_prefilling`, which runs before this
+pass: of several equal early parts a single part remains.
 
-It pays where a prefix can be reused only once all of it is computed (`Capabilities.prefix_at_end`), so that N prompts
-which come together compute it N times, as in vLLM's engine before V1, in TensorRT-LLM (where the request has to end
-first) and at services that say so. The engine scheduler lets the prompts of a query wait for its prefill there. What N
-times the prefix costs, less once the prefix and the wait for it, has to be more than one more request:
+The rewrite pays where a prefix can be reused only once the whole prefix is computed (`Capabilities.prefix_at_end`), so
+that N prompts which come together compute the prefix N times, as in vLLM's engine before V1, in TensorRT-LLM (where the
+request has to end first) and at services that say so. There the engine scheduler lets the prompts of a query wait for
+the prefill of the prefix. N times the cost of the prefix, less a single prefix and the wait for it, has to exceed the
+cost of a further request:
 
     without   [P a][P b][P c]       N (P + rest) in one pass
     with      [P] [a b c]           one pass more
 
-It does not pay, and is refused with that reason, where prompts that are prefilled in the same step find each other's
-blocks: vLLM V1 enters blocks in its prefix cache when it allocates them, before they are computed; SGLang holds back
-those that have a beginning in common with one under way. Neither for short literals, which the prefix cache has from
-the call before. Source: Parrot (OSDI'24) and SGLang's `fork`; both share prefixes inside the engine.
+The rewrite does not pay, and is refused with this reason, where prompts that are prefilled in the same step find each
+other's blocks: vLLM V1 enters blocks in the prefix cache at allocation, before the computation; SGLang holds back
+prompts that share a prefix with a prompt in flight. Nor does it pay for short literals, which the prefix cache has from
+the previous call. Source: Parrot (OSDI'24) and SGLang's `fork`; both share prefixes inside the engine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MEMBERS = ("prefilling", "partial_prefilling")
 
 
 def share_prefixes(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with one prefill for each beginning that is worth it."""
+    """Return the graph with a single prefill for each common prefix that is worth sharing."""
     records: list[Record] = []
     while True:
         decided = [(group, _decide(group, context)) for group in _groups(graph, context)]
@@ -57,9 +58,9 @@ def share_prefixes(graph: Graph, context: Context) -> tuple[Graph, list[Record]]
 class _Group:
     """Prompts whose first `pieces` are the same, at the same place in the ancestry (`depth`).
 
-    `prompts`: how many instances come together. `prefixes`: how many beginnings they have, one for each item among the
-    pieces. `prefix_tokens` of one beginning, `rest_tokens` of all that comes behind. `idle_s`: between the beginning
-    and the first rest, as far as the engine is not busy with what the rest waits for, which is `after`.
+    `prompts`: the number of instances that come together. `prefixes`: the number of prefixes, one for each item among
+    the pieces. `prefix_tokens` of a prefix, `rest_tokens` of all rests. `idle_s`: the time between the prefix and the
+    first rest, less the time in which the engine runs dependencies of the rest, which are `after`.
     """
 
     members: tuple[Primitive, ...]
@@ -75,7 +76,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """What prompts have in common that begin alike: `texts` of their pieces, and where and when they are prefilled."""
+    """The common prefix of prompts: the `texts` of the pieces, and where and when the prompts are prefilled."""
 
     engine: str
     when: When | None
@@ -86,7 +87,7 @@ class _Beginning:
 
 
 def _groups(graph: Graph, context: Context) -> Iterator[_Group]:
-    """Every beginning that several prompts have, in the order of the graph, shorter ones first."""
+    """Return every prefix that several prompts have, in the order of the graph, shorter prefixes first."""
     depths, times = graph.depths(), timing(graph, context)
     items = item_counts(graph, context.expected_items)
     found: dict[_Beginning, list[Primitive]] = {}
@@ -117,7 +118,7 @@ def _group(
     begin_s = max((times.ready[name] for name in replace(lead, args=pieces).dependencies), default=0.0)
     end_s = times.ready[first.name]
     idle_from_s, after = times.idle_from(first, begin_s, end_s)
-    # Those that come later, or when the engine is full, find the prefix in the cache.
+    # Prompts that come later, or when the engine is full, find the prefix in the cache.
     soon_s = end_s + llm_profile(lead.engine, context).prefill_s(tokens)
     together = [p for p in members if times.ready[p.name] <= soon_s]
     rests = [prompts[p.name] * sum(_tokens(graph, a, context) for a in p.args[len(pieces) :]) for p in together]
@@ -154,7 +155,7 @@ def _decide(group: _Group, context: Context) -> Record:
 
 
 def _gain_s(group: _Group, profile: LlmProfile) -> tuple[float, float]:
-    """Seconds gained, and those for which the prompts wait for their beginning."""
+    """Return the seconds gained, and the seconds for which the prompts wait for the prefix."""
 
     def prefill_s(tokens: float, prompts: float, cached_tokens: int = 0) -> float:
         return profile.prefill_s(round(tokens), cached_tokens, items=max(1, round(prompts))) if tokens else 0.0
@@ -166,7 +167,7 @@ def _gain_s(group: _Group, profile: LlmProfile) -> tuple[float, float]:
 
 
 def _shared(graph: Graph, group: _Group) -> Graph:
-    """The graph with one prefill of the beginning, in the place of the first that has it."""
+    """Return the graph with a single prefill of the prefix, in the place of the first prompt."""
     lead, count = group.members[0], len(group.pieces)
     whole = [p.name for p in group.members if p.kind == "partial_prefilling" and len(p.args) == count]
     name = whole[0] if whole else free_name(f"{lead.name}_shared", graph.depths())
@@ -197,7 +198,7 @@ def _deepest_star(pieces: Iterable[Arg], depths: dict[str, int]) -> int:
 
 
 def _tokens(graph: Graph, piece: Arg, context: Context) -> int:
-    """Of what is not prefilled yet."""
+    """Return the tokens of a piece that is not prefilled yet."""
     return 0 if _is_prefilled(graph, piece) else piece_tokens(piece, context)
 
 

@@ -1,4 +1,4 @@
-"""What one query asks for twice is computed once.
+"""Common subexpressions: requests that a query makes twice are computed once.
 
     a = searching(q, top_k=3) @ db, reads(kb)
     b = searching(q, top_k=3) @ db, reads(kb)
@@ -7,16 +7,15 @@
     a = searching(q, top_k=3) @ db, reads(kb)
     top = reranking(question, a) @ encoder
 
-Two primitives ask for the same if their lines read the same but for the name. What depends on them is looked at after
-them, so whole branches fall together. An output keeps its name: `b = aggregate(a)`.
+Two primitives are equal if their lines read the same but for the name. Dependent primitives are compared later, so
+whole branches merge. An output keeps the name: `b = aggregate(a)`. Equal requests in flight at the same time are merged
+at the engine anyway (runtime/scheduler/worker.py), unless the engine is a hosted service. This pass removes the second
+request, and the primitives that only prepare it.
 
-Requests for the same that are in flight at the same time are one at the engine anyhow (runtime/scheduler/worker.py),
-unless that is a service elsewhere. Here they need not be asked for at all, nor what only prepares them.
-
-Not shared: what is not known to come to the same each time (sampled generations, tools, web searches, anything that
-writes, functions that ask models themselves, the framework's own values), what is written in between, and what has
-another condition or order edge. *Nor where a framework's own run asks for each*: it finds what ran ahead in slots, the
-n-th time the n-th (runtime/session/session.py), so what ran ahead once would be computed again for the second.
+Not shared: values that may differ each time (sampled generations, tools, web searches, writes, functions that ask
+models, the framework's own values), values with a write in between, and values with another condition or order edge.
+*Nor where a framework's own run makes both requests*: the n-th request takes the n-th slot
+(runtime/session/session.py), so a value that ran ahead once would be computed again for the second request.
 
 Source: common subexpression elimination; across LLM calls in Helium (arXiv 2603.16104).
 """
@@ -36,9 +35,9 @@ FUNCTIONS = ("call", "condition", "chunking", "aggregate")
 
 
 def share_subexpressions(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph in which nothing is asked for twice."""
+    """Return the graph in which no request is made twice."""
     seconds = durations(graph, context)
-    asked: dict[str, list[Primitive]] = {}  # the first of each kind, and those that are not as good
+    asked: dict[str, list[Primitive]] = {}  # the first of each request, and the unequal repetitions
     instead: dict[str, str] = {}
     primitives: list[Primitive] = []
     records: list[Record] = []
@@ -62,7 +61,7 @@ def share_subexpressions(graph: Graph, context: Context) -> tuple[Graph, list[Re
 
 
 def _question(p: Primitive) -> str:
-    """What is asked for, whenever."""
+    """Return the request of a primitive, without name, order and condition."""
     return print_primitive(replace(p, name="x", after=(), gated=(), when=None))
 
 
@@ -92,19 +91,19 @@ def _is_the_same_each_time(p: Primitive) -> bool:
     if p.kind in PREFILLS:
         return True
     if p.kind in FUNCTIONS:
-        return p.engine in ("", "python")  # others ask an engine themselves
+        return p.engine in ("", "python")  # functions on other engines make requests
     return is_repeatable("decoding" if p.kind in DECODES else p.kind, dict(p.settings))
 
 
 def _written_between(graph: Graph, earlier: Primitive, p: Primitive) -> str:
-    """What stands between the two and writes what they read."""
+    """Return the name of a primitive between the two that writes a resource which both read, or ""."""
     names = [each.name for each in graph]
     between = graph.primitives[names.index(earlier.name) + 1 : names.index(p.name)]
     return next((each.name for each in between if conflicts(each, p)), "")
 
 
 def _with_names(p: Primitive, instead: dict[str, str]) -> Primitive:
-    """The same primitive, depending on what stands for what is gone."""
+    """Return the primitive with references to removed primitives replaced."""
     args = tuple(Ref(instead.get(a.name, a.name), a.star) if isinstance(a, Ref) else a for a in p.args)
     after, gated = (tuple(dict.fromkeys(instead.get(n, n) for n in names)) for names in (p.after, p.gated))
     when = When(instead.get(p.when.condition, p.when.condition), p.when.value) if p.when else None

@@ -1,4 +1,4 @@
-"""What a condition may lead to is read before it is decided.
+"""Speculative branches: reads under a condition run before the condition is decided.
 
     needs = condition(verdict, fn='needs_search') @ python
     pages = websearch(question, top_k=4) @ search, when(needs)
@@ -7,21 +7,19 @@
     pages_ahead = websearch(question, top_k=4, ahead=True) @ search
     pages = aggregate(pages_ahead), when(needs)
 
-The value counts only if the condition comes out so, and so do errors; a read that failed before is made again then. If
-the condition comes out otherwise, what is still on its way is cancelled (runtime/session/speculation.py). What would
-have to wait for other work is not asked before the condition is decided.
+The value counts only if the condition selects the branch, and so do errors; a read that failed before the decision is
+then made again. If the condition comes out otherwise, requests in flight are cancelled
+(runtime/session/speculation.py). Requests that would have to wait for other work are not made before the decision.
 
-Only what reads and does nothing else: embeddings, searches, rerankings, web searches, each on what is there without the
-condition, or on what is read ahead under the same one, and in a framework's pipeline through the pure functions between
-them. What is written before the condition is decided is written before the read. Texts are not written ahead: that
-costs an LLM as much as what is wanted. Not where the condition is decided no later than the arguments are there.
+Only pure reads: embeddings, searches, rerankings, web searches, each on values that exist without the condition, or on
+values read ahead under the same condition, and in a framework's pipeline through the pure functions between them.
+Writes that precede the decision still precede the read. Texts are not written ahead: an unwanted text costs an LLM as
+much as a wanted text. Not where the condition is decided no later than the arguments are ready. An exception is a
+branch, too: requests that leave this process no longer wait for primitives that may raise before them (`gated`).
 
-An exception is a branch, too: requests that leave this process no longer wait for what may raise before them
-(`gated`).
-
-*Not among the default passes*, since others can see it: a search engine is asked for what nobody wants to know, and may
-charge for it. `optimize(pipeline, speculate="branches")` and `App(..., passes=BRANCHES)` have it. Source: the
-speculative branches of LangGraph optimizers, there with the branch as a whole.
+*Not among the default passes*, since the effect is visible outside: a search engine gets requests that may turn out to
+be unwanted, and may charge for them. `optimize(pipeline, speculate="branches")` and `App(..., passes=BRANCHES)` include
+the pass. Source: the speculative branches of LangGraph optimizers, there with the branch as a whole.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ READS = ("embedding", "searching", "reranking", "websearch")
 
 
 def speculate_branches(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with reads ahead of their conditions where they are predicted to pay."""
+    """Return the graph with reads ahead of their conditions where the rewrite is predicted to pay."""
     branches = _Branches(graph, context, timing(graph, context), set(graph.depths()))
     records = [branches.decide(p) for p in graph if p.when and p.kind in READS and not (p.writes or p.setting("ahead"))]
     graph = graph.replacing(branches.changes)
@@ -51,7 +49,7 @@ def _without_gates(p: Primitive) -> Record:
 
 @dataclass(slots=True)
 class _Branches:
-    """`changes`: what stands in place of a read. `ahead`: what runs ahead in place of which, and is there when."""
+    """`changes`: the replacements of each read. `ahead`: the early primitive for each read, and when it is ready."""
 
     graph: Graph
     context: Context
@@ -61,7 +59,7 @@ class _Branches:
     ahead: dict[str, tuple[Primitive, float]] = field(default_factory=dict)
 
     def decide(self, p: Primitive) -> Record:
-        """Whether it runs ahead; then it is noted down."""
+        """Decide whether a read runs ahead, and record the replacement."""
         assert p.when is not None
         condition = p.when.condition
         if p.engine == PIPELINE:
@@ -89,18 +87,18 @@ class _Branches:
         return Record("TR801", NAME, p.name, True, f"{gain_s * 1e3:.1f} ms of it before {condition} is known", gain_s)
 
     def _is_ahead(self, name: str, p: Primitive) -> bool:
-        """It runs ahead, of the same condition."""
+        """Whether the named primitive runs ahead of the same condition."""
         return name in self.ahead and self.graph[name].when == p.when
 
     def _pure(self, name: str, p: Primitive) -> Primitive | None:
-        """The function of that name, if it may be called for nothing, and runs under the same condition."""
+        """Return the named function, if pure and under the same condition, else None."""
         q = next((q for q in self.graph if q.name == name), None)
         if q is None or (q.kind, q.engine, q.when) != ("call", "python", p.when) or q.reads or q.writes:
             return None
         return q if q.setting("fn") in self.context.pure else None
 
     def _written_before(self, p: Primitive) -> list[Primitive]:
-        """What only the condition kept apart from a read that needs it."""
+        """Return the writes kept before a read only by the condition."""
         before = self.times.before[p.name]
         return [a for a in self.graph if a.name in before and a.name not in p.after and conflicts(a, p)]
 

@@ -1,32 +1,32 @@
-"""Pass 3 of the paper: what is early in a prompt is prefilled while the rest of it is still being computed.
+"""Pass 3 of the paper: the early part of a prompt is prefilled while the rest is still being computed.
 
     kv = prefilling('Answer: ', question, ' From: ', top) @ llm
  ->
     kv_early = partial_prefilling('Answer: ', question, ' From: ') @ llm
     kv = full_prefilling(kv_early, top) @ llm
 
-The cut is made by readiness. Each piece is ready when its producer is, along the longest path with the
-durations of the latency profiles; a prompt can be prefilled up to its first late piece. Of all cuts the one
-with the largest gain is taken: the time to prefill the part before it, as far as that fits in the time for
-which the rest lets it wait, less what splitting costs.
+The cut is made by readiness. Each piece is ready when the producer is, along the longest path with the durations of the
+latency profiles; a prompt can be prefilled up to the first late piece. Of all cuts, the pass chooses the cut with the
+largest gain: the time to prefill the part before the cut, as far as it fits in the wait for the rest, less the cost of
+splitting.
 
-A prefill holds up everything else that its engine is doing. If that is the very answer the rest of the prompt
-waits for, what is computed now is missing there, and the pass over the model comes on top: nothing is gained.
-So an early prefill waits (`after`) for such answers, and gains what the engine is idle from then on:
+A prefill delays everything else that the engine is doing. If the engine is writing the very answer that the rest of the
+prompt waits for, compute spent now is missing there, and a further pass over the model is added: nothing is gained. So
+an early prefill waits (`after`) for such answers, and gains only the idle time of the engine after them:
 
     llm      queries queries queries | early |         answer        not    early queries queries ..
     others                           | embed, search |
 
-Other requests of the same query that the early prefill may hold up cost it the base of one more pass. (None of
-this at a service elsewhere, where requests side by side do not slow one another down.)
+If the early prefill may delay other requests of the same query, the base of a further pass is added to the cost. (No
+such delays are counted at a hosted service, where requests side by side do not slow down each other.)
 
-Not split, with the number that decided: an engine that cannot reuse a prefix, or works until the rest is there,
-a prompt whose pieces come at once, a gain below the cost, and a leading part that is the same in every call
-(literals): the prefix cache has it from the second call on, unless it is so long that it may have been thrown out.
+Not split, with the number that decided: an engine that cannot reuse a prefix, or works until the rest is there, a
+prompt whose pieces arrive at once, a gain below the cost, and a leading part that is the same in every call (literals):
+the prefix cache has the part from the second call on, unless the part is so long that the cache may have evicted it.
 
-In a mapped prefill the early part is mapped only as far as its own pieces are: a question before the chunks
-is prefilled once, not once per chunk. Source: Teola/Ayo, section 4.3, pass 3, and Table 3 for the cost; the
-paper cuts at placeholders, and says nothing of what an early prefill holds up.
+In a mapped prefill the early part is mapped only as far as its own pieces are: a question before the chunks is
+prefilled once, not once per chunk. Source: Teola/Ayo, section 4.3, pass 3, and Table 3 for the cost; the paper cuts at
+placeholders, and says nothing of the delays that an early prefill causes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAME = "split_prefilling"
 
 
 def split_prefilling(graph: Graph, context: Context) -> tuple[Graph, list[Record]]:
-    """The graph with early prefills where they are predicted to pay."""
+    """Return the graph with early prefills where the rewrite is predicted to pay."""
     times = timing(graph, context)
     taken = set(graph.depths())
     changes, records = {}, []
@@ -60,9 +60,10 @@ def split_prefilling(graph: Graph, context: Context) -> tuple[Graph, list[Record
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Before piece `at`. What is before it waits `slack_s`; prefilled early, it saves `saved_s`.
+    """A cut before piece `at`. The part before the cut waits `slack_s`; an early prefill saves `saved_s`.
 
-    It waits for the requests `after` on its own engine, which leaves `idle_s` of the slack, and `holds_up_s` others.
+    The early prefill waits for the requests `after` on the same engine, which leaves `idle_s` of the slack, and delays
+    other requests by `holds_up_s`.
     """
 
     at: int
@@ -79,7 +80,7 @@ class _Cut:
 
 
 def _best_cut(p: Primitive, times: Timing, context: Context) -> _Cut:
-    """Of equal gains the later cut, which leaves less for the end."""
+    """Return the cut with the largest gain; of equal gains the later cut, which leaves less for the end."""
     start = times.ready[p.when.condition] if p.when else 0.0
     ready = [max(start, times.ready[a.name]) if isinstance(a, Ref) else start for a in p.args]
     tokens = [piece_tokens(a, context) for a in p.args]

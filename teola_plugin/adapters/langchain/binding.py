@@ -1,10 +1,10 @@
 """From the caller's input to the values of the graph's inputs.
 
-A graph has one input for each key that is read of the user's dict, named after the key, and one called `input` where
-the input is used whole. A prompt with a single variable takes a dict or the bare value; both are understood. What an
-input does not have is left out, and what needs it does not run ahead. So is what is no plain data: whoever reads an
-iterator first has it all, and a method of the user's own may do anything. What is bound is a copy: the framework's own
-run hands the caller's objects to functions that may change them.
+A graph has one input for each key read from the user's dict, named after the key, and the input `input` for uses of the
+whole. A prompt with a single variable takes a dict or the bare value; both are understood. Keys absent from an input
+are left out, and the primitives that need them do not run ahead. The same holds for values that are not plain data: the
+first reader of an iterator exhausts the iterator, and a user's method may do anything. Bound values are copies: the
+framework's own run hands the caller's objects to functions that may change them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from teola_plugin.adapters.plain import copied, is_plain
 from teola_plugin.adapters.reader.stacks import Listener
 
 ABSENT: Any = object()
-"""What the caller's input does not have under a key that may be missing."""
+"""The value of an optional key that is absent from the caller's input."""
 
 Mode = Literal["invoke", "ainvoke", "batch", "abatch", "stream", "astream", "events"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """An input as a twin hands it over, with the way in which the pipeline was called and the caller's context.
+    """An input from a twin, with the mode of the call and the caller's context.
 
-    `heard`: what handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other inputs.
-    `listeners`: of the components that are read, by their id.
+    `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
+    inputs. `listeners`: of the components that are read, by their id.
     """
 
     value: Any
@@ -42,17 +42,17 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a graph input is taken: `whole`, by `key`, by an `optional` key, or with the call's `mode`."""
+    """The access of a graph input: `whole`, by `key`, by an `optional` key, or with the call's `mode`."""
 
     how: Literal["whole", "key", "optional", "mode"]
     key: str = ""
 
 
 class Bindings:
-    """The graph inputs asked for so far."""
+    """The graph inputs requested so far."""
 
     def __init__(self, name_for: Callable[[str], str], read: Callable[[str], None]) -> None:
-        """`read`: is told the name of an input each time that the pipeline reads a key which has to be there."""
+        """`read`: called with an input's name each time the pipeline reads a required key."""
         self._name_for = name_for
         self._read = read
         self._names: dict[Access, str] = {}
@@ -62,42 +62,42 @@ class Bindings:
         self._needs_dict = False
 
     def whole(self, depth: int = 0) -> Value:
-        """The input itself; `depth` 1 if it is a list to map over."""
+        """Return the input itself; `depth` 1 for a list to map over."""
         return self._input(Access("whole"), "input", depth)
 
     def key(self, key: str) -> Value:
-        """What the input has under `key`."""
+        """Return the input's value under `key`."""
         value = self._input(Access("key", key), key)
         self._read(value.name)
         return value
 
     def optional(self, key: str) -> Value:
-        """What the input has under `key`, or ABSENT."""
+        """Return the input's value under `key`, or ABSENT."""
         return self._input(Access("optional", key), key)
 
     def only(self, variable: str) -> Value:
-        """The one variable of a prompt, which takes the input itself if that is no dict."""
+        """Return the only variable of a prompt, which takes the input itself unless the input is a dict."""
         self._may_be_bare.add(variable)
         return self.key(variable)
 
     def refuse(self, key: str) -> None:
-        """An input that has this key asks for other things than the graph: nothing of it is known."""
+        """Bind nothing of an input with the key, whose run makes requests outside the graph."""
         self._refused.add(key)
 
     def require_dict(self) -> None:
-        """The pipeline fails with an input that is no dict: nothing of such an input is known."""
+        """Bind nothing of a non-dict input, which makes the pipeline fail."""
         self._needs_dict = True
 
     def mode(self) -> Value:
-        """How the pipeline was called (`Entered`), for models of others."""
+        """Return the mode of the call (`Entered`), for models of others."""
         return self._input(Access("mode"), "mode")
 
     def inputs(self) -> dict[str, int]:
-        """Names and depths, in the order they were asked for."""
+        """Return names and depths, in the order of the requests."""
         return {name: self._depths[access] for access, name in self._names.items()}
 
     def bind(self, entered: Any) -> dict[str, Any]:
-        """The values that are known before the pipeline runs."""
+        """Return the values that are known before the pipeline runs."""
         if not isinstance(entered, Entered):
             entered = Entered(entered, "invoke")
         value = entered.value

@@ -1,14 +1,14 @@
-"""Chains of langchain-classic that put documents into prompts, as the models are asked:
+"""Chains of langchain-classic with documents in prompts, by their model calls:
 
     LLMChain                  prompt -> model -> parser
     StuffDocumentsChain       the same, with all documents in one prompt
-    MapReduceDocumentsChain   a prompt for each document, then one of all answers if they are put into one prompt as is
+    MapReduceDocumentsChain   a prompt for each document, then a prompt of all answers if they fit unchanged
     MapRerankDocumentsChain   a prompt for each document, then the answer of the highest rank
-    RefineDocumentsChain      a prompt of the first document; those of the others wait for the answer before them
+    RefineDocumentsChain      a prompt of the first document; the prompts of later documents wait for the answer before
 
-`invoke` asks a chat model for one document after the other, which is where most is gained. Prompts and results are put
-together by the chains' own methods. What is not read here is left to the chain's own run: refinements, answers that are
-too long for one prompt (a tokenizer or a service of the model's counts them), memories, and methods of the user's.
+`invoke` asks a chat model for each document in turn, so these chains gain most. Prompts and results come from
+the chains' own methods. The rest is left to the chain's own run: refinements, answers too long for one prompt (a
+tokenizer or a service of the model's counts them), memories, and methods of the user's.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _MODULES = {
 
 
 def is_chain(component: object) -> bool:
-    """It is a `Chain` of langchain-classic."""
+    """Whether the component is a `Chain` of langchain-classic."""
     known = ("Chain", "langchain_classic.chains.base")
     return any((c.__name__, c.__module__) == known for c in type(component).__mro__)
 
 
 def trace_chain(draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace) -> Record:
-    """The dict that a chain makes of its input. Raises: Untraceable."""
+    """Return a chain's output dict for its input. Raises: Untraceable."""
     reader = _Reader(draft, chain, given, name, trace)
     match _kind(chain):
         case "LLMChain" if chain.return_final_only:
@@ -68,14 +68,14 @@ def trace_chain(draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace
 
 
 def _kind(chain: Any) -> str:
-    """The name of the chain's class, if it does what that class does and nothing else."""
+    """Return the name of the chain's class, if the chain behaves exactly as the class; else ""."""
     name = plain_class(chain).__name__
     is_known = _MODULES.get(name) == plain_class(chain).__module__ and is_stock(chain, plain_class(chain))
     return name if is_known and chain.memory is None else ""
 
 
 def _is_harmless(chain: Any) -> bool:
-    """It asks models and does nothing else, and so do the chains that it consists of."""
+    """Whether a chain, and the chains inside, only ask models."""
     if _kind(chain) in ("", "LLMChain"):
         return bool(_kind(chain)) and isinstance(chain.llm, BaseChatModel | BaseLLM)
     parts = (getattr(chain, field) for field in type(chain).model_fields)
@@ -88,14 +88,14 @@ STOPS = "its input has stop words for the model"
 
 
 def without_stop(given: Any) -> Any:
-    """The input of a chain. Raises: LookupError if it has stop words."""
+    """Return the input of a chain unchanged. Raises: LookupError for an input with stop words."""
     if STOP in given:
         raise LookupError(STOPS)
     return given
 
 
 class _Reader:
-    """One chain and its input, while they are read."""
+    """The reader of one chain and its input."""
 
     def __init__(self, draft: Draft, chain: Any, given: Symbol, name: str, trace: Trace) -> None:
         if not isinstance(given, Record | Root | Value):
@@ -109,7 +109,7 @@ class _Reader:
             self.given = replace(given, rest=self._without_stop(given.rest))
 
     def _without_stop(self, given: S) -> S | Value:
-        """The input, of which nothing is known if it has `stop`: an `LLMChain` hands that to its model."""
+        """Return the input; unknown if `stop` is in the input, because an `LLMChain` hands `stop` to its model."""
         if isinstance(given, Root):
             self.draft.bindings.refuse(STOP)
         if isinstance(given, Value):
@@ -119,7 +119,7 @@ class _Reader:
     # --- in and out --------------------------------------------------------------------------------------------------
 
     def documents(self) -> Value:
-        """The documents, as a list."""
+        """Return the documents, as a list."""
         variable = getattr(self.chain, "document_variable_name", "")
         if variable in self.known and variable != self.chain.input_key:
             raise Untraceable("TB108", f"its input has another {variable!r}")
@@ -127,12 +127,12 @@ class _Reader:
         return replace(each, level=each.level - 1)
 
     def output(self, made: Mapping[str, Symbol], whole: Callable[[], Value] | None = None) -> Record:
-        """What the chain returns: its input and what it made."""
+        """Return the result of the chain: the input and the added keys."""
         rest = self.given.rest if isinstance(self.given, Record) else self.given
         return Record({**self.known, **made}, rest, whole)
 
     def left(self, code: str, why: str, known: Value) -> Record:
-        """What the chain returns, as its own run will tell; `known`: what it makes that of."""
+        """Return a result from the chain's own run; `known`: the value from which the chain makes the result."""
         fn = describe(self.chain)
         self.draft.leave(code, self.chain, why)
         value = self.draft.await_run(self.name or snake(fn), self.chain, fn, [known], None, _is_harmless(self.chain))
@@ -141,7 +141,7 @@ class _Reader:
     # --- prompts and answers -----------------------------------------------------------------------------------------
 
     def answer(self, llm_chain: Any, own: Mapping[str, Symbol], name: str) -> Value:
-        """What an `LLMChain` makes of its model's reply. `own`: variables that the input does not have."""
+        """Return an `LLMChain`'s result from its model's reply. `own`: variables absent from the input."""
         reply = self._reply(llm_chain, own, name)
         parsed = trace_parser(self.draft, llm_chain.output_parser, reply, name)
         if parsed is None:
@@ -164,7 +164,7 @@ class _Reader:
         return self.draft.field(self.given, name)
 
     def replies(self) -> tuple[Value, Value]:
-        """The documents, and what the model replies on each of them, inside the map over them."""
+        """Return the documents, and the model's reply on each, inside the map over the documents."""
         docs = self.documents()
         each = replace(docs, level=docs.level + 1)
         passage = passages(self.draft, each)
@@ -181,7 +181,7 @@ class _Reader:
     # --- chains of documents -----------------------------------------------------------------------------------------
 
     def stuffed(self, chain: Any, documents: Callable[..., Sequence[Document]], *values: Value) -> Value:
-        """The answer to a prompt of all the documents that `documents` makes of the values."""
+        """Return the answer to a prompt of all documents that `documents` makes of the values."""
         template, variable = _stock(self.draft, chain.document_prompt), chain.document_variable_name
 
         def context(*values: Any) -> Any:
@@ -231,6 +231,6 @@ class _Reader:
 
 
 def _stock(draft: Draft, template: BasePromptTemplate[Any]) -> BasePromptTemplate[Any]:
-    """The template, if formatting a document with it has no effects. Raises: Untraceable."""
+    """Return the template, if formatting a document with it has no effects. Raises: Untraceable."""
     trace_prompt(draft, template, Record(dict.fromkeys(template.input_variables, Constant(""))))
     return template

@@ -1,4 +1,4 @@
-"""A p-graph in the making: emits primitives for symbolic values and keeps what their names stand for."""
+"""A p-graph under construction: emits primitives for symbolic values, and keeps the meaning of their names."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from teola_plugin.trace import Asides, Break, Function, Reading, Traced
 
 
 class Draft:
-    """Primitives in program order. `guard` and `level` say under which condition and in how many maps we are.
+    """Primitives in program order. `guard` and `level`: the current condition and the number of enclosing maps.
 
-    `runs`: how often the code of each function of the user's runs; in a map, more than once.
+    `runs`: the number of runs of each user function's code; in a map, more than one.
 
-    What may raise is a *gate* for each request behind it that leaves this process (see graph.py): every call that is
-    not `is_total`, what only the framework's run computes, and each key that is read of the caller's input.
+    A step that may raise is a *gate* for each later request that leaves this process (see graph.py): every call without
+    `is_total`, every value of the framework's run, and each key read from the caller's input.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,9 @@ class Draft:
         is_glue: bool = True, reads: tuple[str, ...] = (), lists: int = 0, holds: Holds = "any",
         is_async: bool = False, is_total: bool = False, is_stale: Callable[..., bool] | None = None,
     ) -> Value:  # fmt: skip
-        """A pure function of values; calls with the same `identity` share one function name.
+        """Add a pure function of values; calls with the same `identity` share one function name.
 
-        `is_total`: it raises for no value that the pipeline may have here, unless an engine returned something
-        malformed.
+        `is_total`: the function raises for no value that is possible here, unless an engine returned a malformed value.
         """
         fn = self._function(fn, Function(function, is_glue, False, is_async, is_total, is_stale), identity)
         reads = (*reads, *self._state) if is_stale else reads
@@ -91,14 +90,14 @@ class Draft:
         self._on_call.append(act)
 
     def reading(self, reading: Reading) -> Reading:
-        """Note that a function of the user's is read; one that the pipeline holds several times is one reading."""
+        """Note that a user function is read; several uses of a function in the pipeline count as one reading."""
         return self._readings.setdefault(reading.name, reading)
 
     def read(
         self, name: str, component: object, fn: str, function: Callable[..., Any], *args: Value, identity: Any,
         holds: Holds, reach: Reach,
     ) -> Value:  # fmt: skip
-        """What a function of the user's comes to, which `function` reads; else the framework's run of it may tell."""
+        """Add a user function's value, read by `function`; otherwise the framework's run may report the value."""
         fn = self._function(fn, Function(function, asks=reach.asks, is_stale=_always), identity)
         reads = (OUTSIDE, *self._state) if reach.asks else self._state
         value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
@@ -106,7 +105,7 @@ class Draft:
         if reach.changes:
             writes = None if reach.acts else (STATE,)
             self._barriers += (Barrier(value.name, writes, is_read=True, is_seen_beside=reach.alters),)
-        if id(component) in self._observed:  # of several runs of one component, nobody can tell whose value was whose
+        if id(component) in self._observed:  # the values of several runs of one component cannot be told apart
             self._observed[id(component)] = ""
         elif not self.level:
             self._observed[id(component)] = value.name
@@ -118,7 +117,7 @@ class Draft:
         self, name: str, kind: str, spec: EngineSpec, *args: Value | str, settings: Mapping[str, Any] | None = None,
         reads: tuple[str, ...] = (), holds: Holds = "any", engine: str = "",
     ) -> Value:  # fmt: skip
-        """Work for an engine; `engine` is what it is called if it has no better name."""
+        """Add work for an engine; `engine`: the fallback name of the engine."""
         if kind == "searching":
             self._stores.update(reads)
         named = name_engine(self._engines, spec, engine or kind)
@@ -133,11 +132,11 @@ class Draft:
         writes: tuple[str, ...] | None,
         is_pure: bool = False,
     ) -> Value:
-        """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
+        """Add a value that only the framework's own run of `component` may compute; the plan goes on from the value."""
         fn = self._function(fn, Function(_not_ahead), None)
         value = self.add(name, "call", tuple(args), {"fn": fn}, PIPELINE, writes=writes or ())
         if self.level:
-            self.leave("TB106", component)  # of several runs of one component, nobody can tell whose item was whose
+            self.leave("TB106", component)  # the items of several runs of one component cannot be told apart
             self._untold.add(value.name)
         elif id(component) in self._observed:
             self.leave("TB107", component)
@@ -154,9 +153,9 @@ class Draft:
         lists: int = 0, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (), holds: Holds = "any",
         is_outside: bool = False,
     ) -> Value:  # fmt: skip
-        """One primitive, which makes `lists` lists out of each of its inputs.
+        """Add a primitive, which makes `lists` lists of each input.
 
-        `is_outside`: its requests leave this process.
+        `is_outside`: the requests of the primitive leave this process.
         """
         level = max((a.level for a in args if isinstance(a, Value)), default=0)
         if any(a.level and a.depth > level for a in args if isinstance(a, Value)):
@@ -175,7 +174,7 @@ class Draft:
         return Value(name, level + lists, level, holds)
 
     def list_call(self, name: str, grammar: str, function: Callable[..., Any], text: Value) -> Value:
-        """The items of a text: by the decoding itself, if nobody else wants its text (see `finish.merge_lists`)."""
+        """Add the items of a text: by the decoding itself, if the text has no other use (see `finish.merge_lists`)."""
         value = self.call(
             name, grammar, function, text, identity=("items", grammar), lists=1, holds="text", is_total=True
         )
@@ -183,14 +182,14 @@ class Draft:
         return value
 
     def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
-        """Note that something of `component` is left to the framework, and why."""
+        """Note the reason why a part of `component` is left to the framework."""
         what = f"{describe(component)}: {CODES[code]}" + (f" ({detail})" if detail else "")
         self._breaks.append(Break(code, what, self.origin, hint))
 
     # --- symbolic values as data -------------------------------------------------------------------------------------
 
     def value(self, symbol: Symbol, name: str = "value") -> Value:
-        """The Python value that the pipeline's next component would see."""
+        """Return the Python value that the pipeline's next component would see."""
         match symbol:
             case Value(holds="message"):
                 each = replace(symbol, level=symbol.depth)
@@ -218,7 +217,7 @@ class Draft:
                 )  # fmt: skip
 
     def field(self, symbol: Symbol, key: str) -> Symbol:
-        """What `value[key]` is. Raises: Untraceable where that is an error."""
+        """Return `value[key]`. Raises: Untraceable if the lookup is an error."""
         match symbol:
             case Record(fields, rest):
                 if key in fields:
@@ -241,7 +240,7 @@ class Draft:
                 raise Untraceable("TB108", f"its input has no keys, it reads {key!r}")
 
     def is_dict(self, value: Value) -> bool:
-        """A key of it was taken before."""
+        """Whether a key of the value was taken before."""
         return any(known == value for known, _, _ in self._fields)
 
     def _dict(self, record: Record) -> Value:
@@ -256,7 +255,7 @@ class Draft:
         return self.call("record", "dict", make, *rest, *args, identity=("dict", bool(rest), *names), is_total=True)
 
     def is_total(self, prompt: Symbol) -> bool:
-        """Formatting the prompt raises for no value: texts and plain inputs, put between constant texts."""
+        """Whether formatting the prompt raises for no value: texts and plain inputs between constant texts."""
         if not isinstance(prompt, Prompt) or not is_transparent(prompt.template):
             return False
         return all(
@@ -266,7 +265,7 @@ class Draft:
         )
 
     def items(self, symbol: Symbol) -> Value:
-        """One item of a list, as the inside of a map one level deeper sees it."""
+        """Return an item of a list, as seen inside a map a level deeper."""
         match symbol:
             case Root():
                 whole = self.bindings.whole(depth=1)
@@ -284,13 +283,13 @@ class Draft:
                 raise Untraceable("TB108", "it maps over something that is no list")
 
     def is_one_line(self, text: Value) -> bool:
-        """The text is taken to have no line breaks: the caller's own, or an item of a list of lines."""
+        """Whether the text is assumed to have no line breaks: the caller's own, or an item of a list of lines."""
         return text.name not in self._primitives or (
             self._list_calls.get(text.name) in ("lines", "numbered", "markdown")
         )
 
     def is_untold(self, value: Value) -> bool:
-        """It is made of something that the framework's run will not tell either."""
+        """Whether the value depends on a value that the framework's run does not report either."""
         names, seen = [value.name], set[str]()
         while names:
             name = names.pop()
@@ -302,14 +301,14 @@ class Draft:
         return False
 
     def is_between(self, name: str, since: int, until: int) -> bool:
-        """The primitive was added after the first `since` ones and is among the first `until`."""
+        """Whether the primitive is among the first `until` primitives but not among the first `since`."""
         return name in list(self._primitives)[since:until]
 
     def __len__(self) -> int:
         return len(self._primitives)
 
     def as_condition(self, value: Value, fn: str) -> Value:
-        """A condition primitive that is true when `value` is: the call that made it, if that is all it is for."""
+        """Return a condition primitive, true when `value` is: the call behind `value`, if the call has no other use."""
         made = self._primitives.get(value.name)
         is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
         if made is None or not is_last or made.kind != "call" or made.engine not in ("python", READER) or made.depth:
@@ -326,26 +325,26 @@ class Draft:
 
     @property
     def is_behind_effects(self) -> bool:
-        """Whether something that may change what was there before, in place, runs before this point."""
+        """Whether an earlier step may change existing objects in place."""
         return any(not barrier.is_read for barrier in self._barriers)
 
     @property
     def _state(self) -> tuple[str, ...]:
-        """The resource to read for what an earlier function of the user's may change."""
+        """The resource to read for state that an earlier user function may change."""
         return (STATE,) if self._barriers else ()
 
     # --- barriers and gates ------------------------------------------------------------------------------------------
 
     def _read(self, name: str) -> None:
-        """What follows in program order is reached only once this is there."""
+        """Make the value a gate: later steps in program order are reached only with the value."""
         if name not in self._gates:
             self._gates += (name,)
 
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[Callable[[], None]]:
-        """Call what is yielded before each of several branches that have no order among them.
+        """Call the yielded function before each of several unordered branches.
 
-        What one of them changes in place, those that begin after it may find changed.
+        A branch may find the in-place changes of an earlier branch.
         """
         before, gates_before = self._barriers, self._gates
         after, gates_after = before, gates_before
@@ -365,7 +364,7 @@ class Draft:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def traced(self, result: Symbol) -> Traced:
-        """The finished p-graph."""
+        """Return the finished p-graph."""
         outputs = tuple(dict.fromkeys(names_in(result)))
         order_reads(self._primitives, self._barriers_before, self._stores)
         gate_requests(self._primitives, self._gates_before)
@@ -407,17 +406,17 @@ class Draft:
 
 
 def snake(name: str) -> str:
-    """`FakeListChatModel` as a value's name."""
+    """Return a class name as the name of a value: `FakeListChatModel` -> `fake_list_chat_model`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def describe(component: object) -> str:
-    """What a component is called in breaks and origins."""
+    """Return the name of a component in breaks and origins."""
     return plain_class(component).__name__
 
 
 def to_message(completion: Any) -> Any:
-    """The message that a chat model's reply is in the pipeline."""
+    """Return the message that the pipeline sees for a chat model's reply."""
     from langchain_core.messages import AIMessage
 
     if isinstance(completion, str):

@@ -1,15 +1,14 @@
-"""The last look at a drafted graph: order edges, item grammars, and what nobody needs.
+"""The last steps on a drafted graph: order edges, item grammars, and removal of unused values.
 
-A primitive that only the framework's run may compute, and that may change something, is a *barrier* for the
-searches and the calls of hosted models behind it in program order: they get an order edge `after(barrier)`. So is a
-function that is read, until it has been read to its end, and for the functions behind it that are read too. Whatever
-may raise is a *gate* for the requests behind it that leave this process: they get a control edge `gated(gate)`.
-Branches that the framework runs side by side have no order among them, but that a function which changes something in
-place is a barrier for those after it.
+A primitive computed only by the framework's run, with possible effects, is a *barrier* for the later searches and calls
+of hosted models in program order, which get an order edge `after(barrier)`. A function being read is also a barrier,
+until read to its end, for later functions as well. A step that may raise is a *gate* for the later requests to the
+outside of this process, which get a control edge `gated(gate)`. Branches run side by side by the framework are
+unordered. Only a function with in-place changes is a barrier for later branches.
 
-A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns that collection; under any
-other name the user may mean any collection, so it concerns all of them, but no hosted model. An undeclared effect
-concerns everything. A barrier that nothing waits for, with a value that nobody uses, is left out.
+A declared write (`@writes("kb")`) to the name of a collection in this pipeline concerns the collection. Under a foreign
+name the user may mean any collection, so the write concerns all collections, but no hosted model. An undeclared effect
+concerns everything. A barrier without waiting primitives and with an unused value is left out.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from teola_plugin.graph import DECODES, OUTSIDE, PIPELINE, STATE, Primitive, Ref
 from teola_plugin.plan import is_request
 
 Primitives = dict[str, Primitive]
-"""By name, in program order; each function here changes it in place."""
+"""Primitives by name, in program order; each function here changes the dict in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A primitive, and the resources it may write; None: anything. `is_read`: it does not, once it has been read.
+    """A primitive, and the resources it may write; None: anything. `is_read`: no write remains, once fully read.
 
-    `is_seen_beside`: it does change something in place that branches beside it may look at.
+    `is_seen_beside`: in-place changes remain visible to branches beside the primitive.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Barrier:
     is_seen_beside: bool = False
 
     def may_write(self, resource: str, stores: set[str]) -> bool:
-        """`stores`: the resources that are collections; other names are the user's own."""
+        """Whether the barrier may write a resource. `stores`: the collections' resources, not the user's names."""
         if self.writes is None or resource in self.writes:
             return True
         if resource in (OUTSIDE, STATE) or self.writes == (STATE,):
@@ -48,7 +47,7 @@ class Barrier:
 
 
 def names_in(result: Symbol) -> Iterator[str]:
-    """The values of the graph that a result is made of."""
+    """Yield the names of the graph values that a result is made of."""
     match result:
         case Value(name):
             yield name
@@ -65,7 +64,7 @@ def names_in(result: Symbol) -> Iterator[str]:
 
 
 def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]], stores: set[str]) -> None:
-    """Give each read an order edge from the barriers `before` it that may write what it reads."""
+    """Give each read an order edge from the barriers `before` the read with possible writes to its resources."""
     for name, barriers in before.items():
         reader = primitives[name]
         for barrier in barriers:
@@ -78,7 +77,7 @@ def order_reads(primitives: Primitives, before: Mapping[str, tuple[Barrier, ...]
 
 
 def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Let a decoding hand out the items itself, where nobody else wants its text. The outputs, renamed accordingly.
+    """Let a decoding emit the items directly, where the text has no further use. Returns the renamed outputs.
 
     answer = decoding(kv)                                    answer: [] = decoding(kv, items='lines')
     answer_items: [] = call(answer, fn='lines')     ->
@@ -100,7 +99,7 @@ def merge_lists(primitives: Primitives, list_calls: Mapping[str, str], outputs: 
 
 
 def drop_unused(primitives: Primitives, outputs: tuple[str, ...]) -> None:
-    """Leave out functions and unknown components whose value nobody uses. Declared writes stay, and so do gates."""
+    """Remove functions and unknown components with unused values. Declared writes and gates stay."""
     needed = set(outputs)
     for p in reversed(list(primitives.values())):
         is_work = p.kind != "call" or is_request(p) or (p.engine == PIPELINE and bool(p.writes))

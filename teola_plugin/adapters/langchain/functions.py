@@ -1,4 +1,4 @@
-"""The user's functions in a pipeline: declared ones run ahead, all others are read (adapters/reader)."""
+"""The user's functions in a pipeline: declared functions run ahead, all others are read (adapters/reader)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DECLARE = "declare it: @teola_plugin.pure, @reads(...) or @writes(...)"
 
 
 def trace_function(draft: Draft, component: Any, function: Callable[..., Any], given: Symbol, name: str) -> Symbol:
-    """What the function of a component makes of its input: declared ones run ahead, all others are read.
+    """Return the result of a component's function: declared functions run ahead, all others are read.
 
     Raises: Untraceable.
     """
@@ -77,14 +77,14 @@ def trace_function(draft: Draft, component: Any, function: Callable[..., Any], g
 
 
 def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> Symbol | None:
-    """What a retriever finds that asks a hosted model, or searches by a function of the user's; None for any other."""
+    """Return the documents of a retriever with a hosted model or a user's search function; None for any other."""
     own = own_search_of(retriever)
     if draft.is_behind_effects or not (own or is_read(retriever)) or (own and _unreadable(draft, own)):
         return None
     call, args = _arguments(draft, retriever, given, None)
     reach = Reach(asks=True, acts=False, changes=False, repeats=is_multi_query(retriever))
     draft.runs[_code_of(own)] += 1 if draft.level == 0 else 2
-    if own:  # it asks by what the retriever holds, which its function does not name
+    if own:  # requests come from the retriever's attributes, which the function does not name
         reach = replace(reach_of(own, _is_plain_template), asks=True)
     fn = type(retriever).__name__
     return draft.read(
@@ -94,18 +94,18 @@ def trace_by_reading(draft: Draft, retriever: Any, given: Symbol, name: str) -> 
 
 
 def _is_plain_template(value: Any) -> bool:
-    """It is a prompt template of LangChain's own that only puts texts together."""
+    """Whether the value is a prompt template of LangChain's own that only concatenates texts."""
     kind = type(value)
     return (kind is PromptTemplate or kind is ChatPromptTemplate) and is_transparent(value)
 
 
 def _says_text(function: Any) -> bool:
-    """Its annotation says that it returns a text; if that is not true, a guess of the run-ahead is wrong."""
+    """Whether the annotation promises a text; if wrong, a prediction fails."""
     return getattr(function, "__annotations__", {}).get("return") in (str, "str")
 
 
 def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
-    """Why a function is left to the framework's run; empty if it can be read."""
+    """Return why a function is left to the framework's run; "" for a readable function."""
     if draft.is_behind_effects:
         return "it stands behind something with effects"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -120,11 +120,11 @@ def _unreadable(draft: Draft, function: Callable[..., Any]) -> str:
 def _read_by(
     draft: Draft, component: Any, function: Any, given: Callable[..., Any], reading: Reading
 ) -> Callable[..., Any]:
-    """The component of a function, as one of the call's `Entered` and its arguments, which is read."""
+    """Return the reader of a component's function, as a function of the call's `Entered` and the arguments."""
     code = _code_of(function)
 
     def listen(entered: Entered, call: Asides) -> None:
-        if entered.is_only and draft.runs[code] == 1:  # nobody can tell one run of it from another
+        if entered.is_only and draft.runs[code] == 1:  # several runs cannot be told apart
             entered.listeners[id(component)] = listener = Listener(is_only=True, code=code)
             call.when_asked(listener.hear)
 
@@ -155,7 +155,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _ask(request: Request) -> Reply | None:
-    """Ask the call that a function is read for."""
+    """Make the request that the function was read for."""
     session = current()
     if session is None:
         return None
@@ -165,7 +165,7 @@ def _ask(request: Request) -> Reply | None:
 
 
 def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A declared coroutine function as one of the call's `Entered` and its arguments, in the caller's context."""
+    """Return a declared coroutine function as a function of `Entered` and arguments, run in the caller's context."""
 
     async def acall(entered: Entered, *args: Any) -> Any:
         return await aapart(entered.context, partial(function, *args))
@@ -176,14 +176,14 @@ def _apart(function: Callable[..., Any]) -> Callable[..., Any]:
 def _arguments(
     draft: Draft, function: Any, given: Symbol, keys: ReadKeys | None
 ) -> tuple[Callable[..., Any], list[Value]]:
-    """The function as one of the values it really reads, and those values; for a component, what it is given."""
+    """Return a function of only the values read, and the values; for a component, the function returns its input."""
     call = function if not isinstance(function, Runnable) else lambda value: value
     if keys is None or not isinstance(given, Record | Root):
         return call, [draft.value(given)]
     fields = given.fields if isinstance(given, Record) else {}
     rest = given.rest if isinstance(given, Record) else given
     if rest is not None and any(k not in fields for k in keys.optional):
-        return call, [draft.value(given)]  # whether a key is there is known at run time only
+        return call, [draft.value(given)]  # whether a key is present is known at run time only
     names = [*keys.required, *(k for k in keys.optional if k in fields)]
     symbols = {k: draft.field(given, k) for k in names}
     constants: Mapping[str, Any] = {k: s.value for k, s in symbols.items() if isinstance(s, Constant)}
@@ -196,7 +196,7 @@ def _arguments(
 
 
 def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value]:
-    """The values that a component reads and that are in the graph anyhow: it is shown behind them."""
+    """Return the graph values that a component reads, shown as its predecessors."""
     match given:
         case Value():
             return [given]
@@ -219,7 +219,7 @@ def _mentioned(draft: Draft, given: Symbol, keys: ReadKeys | None) -> list[Value
 
 
 def made_of(draft: Draft, given: Symbol) -> list[Value]:
-    """The values of the graph that an input is made of."""
+    """Return the graph values that an input is made of."""
     return _mentioned(draft, given, None)
 
 
@@ -228,7 +228,7 @@ def _distinct(values: list[Value]) -> list[Value]:
 
 
 def _checked(function: Callable[..., Any], is_async: bool) -> Callable[..., Any]:
-    """A declared function. What it returns is no runnable, which LangChain would run."""
+    """Return a declared function with a check: LookupError for a returned runnable, which LangChain would run."""
 
     def check(value: Any) -> Any:
         if isinstance(value, Runnable):

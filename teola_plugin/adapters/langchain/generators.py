@@ -1,4 +1,4 @@
-"""Functions that stand for generator functions must be some: LangChain asks (`RunnableGenerator(chain.transform)`)."""
+"""Replacements of generator functions: LangChain demands generator functions (`RunnableGenerator(chain.transform)`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def of_the_kind_of(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which returns an iterator, as a generator function if `original` is one."""
+    """Return `function`, which returns an iterator, as a generator function if `original` is one."""
 
     def stream(*args: Any, **kwargs: Any) -> Iterator[Any]:
         yield from function(*args, **kwargs)

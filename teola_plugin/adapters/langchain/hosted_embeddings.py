@@ -1,6 +1,6 @@
-"""Embedding models of hosted services: the vector of a query, which retrievers ask for.
+"""Embedding models of hosted services: the vector of a query, as requested by retrievers.
 
-A call of a stock model leaves nothing behind, so that one that ran ahead is what the framework's run gets. Only queries
+A call of a stock model leaves nothing behind, so the framework's run can take the reply of an early call. Only queries
 are shared; the embedding of documents is part of storing them.
 """
 
@@ -19,17 +19,17 @@ from teola_plugin.seams import current
 from teola_plugin.value_keys import is_comparable
 
 HOSTED = {"langchain_openai": ("OpenAIEmbeddings", "AzureOpenAIEmbeddings")}
-"""Packages, and their classes that are clients of a server and keep nothing of what they are asked."""
+"""Packages, and their classes of server clients without memory of requests."""
 
 _CALLED = (
     "embed_query", "aembed_query", "embed_documents", "aembed_documents", "_get_len_safe_embeddings",
     "_aget_len_safe_embeddings", "_tokenize", "_ensure_sync_client_available",
 )  # fmt: skip
-"""What a call goes through."""
+"""The methods of a call."""
 
 
 def provider_spec(embeddings: Any) -> EngineSpec | None:
-    """The service as an engine, with its `provider`; None for a model that is no stock client of one we know."""
+    """Return the service as an engine, with its `provider`; None unless the model is a known stock client."""
     if not _is_stock(embeddings):
         return None
     _share(type(embeddings))
@@ -37,9 +37,10 @@ def provider_spec(embeddings: Any) -> EngineSpec | None:
 
 
 def instrument_loaded() -> None:
-    """Let calls of all hosted models, chat models among them, whose classes are loaded share what ran ahead.
+    """Make calls of all loaded classes of hosted models, chat models included, share early requests.
 
-    A function may find one where nobody looks before it is read, and by then the framework's run may be asking it.
+    A function may find a model that no search finds before the function is read, and by then the framework's run may be
+    calling the model.
     """
     models.instrument_loaded()
     for package, names in HOSTED.items():
@@ -53,9 +54,9 @@ def _share(cls: type) -> None:
 
 
 def _is_stock(embeddings: Any) -> bool:
-    """A call asks for vectors and does nothing else: no bar is drawn, no function or transport of the user's is called.
+    """Whether a call only requests vectors: no progress bar, no function or transport of the user's.
 
-    So it does not matter whether it is made by the synchronous client or by the other.
+    So the synchronous and the asynchronous client are interchangeable.
     """
     cls = type(embeddings)
     if cls.__name__ not in HOSTED.get(cls.__module__.split(".")[0], ()) or not models.is_known_by_settings(embeddings):

@@ -1,6 +1,6 @@
-"""Calls that are interrupted (Ctrl-C, a signal handler that raises) while LangChain waits for threads of its own.
+"""Calls interrupted (Ctrl-C, a signal handler that raises) while LangChain waits for threads of its own.
 
-A pool waits for all its threads before the interruption goes on to the caller. Meanwhile nothing more is asked ahead.
+A pool waits for all its threads before the interruption reaches the caller. Meanwhile no more requests run ahead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from teola_plugin.seams import current
 
 
 def install() -> None:
-    """Let LangChain's pools tell the session. Idempotent."""
+    """Make LangChain's pools report interruptions to the session. Idempotent."""
     intercept(ContextThreadPoolExecutor, "__exit__", _telling_exit, is_inherited=True)
 
 

@@ -1,10 +1,10 @@
-"""LangChain components on models and stores that we know, as leaves; and what they make of the values.
+"""LangChain components on known models and stores, as leaves; and their results from the engines' values.
 
-    search(store, k=4) -> Leaf                         # spec, op, settings, payload, as the seam sees them
-    documents_of(store, hit, k=4) -> [Document, ...]   # by the store's own code, from what the engine found
+    search(store, k=4) -> Leaf                         # spec, op, settings, payload, as the interception sees them
+    documents_of(store, hit, k=4) -> [Document, ...]   # by the store's own code, from the engine's value
 
-Each function answers None for a component that is not stock (a subclass with methods of its own, several
-processes), which is then left to the framework.
+Each function returns None for a component that is not stock (a subclass with methods of its own, several processes),
+which is then left to the framework.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SEARCHES = (
     "similarity_search", "similarity_search_with_score", "similarity_search_with_relevance_scores",
     "max_marginal_relevance_search",
 )  # fmt: skip
-"""The methods of a store that search for one text, each with one query to the collection."""
+"""The search methods of a store for a single text, each with a single query to the collection."""
 
 # --- embedding ----------------------------------------------------------------------------------------------
 
 
 def query_embedding(embeddings: Any) -> Leaf | None:
-    """`embeddings.embed_query(text)`; `payload(text)`."""
+    """Return the leaf of `embeddings.embed_query(text)`; `payload(text)`."""
     if not _is_known(embeddings):
         return None
     return _embedding(embeddings, embeddings.query_encode_kwargs or embeddings.encode_kwargs)
@@ -58,11 +58,11 @@ def _embedding(embeddings: Any, encode_kwargs: dict[str, Any]) -> Leaf | None:
 
 
 def search(store: Any, search: str = "similarity_search", **search_kwargs: Any) -> Leaf | None:
-    """The query to the collection that `store.<search>(text, **search_kwargs)` makes; `payload(vector)`.
+    """Return the collection query made by `store.<search>(text, **search_kwargs)`; `payload(vector)`.
 
-    The vector is that of `store.embeddings.embed_query(text)`.
+    The vector is the result of `store.embeddings.embed_query(text)`.
 
-    Raises: what the framework raises for such arguments.
+    Raises: the framework's errors for such arguments.
     """
     if search not in SEARCHES or not is_chroma(store) or chroma.spec_of(store._collection) is None:
         return None
@@ -75,7 +75,7 @@ def search(store: Any, search: str = "similarity_search", **search_kwargs: Any) 
 def documents_of(
     store: Any, hit: Any, search: str = "similarity_search", vector: Any = (0.0,), **search_kwargs: Any
 ) -> list[Any]:
-    """What `store.<search>` makes of the columns that were found: documents, or (document, score) pairs.
+    """Return the result of `store.<search>` from the columns found: documents, or (document, score) pairs.
 
     Only `max_marginal_relevance_search` looks at `vector`.
     """
@@ -84,7 +84,7 @@ def documents_of(
 
 
 def is_chroma(store: Any) -> bool:
-    """A stock store on a Chroma collection, whose searches run nothing of the user's."""
+    """Whether the store is a stock store on a Chroma collection, with searches free of user code."""
     try:
         from langchain_chroma import Chroma
     except ImportError:
@@ -94,7 +94,7 @@ def is_chroma(store: Any) -> bool:
 
 
 def _answered(store: Any, vector: Any = (0.0,)) -> Any:
-    """The store, with the embedding of any query known: nobody's model is asked."""
+    """Return a copy of the store with a known embedding for any query, so no model is asked."""
     double = copy.copy(store)
     double._embedding_function = _Known(vector)
     return double
@@ -115,7 +115,7 @@ class _Known(Embeddings):
 
 
 def reranking(compressor: Any) -> Leaf | None:
-    """A score that `compressor.compress_documents(documents, query)` asks for; `payload(query, document)`."""
+    """Return the score requested by `compressor.compress_documents(documents, query)`; `payload(query, document)`."""
     if not _is_reranker(compressor):
         return None
     spec = sentence_transformers.spec_of(compressor.model.client)
@@ -126,8 +126,8 @@ def reranking(compressor: Any) -> Leaf | None:
 
 
 def reranked(compressor: Any, query: str, documents: Sequence[Document], scores: Sequence[Any]) -> list[Document]:
-    """What the compressor keeps of the documents, given the engine's score of each."""
-    if not documents:  # the model would be asked for no pair at all, and this is what comes of it
+    """Return the documents kept by the compressor, given the engine's score of each."""
+    if not documents:  # the model gets no pairs, and the result is empty
         return []
     return outcome(lambda: list(compressor.compress_documents(list(documents), query)), reranking=scores)
 

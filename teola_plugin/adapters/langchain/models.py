@@ -1,16 +1,16 @@
-"""Language models: our own, which run on our engines, and everybody else's.
+"""Language models: our own, which run on our engines, and foreign models.
 
-*Ours* (`EngineChatModel`, `EngineLLM`; known by `spec` and `request_for`) are a prefill in pieces and a decoding.
+*Our* models (`EngineChatModel`, `EngineLLM`; known by `spec` and `request_for`) are a prefill in pieces and a decoding.
 
-*Foreign* models are calls of the user's own model object, `_generate` or `_agenerate`, made by the run-ahead and handed
-to the framework when it arrives at the same method with the same messages. Only models known to keep no state between
-calls qualify: those of hosted services, and classes the user declared `pure`. A subclass of the user's is neither ours
-nor hosted until it is declared. Models with a response cache or a rate limiter stay with the framework, which must not
-be bypassed. So does every streamed reply: it differs from a whole one, and its reader wants the tokens as they come.
+*Foreign* models are early calls of the user's own model object, `_generate` or `_agenerate`. The framework gets the
+reply on reaching the same method with the same messages. Only models known to keep no state between calls qualify:
+models of hosted services, and classes that the user declared `pure`. A user's subclass is neither ours nor hosted until
+declared. Models with a response cache or a rate limiter stay with the framework, which must not be bypassed. So does
+every streamed reply: a streamed reply differs from a whole reply, and its reader wants the tokens as they come.
 
-Where the user allows it (`optimize(..., stream_lists=True)`), the run-ahead calls `_stream` or `_astream` in place of
-these for a list whose items are used one by one. LangChain makes the whole reply of the chunks, as it does itself where
-a handler wants to see tokens.
+Where the user allows (`optimize(..., stream_lists=True)`), an early call uses `_stream` or `_astream` instead for a
+list whose items are used separately. LangChain makes the whole reply of the chunks, as LangChain itself does where a
+handler wants to see tokens.
 """
 
 from __future__ import annotations
@@ -72,19 +72,20 @@ HOSTED = frozenset(
         "langchain_perplexity",
     ]
 )
-"""Packages whose models are clients of a server: a call leaves nothing behind in the object, and tells its callbacks
-nothing that the framework does not tell. Left out for what their calls tell a run manager, of which the run-ahead has
-none: langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
-langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used)."""
+"""Packages whose models are clients of a server: a call leaves nothing behind in the object, and reports no callback
+events beside the framework's. Left out are packages whose calls report to a run manager, absent in early calls:
+langchain_ollama (each token, also of a whole reply), langchain_mistralai, langchain_fireworks and
+langchain_google_vertexai (retries), langchain_aws (guardrails), langchain_nvidia_ai_endpoints (tokens used).
+"""
 
 KNOWN_BY_SETTINGS = frozenset({"langchain_openai", "langchain_deepseek", "langchain_xai"})
-"""Packages whose models have their clients in fields, as they were made of other fields."""
+"""Packages whose models hold their clients in fields, made from other fields."""
 
 ASKED_WITHOUT_IDS = frozenset({"langchain_openai"})
-"""Packages whose own models send no `id` of a message. LangChain makes up another one in each run."""
+"""Packages whose own models send no message `id`. LangChain invents a new one in each run."""
 
 NOT_ASKED = ("ls_structured_output_format", "structured_output_format")
-"""Arguments of a chat model that LangChain takes for its tracers; no model gets them."""
+"""Arguments of a chat model for LangChain's tracers only; no model gets them."""
 
 CALLS_TOOLS = "TB114"
 
@@ -94,7 +95,7 @@ Model = BaseChatModel | BaseLLM
 def trace_model(
     draft: Draft, model: Model, given: Symbol, kwargs: Mapping[str, Any], name: str, streams: bool
 ) -> Value:
-    """The reply of a model. `streams`: a streamed call of the pipeline reaches it as a stream. Raises: Untraceable."""
+    """Return the reply of a model. `streams`: streamed calls of the pipeline stream the model. Raises: Untraceable."""
     if getattr(model, "rate_limiter", None) is not None:
         raise Untraceable("TB103", "it has a rate limiter")
     if may_refuse(model.callbacks):
@@ -110,7 +111,7 @@ def trace_model(
 
 
 def is_ours(model: Model) -> bool:
-    """A decoding on an engine is all that a call of it does."""
+    """Whether a call of the model is exactly a decoding on an engine."""
     has_request = hasattr(model, "request_for") and isinstance(getattr(model, "spec", None), EngineSpec)
     declared = declared_effects(type(model))
     return has_request and (declared.pure if declared else type(model).__module__.startswith("teola_plugin."))
@@ -129,7 +130,7 @@ def _trace_ours(draft: Draft, model: Any, given: Symbol, kwargs: Mapping[str, An
     try:
         _, settings = request(model._convert_input("?"))
         pieces = cut(draft, given, lambda prompt: request(prompt)[0])
-    except (TypeError, ValueError, NotImplementedError, TeolaError) as e:  # what the model refuses
+    except (TypeError, ValueError, NotImplementedError, TeolaError) as e:  # the model refuses
         raise Untraceable("TB110", str(e)) from e
     if pieces is None:
         make, args = maker(draft, given, model._convert_input)
@@ -214,7 +215,7 @@ def _trace_foreign(
 
 
 def is_streamed(model: Model) -> bool:
-    """LangChain asks the model for streams, whatever the call."""
+    """Whether LangChain streams the model in every call."""
     return bool(getattr(model, "streaming", False)) or wants_streams(model.callbacks)
 
 
@@ -223,7 +224,7 @@ def _runs_code(given: Symbol) -> bool:
 
 
 def is_stateless(model: Model) -> bool:
-    """Calling it early, or once more, leaves nothing behind in this process."""
+    """Whether an early or repeated call of the model leaves nothing behind in this process."""
     declared = declared_effects(type(model))
     if declared is not None:
         return declared.pure
@@ -234,7 +235,7 @@ _CALLED = (
     "invoke", "ainvoke", "batch", "abatch", "generate", "agenerate", "generate_prompt", "agenerate_prompt",
     "_generate_with_cache", "_agenerate_with_cache", "_generate", "_agenerate", "_convert_input", "_should_stream",
 )  # fmt: skip
-"""Methods that a call of a model goes through."""
+"""Methods used in a call of a model."""
 
 
 _HTTP_CLIENTS = ("http_client", "http_async_client")
@@ -242,9 +243,7 @@ _CLIENTS = ("client", "async_client", "root_client", "root_async_client", *_HTTP
 
 
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
-    """A call runs nothing of the user's: no method was replaced, no key is a function, no client is another's or
-    has hooks.
-    """
+    """Whether a call runs no user code: no replaced method, no function as a key, no foreign client, no hooks."""
     held = vars(model)
     if any(isinstance(value, types.FunctionType) for value in held.values()):
         return False
@@ -257,14 +256,14 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
 
 
 def is_published(component: object, called: Sequence[str]) -> bool:
-    """Its class is what its package has under that name, and these methods are the package's."""
+    """Whether the class is its package's under its own name, and `called` are the package's methods."""
     cls = plain_class(component)
     is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
     return is_its_own and not any(name in vars(component) or not is_published_method(cls, name) for name in called)
 
 
 def is_published_method(cls: type, name: str) -> bool:
-    """The method is what LangChain or one of its packages wrote; or there is none."""
+    """Whether the method is LangChain's or of one of its packages, or absent."""
     method = in_mro(cls, name)
     while type(method) is types.FunctionType and "__teola_original__" in vars(method):
         method = vars(method)["__teola_original__"]
@@ -278,7 +277,7 @@ _PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic", "langc
 
 
 def spec_of(model: Model) -> EngineSpec:
-    """The engine that a foreign model is: a thread that calls it. Models that are known by their settings share one."""
+    """Return the engine of a foreign model: a thread that calls the model. Models known by settings share an engine."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
     name = unique(shown if isinstance(shown, str) else type(model).__name__, ())
     resource = _resource_of(model) if is_known_by_settings(model) else model
@@ -286,14 +285,14 @@ def spec_of(model: Model) -> EngineSpec:
 
 
 def is_known_by_settings(model: Model) -> bool:
-    """Another model that is set likewise asks for the same: a stock class whose clients are all in its fields."""
+    """Whether models with equal settings make equal requests: a stock class with all its clients in fields."""
     cls = plain_class(model)
     module = sys.modules.get(cls.__module__)
     return cls.__module__.split(".")[0] in KNOWN_BY_SETTINGS and getattr(module, cls.__qualname__, None) is cls
 
 
 class _Settings:
-    """Stands for all components that were set likewise when they were first asked."""
+    """The stand-in for all components that had equal settings at their first request."""
 
     __slots__ = ("__weakref__",)
 
@@ -301,7 +300,7 @@ class _Settings:
 _resources: IdentityMap[object] = IdentityMap()
 _by_settings: WeakValueDictionary[Hashable, _Settings] = WeakValueDictionary()
 _latest: deque[_Settings] = deque(maxlen=64)
-"""Kept for components that are built for one call each: the next one has the same engine."""
+"""Kept for components that are built for one call each: the next component has the same engine."""
 
 _finding = threading.Lock()
 
@@ -311,7 +310,7 @@ def _resource_of(model: Model) -> object:
 
 
 def stand_in(settings: Hashable) -> object:
-    """The same object for all components that are set likewise."""
+    """Return the same object for all components with equal settings."""
     with _finding:
         found = _by_settings.get(settings)
         if found is None:
@@ -321,7 +320,7 @@ def stand_in(settings: Hashable) -> object:
 
 
 def as_set_now(model: Model) -> AsSetNow:
-    """How a model is set, and if that is all by which it is known."""
+    """Return the model with its settings, and whether the settings alone identify the model."""
     return AsSetNow.of(model, is_known_by_settings=is_known_by_settings(model))
 
 
@@ -329,16 +328,16 @@ def foreign_call(
     model: Model, content: Sequence[Any], is_async: bool, kwargs: Mapping[str, Any], context: Context,
     now: AsSetNow | None = None,
 ) -> Foreign:  # fmt: skip
-    """The call that the framework will make: after the model's own treatment of its input, before the model.
+    """Return the framework's later call: after the model's own treatment of its input, before the model.
 
-    It runs in the caller's context, but apart from the callbacks there: the framework's own run reports it.
-    `now`: how the model is set, where that is known.
+    The call runs in the caller's context, but with the callbacks there muted: the framework's own run reports the call.
+    `now`: the model's settings, where known.
     """
     stop = kwargs.get("stop")
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", *NOT_ASKED)}
     if isinstance(model, BaseChatModel):
         content = normalized(content)
-    content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change them
+    content, stop, rest = copy.deepcopy(content), snapshot(stop), snapshot(rest)  # the user may change these objects
     now = now or as_set_now(model)
     key = _key(now, content, stop, is_async, rest)
     whole = partial(_original(model, "_agenerate" if is_async else "_generate"), model, content, stop=stop, **rest)
@@ -359,7 +358,7 @@ def foreign_call(
 
 
 def _can_stream(model: Model, is_async: bool, kwargs: Mapping[str, Any]) -> bool:
-    """A stream of it says the same as a whole reply."""
+    """Whether a stream of the model yields the same as a whole reply."""
     if any((kwargs.get(name) or getattr(model, name, None) or 1) != 1 for name in ("n", "best_of")):
         return False  # several replies to one prompt
     if isinstance(model, BaseChatModel):
@@ -397,7 +396,7 @@ def _streamable(model: Model, content: Sequence[Any]) -> Any:
 
 
 def _added_up(model: Model, chunks: Sequence[Any]) -> ChatResult | LLMResult:
-    """What a whole reply would have been. Raises: ValueError if nothing came."""
+    """Return the equivalent whole reply. Raises: ValueError for an empty stream."""
     if isinstance(model, BaseChatModel):
         return generate_from_stream(iter(chunks))
     if not chunks:
@@ -407,7 +406,7 @@ def _added_up(model: Model, chunks: Sequence[Any]) -> ChatResult | LLMResult:
 
 
 def normalized(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """The messages as LangChain hands them to a model."""
+    """Return the messages as LangChain hands them to a model."""
     from langchain_core.language_models._utils import _normalize_messages
 
     return _normalize_messages(messages)
@@ -425,14 +424,14 @@ def _key(now: AsSetNow, content: Sequence[Any], stop: Any, is_async: bool, kwarg
 
 
 def _completion(result: ChatResult | LLMResult) -> Completion:
-    """The text is the run-ahead's, `raw` the framework's: the same object that the model returned."""
+    """Return the text for the plan, with `raw` for the framework: the object that the model returned."""
     first: Any = next(iter(result.generations), [])
     generations = first if isinstance(first, list) else [first]  # an LLM takes several prompts
     return Completion(generations[0].text if generations else "", raw=result)
 
 
 def instrument_loaded() -> None:
-    """Let calls of all hosted models whose classes are loaded share what ran ahead: a function may make one of them."""
+    """Make calls of all loaded classes of hosted models share early requests: a function may make such a model."""
     todo: list[type] = [BaseChatModel, BaseLLM]
     while todo:
         cls = todo.pop()
@@ -442,14 +441,14 @@ def instrument_loaded() -> None:
 
 
 def instrument_model(cls: type) -> None:
-    """Let calls of a foreign model's class share what ran ahead."""
+    """Make calls of a foreign model's class share early requests."""
     hold_retries()
     _SHARED.replace(cls, "_generate", coroutines=["_agenerate"])
     intercept(cls, "_should_stream", _whole_if_unheard)
 
 
 def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
-    """A function that runs ahead asks no model of others for a stream: the framework's run would ask once more."""
+    """Refuse streams of foreign models to early functions: the framework's run would request the stream once more."""
 
     def should_stream(self: Any, **kwargs: Any) -> bool:
         streams = original(self, **kwargs)
@@ -462,7 +461,7 @@ def _whole_if_unheard(original: Callable[..., bool]) -> Callable[..., bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Completion(Met):
-    """A call of a model. `now`: how it is set."""
+    """A call of a model. `now`: the model's settings."""
 
     now: AsSetNow
 
@@ -482,7 +481,7 @@ def _meet(
     session = current()
     if session is None or not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
-    if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: there is nothing to look for
+    if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
     with assuming(getattr(session, "assumed", NOTHING)):
         if not is_stateless(model):

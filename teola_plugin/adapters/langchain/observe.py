@@ -1,8 +1,8 @@
-"""How the run-ahead learns what only the framework's own run computes: the entry methods of such components report.
+"""Values computed only by the framework's own run: the entry methods of the components report to the session.
 
-A component reports what it came to; a session that has heard it hears it no second time. A stream reports when it
-ends, with its chunks added up as LangChain adds them. What is no plain data is the framework's alone: an iterator can
-be read only once, and a method of the user's own may do anything.
+A component reports its result; a session hears the result only once. A stream reports at the end, with the chunks added
+up as by LangChain. Only plain data is reported: an iterator can be read only once, and a user's method may do
+anything.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from teola_plugin.adapters.plain import copied, is_plain
 from teola_plugin.seams import Session, current
 
 _watched_for: dict[int, Callable[[], object]] = {}
-"""By id, a weak reference to each component whose value somebody may want."""
+"""By id, a weak reference to each component whose value may be wanted."""
 
 
 def instrument_component(component: object) -> None:
-    """Let the class of this component report to the session."""
+    """Make the class of this component report to the session."""
     key = id(component)
     try:
         _watched_for[key] = weakref.ref(component, lambda _: _watched_for.pop(key, None))
-    except TypeError:  # it cannot be referenced weakly
+    except TypeError:  # no weak references
         _watched_for[key] = lambda: component
     cls = type(component)
     _WHOLE.replace(cls, "invoke", coroutines=["ainvoke"])
@@ -38,7 +38,7 @@ def instrument_component(component: object) -> None:
 
 
 def _listener(component: object) -> Session | None:
-    """The session that wants the value of this component, if any."""
+    """Return the session that wants the value of this component, if any."""
     wanted = _watched_for.get(id(component))
     is_own = wanted is not None and wanted() is component and not _is_inside.get()
     return current() if is_own else None
@@ -50,8 +50,9 @@ def _report(session: Session, component: object, value: Any) -> None:
 
 
 _is_inside: ContextVar[bool] = ContextVar("teola_inside_component", default=False)
-"""A component that only the framework runs is running here: the components that it runs itself are not the pipeline's
-own, though they may be the same objects."""
+"""Whether a component left to the framework is running here: the components inside are not the pipeline's own, though
+possibly the same objects.
+"""
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def _inside() -> Iterator[None]:
 
 @contextmanager
 def _running(component: Any, args: Any, kwargs: Any, is_async: bool) -> Iterator[Callable[[Any], Any] | None]:
-    """The whole run of a component, which reports what it came to."""
+    """Surround the whole run of a component, and report the result."""
     if (session := _listener(component)) is None:
         yield None
         return
@@ -110,7 +111,7 @@ def _reported(session: Session, component: object) -> Stream:
 
 
 class _Sum:
-    """Chunks added up; those that cannot be added leave the last one."""
+    """The sum of chunks; a chunk that cannot be added replaces the sum."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,7 +1,7 @@
-"""Output parsers: text out of a reply, lists of items, and what else a parser makes of it.
+"""Output parsers: the text of a reply, lists of items, and other results.
 
-A list parser directly behind a model becomes an item grammar of the decoding, so that each item can be used as soon as
-its text is complete.
+A list parser directly behind a model becomes an item grammar of the decoding, so each item can be used as soon as its
+text is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GRAMMARS = {
     ("langchain_core.output_parsers.list", "MarkdownListOutputParser"): "markdown",
     ("langchain_classic.retrievers.multi_query", "LineListOutputParser"): "lines",
 }
-"""Classes with an item grammar that takes a text apart exactly as they do."""
+"""Classes with an item grammar that splits a text exactly as the class does."""
 
 _STOCK = ("langchain_core.output_parsers.", "langchain_classic.output_parsers.")
 _CALLING = ("OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputParser")
@@ -39,7 +39,7 @@ _CALLING = ("OutputFixingParser", "RetryOutputParser", "RetryWithErrorOutputPars
 
 
 def trace_parser(draft: Draft, parser: BaseLLMOutputParser[Any], given: Symbol, name: str) -> Value | None:
-    """What a parser makes of its input; None if it may have effects."""
+    """Return the result of a parser; None for a parser with possible effects."""
     reply = given if isinstance(given, Value) else draft.value(given)
     is_text = reply.holds in ("message", "text") and not reply.is_list
     if type(parser) is StrOutputParser and is_text:
@@ -62,12 +62,12 @@ def trace_parser(draft: Draft, parser: BaseLLMOutputParser[Any], given: Symbol, 
 
 
 def is_list_parser(parser: Any) -> bool:
-    """A model directly before it lends its name to the items."""
+    """Whether a model directly before the parser passes its name on to the items."""
     return _grammar(parser) is not None or type(parser) is StrOutputParser
 
 
 def is_pure(parser: BaseLLMOutputParser[Any]) -> bool:
-    """LangChain's own parsers only look at the text, unless classes or parsers in them are the user's."""
+    """Whether the parser only looks at the text: LangChain's own parsers, without classes or parsers of the user's."""
     declared = declared_effects(parser)
     if declared is not None:
         return declared.pure and not declared.reads
@@ -89,7 +89,7 @@ def _known_names() -> tuple[str, ...]:
 
 
 def _parsing(parser: BaseLLMOutputParser[Any]) -> Callable[[Any], Any]:
-    """What `parser.invoke` does with a reply, without callbacks."""
+    """Return `parser.invoke` as a function of a reply, without callbacks."""
 
     def parse(reply: Any) -> Any:
         if not is_pure(parser):

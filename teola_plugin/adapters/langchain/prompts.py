@@ -1,16 +1,16 @@
-"""Prompt templates: the variables they take, and the text around them.
+"""Prompt templates: their variables, and the text around them.
 
-A model's prompt is wanted in pieces, so that what is known early can be prefilled early. Templates, chat templates and
-role markup are not parsed here. LangChain's own code formats the prompt with a marker for each variable, the model
-renders it, and the text is cut at the markers:
+A model's prompt is wanted in pieces, for early prefilling of the pieces known early. Templates, chat templates and role
+markup are not parsed here. LangChain's own code formats the prompt with a marker for each variable, the model renders
+the result, and the text is cut at the markers:
 
     'Context: {c}\\n{q}'                                     what the user wrote
     '<user>Context: \\n ⟨0⟩ \\n\\n\\n ⟨1⟩ \\n<end>'              formatted with markers, and rendered
     '<user>Context: ', c, '\\n', q, '<end>'                  cut
 
-A marker carries white space on both sides. Where it is gone, the chat template strips the message, and the piece is
-stripped likewise. This works for f-string templates without conversions and format specifications; any other prompt
-is one piece, made by a function.
+A marker carries white space on both sides. Where the white space is gone, the chat template strips the message, and the
+piece is stripped likewise. Cutting works for f-string templates without conversions and format specifications; any
+other prompt is one piece, made by a function.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _MARKER = re.compile("(\n )?\ue000([0-9]+)\ue001( \n)?")
 
 
 def trace_prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> Symbol:
-    """The prompt that a template makes of a symbolic input. Raises: Untraceable.
+    """Return the prompt that a template makes of a symbolic input. Raises: Untraceable.
 
-    A template that may raise is also formatted where it stands: a gate for what follows, whoever uses its value.
+    A template that may raise is also formatted in its own place: a gate for later requests, used or not.
     """
     prompt = _prompt(draft, template, given)
     if isinstance(prompt, Prompt) and not draft.is_total(prompt):
@@ -66,7 +66,7 @@ def _prompt(draft: Draft, template: BasePromptTemplate[Any], given: Symbol) -> S
 
 
 def _refuse_code(template: Any) -> None:
-    """Look for the user's own code in a template, and in those it consists of. Raises: Untraceable."""
+    """Look for user code in a template, and in its inner templates. Raises: Untraceable."""
     for part in parts_of(template):
         cls = type(part)
         if not (cls.__module__.startswith(_MODULES) and is_library_class(cls)):
@@ -85,7 +85,7 @@ def _refuse_code(template: Any) -> None:
 
 
 def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:
-    """The value of a single variable, which may be given in a dict or by itself."""
+    """Return the value of a single variable, given in a dict or by itself."""
 
     def take(value: Any) -> Any:
         return value[variable] if isinstance(value, dict) else value
@@ -107,7 +107,7 @@ def _only(draft: Draft, given: Symbol, variable: str) -> Symbol:
 
 
 def cut(draft: Draft, prompt: Symbol, render: Callable[[PromptValue], str]) -> list[Value | str] | None:
-    """The pieces of the text that `render` makes of a prompt, or None if they cannot be told apart."""
+    """Return the pieces of the prompt's text as made by `render`; None if the pieces cannot be told apart."""
     match prompt:
         case Prompt(template, variables) if is_transparent(template):
             held = {k: v for k, v in variables.items() if not isinstance(v, Constant)}
@@ -154,7 +154,7 @@ def _stripped(draft: Draft, value: Value, left: bool, right: bool) -> Value:
 def maker(
     draft: Draft, prompt: Symbol, convert: Callable[[Any], PromptValue]
 ) -> tuple[Callable[..., PromptValue], list[Value]]:
-    """A function that makes the prompt value, and the values it takes. `convert`: how the model reads its input."""
+    """Return a function that makes the prompt value, and its arguments. `convert`: the model's input conversion."""
     if isinstance(prompt, Prompt):
         template = prompt.template
         constants: Mapping[str, Any] = {k: v.value for k, v in prompt.variables.items() if isinstance(v, Constant)}

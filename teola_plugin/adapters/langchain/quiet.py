@@ -1,7 +1,7 @@
-"""What runs ahead, or is rehearsed, is not heard by LangChain's callbacks: who asks for a manager gets an empty one.
+"""Muted callbacks: in early and rehearsed code, a request for a callback manager of LangChain gets an empty manager.
 
-So no handler of the user's, no tracer from the environment and no hook of a library learns of it; the framework's own
-run will tell them.
+So no handler of the user's, no tracer from the environment and no hook of a library hears of early code; the
+framework's own run reports to them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 def apart(context: Context, function: Callable[[], T]) -> T:
-    """What `function` returns in a copy of the caller's context, with our session and without LangChain's config.
+    """Return `function()`, run in a copy of the caller's context, with our session and without LangChain's config.
 
-    Clients of hosted models take credentials from the context; the config is the framework's run's alone.
+    Clients of hosted models take credentials from the context; the config belongs to the framework's run alone.
     """
     session, call = current(), running()
 
@@ -54,10 +54,10 @@ _told: ContextVar[list[Any] | None] = ContextVar("teola_told", default=None)
 
 @contextlib.contextmanager
 def told(manager: Any = None) -> Iterator[list[Any]]:
-    """A list that gets an entry for all that only the framework's run has inside.
+    """Yield a list of all effects that only the framework's run can have.
 
-    That is for each manager that is asked for and not given, for each look at LangChain's config, and for what the
-    given `manager` is told.
+    Entries: each request for a manager that was denied, each look at LangChain's config, and each event sent to the
+    given `manager`.
     """
     asked: list[Any] = []
     token = _told.set(asked)
@@ -75,7 +75,7 @@ def told(manager: Any = None) -> Iterator[list[Any]]:
 
 
 class _Config(dict[str, Any]):
-    """LangChain's config; it is noted when somebody looks whether there is one."""
+    """LangChain's config; each test for its presence is noted."""
 
     def __init__(self, config: Mapping[str, Any], asked: list[Any]) -> None:
         super().__init__(config)
@@ -87,7 +87,7 @@ class _Config(dict[str, Any]):
 
 
 class _Listener(BaseCallbackHandler):
-    """Notes what a tool tells its callbacks itself."""
+    """A handler for the events sent by a tool itself to the callbacks."""
 
     run_inline = True
 

@@ -1,9 +1,9 @@
-"""What the reader is told of LangChain: how its components are called, made and combined by a program.
+"""LangChain for the reader: how a program calls, makes and combines LangChain's components.
 
     asker = LangChainAsker(context)
     asker.run_component(run, chain, value, {}, is_async=False, source=chain)
 
-Of a component of the user's own class nothing is known here: the reader reads its methods, or stops.
+A component of a user's class is unknown here: the reader reads its methods, or stops.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _EMBEDS = frozenset({"embed_query", "embed_documents", "aembed_query", "aembed_d
 
 
 class LangChainAsker:
-    """Implements `asking.Asker` for one call. `context`: the caller's; `is_async`: the call is.
+    """Implements `asking.Asker` for one call. `context`: the caller's; `is_async`: whether the call is async.
 
     `is_configured`: the config of the call may choose among alternatives. `heard`: see `Entered`.
     """
@@ -84,9 +84,9 @@ class LangChainAsker:
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: Mapping[str, Any], *, is_async: bool, source: Any
     ) -> Any:
-        """What a runnable makes of a value, in which anything may be unknown.
+        """Return the result of a runnable for a value, any part of which may be unknown.
 
-        Raises: Barrier, Stalled, and what the program raises there.
+        Raises: Barrier, Stalled, and the program's own errors.
         """
         way = self._way(source, is_async, False, kwargs)
         return run_component(run, component, value, way)
@@ -101,7 +101,7 @@ class LangChainAsker:
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
         """See `asking.Asker`."""
         held = owner.held
-        if foreign.is_kind_of(held, BaseCallbackHandler):  # it hears of what is asked, and may note it
+        if foreign.is_kind_of(held, BaseCallbackHandler):  # a handler hears of requests and may note them
             return run.unknown(is_safe=True)
         if foreign.is_class(held):
             return self._of_class(held, name)
@@ -223,7 +223,7 @@ class LangChainAsker:
 
 
 def _is_known(held: Any) -> bool:
-    """The component is of a class of a framework, a model, or one that only the user knows what it does."""
+    """Whether the component is a model, a tool, a retriever, a stand-in for a function, or of a framework's class."""
     cls = stock_class(held)
     if cls is Function or _is_model(cls) or foreign.is_subtype(cls, BaseTool):
         return True
@@ -233,7 +233,7 @@ def _is_known(held: Any) -> bool:
 
 
 def _is_delegated(cls: type, name: str) -> bool:
-    """A method of what is bound, read from a binding."""
+    """Whether a binding delegates the method to its bound component."""
     return foreign.is_library_class(cls) and issubclass(cls, RunnableBinding) and foreign.in_mro(cls, name) is MISSING
 
 
@@ -250,7 +250,7 @@ def _missing(template: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _field(run: Run, held: Any, name: str) -> Any:
-    """A field that is set on a component."""
+    """Return a field of a component."""
     own = foreign.own_attributes(held)
     if own is None or name.startswith("_") or name not in own:
         return NOT_MINE
@@ -258,7 +258,7 @@ def _field(run: Run, held: Any, name: str) -> Any:
 
 
 def _given(args: Arguments, kwargs: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:
-    """The input, and the other arguments of `invoke` and its like by name."""
+    """Return the input, and the other arguments of `invoke` and its like by name."""
     rest = dict(kwargs)
     names = (name, "config")
     if len(args) > 2:

@@ -1,8 +1,8 @@
-"""Components that a program makes: models, prompts, parsers and chains, by LangChain's own constructors and methods.
+"""Components made by a program: models, prompts, parsers and chains, by LangChain's own constructors and methods.
 
-They are really made, of plain arguments and of components that are there already: nothing is asked and nothing is left
-behind. What is made of the same arguments is the same object in each evaluation of one call. A function of the
-program's in a chain is held by a stand-in (`Function`), which is read.
+The components are really made, from plain arguments and existing components: no request is made and no effect remains.
+Equal arguments give the same object in each evaluation of one call. A program's function in a chain is held by a
+stand-in (`Function`), which is read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Builder:
         self._made: dict[Hashable, Any] = {}
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """An object of a class that `can_construct`. Raises: Barrier, Undecided, what the constructor raises."""
+        """Return an object of a class that `can_construct`. Raises: Barrier, Undecided, errors of the constructor."""
         if cls is RunnableLambda:
             return self.function(args, kwargs)
         if cls in _COMPOSITES:
@@ -89,7 +89,7 @@ class Builder:
         return self._make(run, cls, cls, args, kwargs)
 
     def chat_model(self, run: Run, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `init_chat_model(...)` makes. Raises: Barrier, Undecided, what it raises."""
+        """Return the model of `init_chat_model(...)`. Raises: Barrier, Undecided, errors of the call."""
         given = dict(zip(("model",), args, strict=False)) | dict(kwargs)
         if len(args) > 1 or given.keys() & {"configurable_fields", "config_prefix"}:
             raise Barrier("it makes a model that a config may make another one")
@@ -104,13 +104,13 @@ class Builder:
         return self._make(run, function, function, args, kwargs)
 
     def function(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `RunnableLambda(...)` stands for. Raises: Barrier."""
+        """Return the stand-in of `RunnableLambda(...)`. Raises: Barrier."""
         if len(args) != 1 or set(kwargs) - {"name"} or not isinstance_of(args[0], Opaque):
             raise Barrier("it makes a RunnableLambda in an unusual way")
         return Opaque(Function(args[0]), is_own=True)
 
     def method(self, run: Run, owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a method of a component makes. Raises: Barrier, Undecided, what the method raises."""
+        """Return the result of a component's building method. Raises: Barrier, Undecided, errors of the method."""
         if name in OF_RUNNABLES or owner in _COMPOSITES:
             return self._composed(run, owner, name, args, kwargs)
         if name in OF_PROMPTS and not foreign.is_class(owner):
@@ -141,13 +141,13 @@ class Builder:
             _require_likeness(made, frozenset(named), lambda: function(*given, **named))
         found = Opaque(made, is_own=True)
         if is_kept:
-            self._made[key] = found, owner, args, kwargs  # what the key holds by its id is kept
+            self._made[key] = found, owner, args, kwargs  # the objects held by id in the key are kept alive
         return found
 
     # --- composites --------------------------------------------------------------------------------------------------
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:
-        """`left | right`. Raises: Barrier, Undecided, TypeError."""
+        """Return `left | right`. Raises: Barrier, Undecided, TypeError."""
         return self._composite(run, RunnableSequence, (left, right), {})
 
     def _composite(self, run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -186,7 +186,7 @@ class Builder:
 
 
 def can_construct(cls: type) -> bool:
-    """Making an object of the class asks nothing and leaves nothing behind."""
+    """Whether making an object of the class makes no requests and leaves nothing behind."""
     if cls in _COMPOSITES or cls is RunnableLambda or is_search_class(cls):
         return True
     if not foreign.has_known_classes(cls):
@@ -208,7 +208,7 @@ _NEW = object.__dict__["__new__"]
 
 
 def is_search_class(cls: type) -> bool:
-    """It is a tool that searches the web, as its package wrote it, whose constructor leaves nothing behind."""
+    """Whether the class is a published web search tool, with a constructor without effects."""
     if not foreign.has_known_classes(cls):
         return False
     is_named = type_name(cls) in _SEARCHES.get(foreign.module_of(cls).split(".")[0], ())
@@ -217,7 +217,7 @@ def is_search_class(cls: type) -> bool:
 
 
 def _search(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """An object of the class, made as ever, but for the warning that LangChain gives once of a deprecated class."""
+    """Return a normal object of the class, without LangChain's one-time warning of a deprecated class."""
     made = cls.__new__(cls)
     getattr(cls.__init__, "__wrapped__", cls.__init__)(made, *args, **kwargs)
     return made
@@ -243,7 +243,7 @@ _alike: dict[tuple[type, frozenset[str]], bool] = {}
 
 
 def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]) -> None:
-    """Raises: Barrier if the framework's run makes another model than this one: each has connections of its own."""
+    """Raises: Barrier if the framework's run makes a different model, because each model has connections of its own."""
     if models.is_ours(model):
         return
     key = type(model), names
@@ -254,14 +254,14 @@ def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]
 
 
 def _require_quiet(owner: Any) -> None:
-    """Raises: Barrier if LangChain warns that the model cannot do this."""
+    """Raises: Barrier if LangChain warns that the model has no structured output."""
     model = getattr(owner, "model_name", "") or ""
     if (type(model) is str and model.startswith(("gpt-3", "gpt-4-"))) or model == "gpt-4":
         raise Barrier(f"LangChain warns of structured output of {model}")
 
 
 def _without_warning(run: Run, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments for which LangChain makes the same without the warning: for a model of pydantic 1 it turns to tools."""
+    """Return arguments with the same result but no warning: for a model of pydantic 1 LangChain turns to tools."""
     schema, old = kwargs.get("schema", args[0] if args else None), foreign.old_model()
     held: Any = schema.held if type(schema) is Opaque else None
     is_old = old is not None and foreign.is_class(held) and foreign.is_subtype(held, old)
@@ -274,7 +274,7 @@ def _without_warning(run: Run, owner: Any, args: Sequence[Any], kwargs: Mapping[
 
 
 def _require_clean(made: Any) -> None:
-    """Raises: Barrier if what was made runs code of the user's when it is used, and no check comes at its use."""
+    """Raises: Barrier if using the object runs user code without a check at its use."""
     if foreign.is_kind_of(made, BasePromptTemplate):
         require_clean_template(made)
 
@@ -283,7 +283,7 @@ def _require_clean(made: Any) -> None:
 
 
 def _argument(run: Run, exchange: Exchange, value: Any) -> Any:
-    """A value for a constructor or method: plain data, components, and classes that are clean."""
+    """Return a value for a constructor or method: plain data, components, and clean classes."""
     kind = type(value)
     if kind is list or kind is tuple:
         if run.is_tainted(value):
@@ -318,7 +318,7 @@ _SIMPLE_TYPES = (str, int, float, bool)
 
 
 def _is_client(held: Any) -> bool:
-    """An engine of ours, or a client that a user gives to a model."""
+    """Whether the value is an engine of ours, or a client that a user gives to a model."""
     return foreign.module_of(type(held)).split(".")[0] in ("teola_plugin", "httpx", "openai")
 
 
@@ -345,7 +345,7 @@ def _require_clean_tool(tool: Any) -> None:
 
 
 def _part(run: Run, value: Any, *, is_step: bool = True) -> Any:
-    """A part of a chain: a component, or a dict of them; functions are held by a stand-in."""
+    """Return a part of a chain: a component, or a dict of components; functions are held by a stand-in."""
     kind = type(value)
     if kind is Unknown or run.is_tainted(value):
         raise Undecided
@@ -370,7 +370,7 @@ _FUNCTIONS = (
 
 
 def _exceptions(exchange: Exchange, value: Any) -> Any:
-    """Arguments of `with_retry`: exceptions of Python's own are among them."""
+    """Return arguments of `with_retry`, Python's own exceptions included."""
     if type(value) is tuple:
         return tuple([_exceptions(exchange, each) for each in value])
     held = value.held if type(value) is Opaque else None
@@ -383,7 +383,7 @@ def _exceptions(exchange: Exchange, value: Any) -> Any:
 
 
 def _key_of(value: Any) -> Any:
-    """Equal for arguments of which the same is made."""
+    """Return a key, equal for arguments with equal results."""
     kind = type(value)
     if kind is Unknown:
         return Same(value)

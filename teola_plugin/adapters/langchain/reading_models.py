@@ -1,7 +1,7 @@
-"""What a call of a model asks for, and what the program gets of the reply.
+"""The request of a model call, and the program's value of the reply.
 
-The request is the one that the framework's own run will make (models.py). The message is made of the reply by the
-framework itself: `invoke` of the model with the engine's reply in place of a call.
+The request equals the later request of the framework's own run (models.py). The framework itself makes the message of
+the reply: `invoke` of the model with the engine's reply in place of a call.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import Same, is_comparable
 
 _REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
-"""What a model of ours raises for arguments that it does not take."""
+"""Errors of our models for unsupported arguments."""
 
 _SAFE = ("text",)
 
 
 class Settings:
-    """How models are set, looked up once for all evaluations of a call. A call that was foreseen checks it again."""
+    """The settings of models, looked up once for all evaluations of a call. A predicted call checks them again."""
 
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
@@ -56,13 +56,13 @@ class Settings:
         self._hearing: dict[int, Any] = {}
 
     def require_readable(self, model: Model) -> None:
-        """Raises: Barrier if a call of the model may do more than ask for one reply."""
+        """Raises: Barrier if a call of the model may do more than request one reply."""
         if self._readable.get(id(model)) is not model:
             require_readable(model)
             self._readable[id(model)] = model
 
     def note_heard(self, model: Model, context: Context) -> None:
-        """What handlers of the model, and of the call, hold may change from here on."""
+        """Note that objects held by handlers of the model, and of the call, may change from here on."""
         if id(model) not in self._hearing:
             self._hearing[id(model)] = model
             config = context.get(var_child_runnable_config) or {}
@@ -70,7 +70,7 @@ class Settings:
             self.heard.update(noted_by(handlers))
 
     def of(self, model: Model) -> AsSetNow:
-        """How this model is set."""
+        """Return the model with its settings."""
         known = self._known.get(id(model))
         if type(model) not in self._instrumented:
             models.instrument_model(type(model))
@@ -82,9 +82,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Way:
-    """How a component is run: with which arguments bound to it, asynchronously, as one of several inputs of a batch.
+    """The mode of a component's run: bound arguments, async or not, one of several inputs of a batch or not.
 
-    `source`: the call of what the program called. `context`: the caller's. `is_configured`: a config may choose among
+    `source`: the call that the program made. `context`: the caller's. `is_configured`: a config may choose among
     alternatives.
     """
 
@@ -98,7 +98,7 @@ class Way:
 
 
 def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
-    """The reply of a model, which is asked for. Raises: Barrier."""
+    """Request the reply of a model and return the reply. Raises: Barrier."""
     source = way.source
     kwargs = {name: _class_or(held) for name, held in way.kwargs.items() if name not in models.NOT_ASKED}
     way.settings.require_readable(model)
@@ -126,7 +126,7 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
 
 
 def _out(exchange: Exchange, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a model; classes among them are handed on."""
+    """Return the arguments of a model; classes are passed on."""
     return {name: held if foreign.is_class(held) else exchange.out(held) for name, held in kwargs.items()}
 
 
@@ -139,7 +139,7 @@ def _are_known(exchange: Exchange, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _class_or(value: Any) -> Any:
-    """The class that the reader carries; anything else as it is."""
+    """Return the class held by the reader's value; any other value unchanged."""
     return value.held if type(value) is Opaque and foreign.is_class(value.held) else value
 
 
@@ -148,7 +148,7 @@ def _holds(is_chat: bool) -> str:
 
 
 def require_readable(model: Any) -> None:
-    """Raises: Barrier if a call of the model may do more than ask for one reply."""
+    """Raises: Barrier if a call of the model may do more than request one reply."""
     name = type_name(type(model))
     if may_refuse(vars(model).get("callbacks")):
         raise Barrier(f"a callback of {name} may refuse")
@@ -168,7 +168,7 @@ def _require_readable_arguments(model: Any, kwargs: Mapping[str, Any]) -> None:
     for each in kwargs.values():
         if foreign.is_class(each):
             require_clean_schema(each)
-            if foreign.module_of(each) == READER:  # the reply would hold an object of it, not of the program's
+            if foreign.module_of(each) == READER:  # the reply would hold an object of this class, not of the program's
                 raise Barrier("it asks for an object of a class that is made in the function", DEFINE_OUTSIDE)
 
 
@@ -227,14 +227,14 @@ def _request(
 
 
 def _finished(model: Any, raw: Any) -> AIMessage:
-    """The message that `invoke` makes of what `_generate` returned."""
+    """Return the message that `invoke` makes of the result of `_generate`."""
     double = copy.copy(model)
     vars(double).update(callbacks=None, cache=False, _generate=lambda messages, stop=None, **kwargs: raw)
     return outcome(lambda: double.invoke(""))  # type: ignore[no-any-return]
 
 
 def _as_seen(message: AIMessage, *, is_id_made_up: bool, are_calls_made_up: bool = False) -> AIMessage:
-    """The message as the program sees it; ids that are made up at random in each run are unknown."""
+    """Return the message as the program sees it; ids invented at random in each run are unknown."""
     fields = vars(message)
     if is_id_made_up:
         fields["id"] = unknown_id()
@@ -256,10 +256,10 @@ _numbers = itertools.count()
 
 
 def round_of(component: Any) -> Round:
-    """Another call of a component."""
+    """Return another call of a component."""
     return Round(component if type(component) is Same else Same(component), next(_numbers))
 
 
 def one_of_many(way: Way, component: Any) -> Way:
-    """How a component is run for one of the items that another one hands it, of which none waits for the others."""
+    """Return the mode for one of the independent items that another component hands to `component`."""
     return replace(way, source=Round((way.source.component, Same(component)), next(_numbers)), is_batch=True)

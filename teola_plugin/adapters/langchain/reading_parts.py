@@ -1,7 +1,7 @@
-"""Prompts and parsers, over values that may not be known yet.
+"""Prompts and parsers, over values that may be unknown.
 
-What is known is computed by LangChain's own code, heard by nobody, where no code of the user's can run in it: stock
-classes, no functions among the partial variables, no template language, no schema with validators.
+Known values are computed by LangChain's own code with callbacks muted, where no user code can run: stock classes, no
+functions among the partial variables, no template language, no schema with validators.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ASKING = frozenset({"OutputFixingParser", "RetryOutputParser", "RetryWithErrorO
 
 
 def is_stock(value: Any, *modules: str) -> bool:
-    """The object's class is LangChain's own, from one of these modules, and the object has no methods of its own."""
+    """Whether the object's class is LangChain's own, from one of these modules, and the object overrides no method."""
     cls = stock_class(value)
     if not (foreign.is_library_class(cls) and foreign.module_of(cls).startswith(modules)):
         return False
@@ -46,7 +46,7 @@ def is_stock(value: Any, *modules: str) -> bool:
 
 
 def stock_class(value: Any) -> type:
-    """The class of a component, below that of our twin."""
+    """Return the class of a component, below our twin's."""
     return next(each for each in foreign.mro_of(type(value)) if "__teola__" not in foreign.namespace_of(each))
 
 
@@ -54,11 +54,11 @@ def stock_class(value: Any) -> type:
 
 
 def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> Any:
-    """What `template.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
+    """Return the result of `template.invoke(value)`. Raises: Barrier, and LangChain's errors."""
     names = require_clean_template(template)
     _require_unchanged(run, template)
     exchange = Exchange(run)
-    if type(value) is dict and not run.is_tainted(value):  # it looks at no other variables
+    if type(value) is dict and not run.is_tainted(value):  # the template looks at no other variables
         value = {key: held for key, held in value.items() if key in names}
     try:
         given = exchange.out(value)
@@ -68,9 +68,9 @@ def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> An
 
 
 def _require_unchanged(run: Run, template: Any) -> None:
-    """Raises: Barrier if the template brings other variables with it than when it was first read.
+    """Raises: Barrier if the template's partial variables differ from the first reading.
 
-    The framework's own run may have changed them, and what was asked with the earlier ones is not to be asked again.
+    The framework's own run may have changed the variables, and a request with the earlier values must not be repeated.
     """
     for part in parts_of(template):
         partials = partials_of(part)
@@ -82,7 +82,7 @@ def _require_unchanged(run: Run, template: Any) -> None:
 Names = frozenset[str]
 
 _clean: dict[int, tuple[Any, int, Names]] = {}
-"""Components that were looked at, in which evaluation, and the variables that a template reads."""
+"""Inspected components, with the evaluation and the variables that a template reads."""
 
 _MOST_CLEAN = 256
 
@@ -100,7 +100,7 @@ def _keep_clean(component: Any, names: Names = frozenset()) -> Names:
 
 
 def require_clean_template(template: Any) -> Names:
-    """The variables that it reads. Raises: Barrier if formatting it may run code of the user's."""
+    """Return the variables that a template reads. Raises: Barrier if formatting may run user code."""
     known = _known_clean(template)
     if known is not None:
         return known
@@ -123,7 +123,7 @@ def require_clean_template(template: Any) -> Names:
 
 
 def _texts_of(parts: list[Any]) -> Iterator[Any]:
-    """What a template puts together: texts, messages and partial variables."""
+    """Yield the texts, messages and partial variables that a template puts together."""
     for part in parts:
         held = vars(part)
         yield from (value for name, value in held.items() if name not in _PARTS_AND_TYPES)
@@ -146,7 +146,7 @@ def _unknown_prompt(run: Run, template: Any, value: Any) -> Any:
 
 
 def is_total(template: Any) -> bool:
-    """Formatting raises for no value of a variable that is not a placeholder of messages."""
+    """Whether formatting raises for no value of a variable, placeholders of messages excepted."""
     return is_transparent(template) or (
         isinstance(template, BaseChatPromptTemplate)
         and all(
@@ -162,7 +162,7 @@ def _is_plain_message(part: Any) -> bool:
 
 
 def _fill_placeholders(template: Any, value: dict[str, Any]) -> bool:
-    """What the placeholders of a template get are lists of messages."""
+    """Whether all placeholders of a template get lists of messages."""
     places = [part for part in getattr(template, "messages", ()) if type(part) is MessagesPlaceholder]
     return all(_are_messages(value[part.variable_name]) for part in places if part.variable_name in value)
 
@@ -177,7 +177,7 @@ def _are_messages(value: Any) -> bool:
 
 
 def parse(run: Run, parser: BaseLLMOutputParser[Any], value: Any) -> Any:
-    """What `parser.invoke(value)` gives. Raises: Barrier, and what LangChain raises."""
+    """Return the result of `parser.invoke(value)`. Raises: Barrier, and LangChain's errors."""
     require_clean_parser(parser)
     exchange = Exchange(run)
     try:
@@ -188,7 +188,7 @@ def parse(run: Run, parser: BaseLLMOutputParser[Any], value: Any) -> Any:
 
 
 def require_clean_parser(parser: Any) -> None:
-    """Raises: Barrier if parsing may run code of the user's."""
+    """Raises: Barrier if parsing may run user code."""
     if _known_clean(parser) is None:
         _require_clean_parser(parser)
         _keep_clean(parser)
@@ -207,7 +207,7 @@ def _require_clean_parser(parser: Any) -> None:
 
 
 def require_clean_schema(schema: Any) -> None:
-    """Raises: Barrier if making an object of the class may run code of the user's."""
+    """Raises: Barrier if making an object of the class may run user code."""
     if not (foreign.is_class(schema) and foreign.has_known_classes(schema) and is_made_without_code(schema)):
         name = type_name(schema) if foreign.is_class(schema) else "its schema"
         raise Barrier(f"validating {name} runs code", _hint(schema))
@@ -248,7 +248,7 @@ def _parsed_holds(parser: Any) -> str | type:
 
 
 def structured_schema(function: Any) -> Any:
-    """The class that a stock function of `with_structured_output` makes an object of; None for any other function."""
+    """Return the class behind a stock function of `with_structured_output`; None for any other function."""
     if type(function) is not partial or function.args or set(function.keywords) != {"schema"}:
         return None
     made_by = function.func
@@ -261,7 +261,7 @@ def structured_schema(function: Any) -> Any:
 
 
 def parse_structured(run: Run, function: Any, schema: type, value: Any) -> Any:
-    """What the model's reply in the form of a schema comes to."""
+    """Return the object that a model's structured reply is parsed to."""
     require_clean_schema(schema)
     parsed = value.additional_kwargs.get("parsed") if type(value) is AIMessage else None
     if type(parsed) is Opaque and type(parsed.held) is schema:

@@ -1,8 +1,8 @@
-"""Searches, embeddings, reranking and tools that only read: each is one request, done by the component itself.
+"""Searches, embeddings, reranking and read-only tools: each use is one request, done by the component itself.
 
-The component's own method runs beside the call, heard by nobody. What it asks of engines lands in slots, where the
-framework's own run finds it. Only components are asked whose every request goes there, or that compute in memory; a
-retriever of the user's own is read like any other code.
+The component's own method runs beside the call, with callbacks muted. Its engine requests land in slots, where the
+framework's own run finds the replies. Only components with all requests in slots, or with in-memory results, qualify; a
+user's retriever is read like any user code.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from teola_plugin.engines import EngineSpec
 from teola_plugin.value_keys import Same, is_comparable, value_key
 
 Providers = frozenset[Hashable]
-"""The services outside this process that a component asks; empty if it asks none."""
+"""The services outside this process used by a component; empty for none."""
 
 SEARCHES = frozenset({"similarity_search", "similarity_search_with_score", "max_marginal_relevance_search"})
-"""Methods of a vector store that search for a text and warn of nothing."""
+"""Methods of a vector store that search for a text without a warning."""
 
 _CLASSIC = ("langchain_classic.retrievers.", "langchain.retrievers.")
-"""Where LangChain's compound retrievers are; the second before LangChain 1.0, and where somebody keeps the old name."""
+"""The modules of LangChain's compound retrievers; the second before LangChain 1.0, and where the old name is kept."""
 
 
 # --- who only reads --------------------------------------------------------------------------------------------------
 
 
 def providers_of(component: Any) -> Providers | None:
-    """Whom a component asks that only reads; None if it may do anything else."""
+    """Return the services of a read-only component; None for a component with possible effects."""
     if foreign.is_kind_of(component, Embeddings):
         return _of_embeddings(component)
     if foreign.is_kind_of(component, VectorStore):
@@ -83,11 +83,11 @@ _NOT_SEARCHING = (
     "as_retriever", "from_texts", "afrom_texts", "from_documents", "afrom_documents", "add_texts", "aadd_texts",
     "add_documents", "aadd_documents", "delete", "adelete", "load", "dump", "_abc_impl",
 )  # fmt: skip
-"""Names in a store by which it is made, filled and handed on: no search goes through them."""
+"""Names in a store for making, filling and passing on the store: no search uses them."""
 
 
 def _is_in_memory(store: Any) -> bool:
-    """A search of it is LangChain's own code on a `dict`, whatever else the user's subclass does."""
+    """Whether a search of the store is LangChain's own code on a `dict`, despite a user's subclass."""
     if not foreign.is_kind_of(store, InMemoryVectorStore):
         return False
     cls, searching = type(store), (name for name in dir(InMemoryVectorStore) if name not in _NOT_SEARCHING)
@@ -99,7 +99,7 @@ def _is_in_memory(store: Any) -> bool:
 
 
 def makes_retrievers(store: Any) -> bool:
-    """`as_retriever` of a store is LangChain's own, and its searches ask nobody but those who are known."""
+    """Whether `as_retriever` of a store is LangChain's own, and its searches ask only known services."""
     is_own = foreign.in_mro(type(store), "as_retriever") is foreign.in_mro(VectorStore, "as_retriever")
     return is_own and _of_store(store) is not None
 
@@ -150,7 +150,7 @@ def act(
     run: Run, component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], way: Way,
     providers: Providers, function: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """What a method of a component returns, as a request."""
+    """Return the result of a component's method, as a request."""
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
@@ -173,7 +173,7 @@ def act(
     request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, False)
     found = run.ask(request)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
-        run.raises()  # the client refuses the text, or the store how many documents are wanted
+        run.raises()  # the client refuses the text, or the store refuses the number of documents
     return found
 
 
@@ -185,19 +185,19 @@ RunComponent = Callable[[Run, Any, Any, Way], Any]
 
 
 def is_read(retriever: Any) -> bool:
-    """What it finds is known by asking whom it asks, of whom some are outside this process."""
+    """Whether the retriever's services are known, with at least one outside this process."""
     if is_multi_query(retriever):
         return bool(_of_retriever(retriever.retriever))
     return bool(_of_retriever(retriever))
 
 
 def is_multi_query(retriever: Any) -> bool:
-    """It asks a model for several queries, and searches for one after the other."""
+    """Whether the retriever asks a model for several queries, and searches for each in turn."""
     return is_stock(retriever, *_CLASSIC) and type_name(stock_class(retriever)) == "MultiQueryRetriever"
 
 
 def retrieve(run: Run, retriever: Any, value: Any, way: Way, run_component: RunComponent) -> Any:
-    """The documents that a retriever finds. Raises: Barrier."""
+    """Return the documents that a retriever finds. Raises: Barrier."""
     providers = _of_retriever(retriever)
     if providers is not None:
         return act(run, retriever, "invoke", (value,), {}, way, providers)
@@ -218,7 +218,7 @@ def _retrieve_by_users_code(run: Run, retriever: Any, value: Any, way: Way) -> A
 
 
 def own_search_of(retriever: Any, *, is_async: bool = False) -> types.FunctionType | None:
-    """The function by which a retriever of the user's finds documents; None for a library's, or if more is its own."""
+    """Return the search function of a user's retriever; None for a library's, or if the user overrides more."""
     cls = stock_class(retriever)
     is_own = any(foreign.in_mro(cls, name) is not foreign.in_mro(BaseRetriever, name) for name in ("invoke", "ainvoke"))
     if is_own or foreign.is_library_class(cls) or not foreign.has_plain_lookup(cls):
@@ -255,25 +255,25 @@ _shared: list[Callable[[Any], bool]] = []
 
 
 def install(shares: Callable[[Any], bool]) -> None:
-    """Let `shares` say of a tool that it only reads, and that its framework's run takes what ran ahead."""
+    """Set `shares`: whether a tool only reads, and the framework's run takes its early value."""
     _shared[:] = [shares]
 
 
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
-    """What a tool returns that only reads, or whose function is read. Raises: Barrier."""
+    """Return the result of a read-only tool, or of a tool with a readable function. Raises: Barrier."""
     if any(shares(tool) for shares in _shared):
         return act(run, tool, "invoke", (value,), {}, way, frozenset([("tool", tool.name)]))
     return _use_function(run, tool, value, way)
 
 
 def has_clean_arguments(tool: Any) -> bool:
-    """Checking the arguments of a tool runs no code of the user's."""
+    """Whether checking the arguments of a tool runs no user code."""
     schema = tool.args_schema
     return foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_schema(schema)
 
 
 def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
-    """What the function behind a stock tool returns, called as the tool calls it."""
+    """Return the result of the function behind a stock tool, called as the tool calls the function."""
     function = tool.coroutine if way.is_async and getattr(tool, "coroutine", None) else getattr(tool, "func", None)
     is_call = type(value) is dict and value.get("type") == "tool_call"
     is_simple = tool.response_format == "content" and tool.callbacks is None and not tool.return_direct

@@ -1,7 +1,7 @@
-"""What LangChain's composites make of values that may not be known yet, in LangChain's own order.
+"""LangChain's composites over values that may be unknown, in LangChain's own order.
 
-Only LangChain's own classes are read, never a subclass of the user's. What only the framework may do (streams, limits,
-histories, configurable parts) is a barrier.
+Only LangChain's own classes are read, never a user's subclass. Features that only the framework may run (streams,
+limits, histories, configurable parts) are a barrier.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ from teola_plugin.adapters.reader.values import (
 
 
 class Function(Runnable[Any, Any]):
-    """Stands for a function of the program inside of a composite that the program makes; it is read, never run."""
+    """The stand-in for a program's function in a composite made by the program; the function is read, never run."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        """Nobody runs it."""
+        """Raise Barrier: the stand-in is never run."""
         raise Barrier("a function that is read was run")
 
 
 class GivenConfig:
-    """The config that LangChain gives to a function that takes one."""
+    """The config that LangChain gives to a function with a config parameter."""
 
 
 CONFIG = Opaque(GivenConfig(), is_own=True)
 
 
 def run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
-    """What a component makes of its input. Raises: Barrier, Stalled, Undecided, what the program raises there."""
+    """Return the result of a component. Raises: Barrier, Stalled, Undecided, the program's own errors."""
     run.tick()
     try:
         return _run_component(run, component, value, way)
@@ -111,13 +111,13 @@ def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
 # --- several inputs --------------------------------------------------------------------------------------------------
 
 _WORKERS = min(32, (os.cpu_count() or 1) + 4)
-"""So many inputs LangChain begins at once: `ThreadPoolExecutor`'s own number."""
+"""The number of inputs that LangChain begins at once: `ThreadPoolExecutor`'s own number."""
 
 
 def run_batch(run: Run, component: Any, values: list[Any], ways: list[Way]) -> list[Any]:
-    """What a component makes of several inputs at once, as `batch` of LangChain's does.
+    """Return a component's results for several inputs at once, as from LangChain's `batch`.
 
-    A sequence takes all of them through one step before any through the next. Raises: as `run_component`.
+    A sequence takes all inputs through one step before any through the next. Raises: as `run_component`.
     """
     cls = stock_class(component)
     if cls is RunnableSequence:
@@ -142,12 +142,12 @@ def _in_lockstep(run: Run, steps: list[Any], values: list[Any], ways: list[Way])
         before = run.gates
         values = run_batch(run, step, values, ways)
         ways = [replace(way, kwargs={}) for way in ways]
-        run.gates = before | {("of all inputs", gate) for gate in run.gates - before}  # not of this one's round alone
+        run.gates = before | {("of all inputs", gate) for gate in run.gates - before}  # not of this round alone
     return values
 
 
 def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> list[Any]:
-    """What several works come to, of which `most` are begun whatever becomes of the others."""
+    """Return the results of several works; the first `most` begin regardless of errors in the others."""
     before = after = run.gates
     made: list[Any] = []
     raised: BaseException | None = None
@@ -225,7 +225,7 @@ def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 
 def _side_by_side(run: Run, steps: Mapping[str, Any], value: Any, way: Way) -> dict[str, Any]:
-    """What each of several components makes of one input: all are begun, whatever becomes of the others."""
+    """Return the result of each component for one input: all begin, regardless of errors."""
     works = [partial(run_component, run, step, value, way) for step in steps.values()]
     return dict(zip(steps, _begun_together(run, works, len(works)), strict=True))
 
@@ -284,7 +284,7 @@ def _read(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 
 def _called(run: Run, function: Any, value: Any, way: Way) -> Any:
-    """What a function of the user's makes of its input; a runnable that it returns is run with the same input."""
+    """Return the result of a user function; a returned runnable is run with the same input."""
     kwargs = {**way.kwargs, **{name: CONFIG for name in _wanted(function) if name not in way.kwargs}}
     made = call(run, function, (value,), kwargs)
     if type(made) is Pending:
@@ -295,7 +295,7 @@ def _called(run: Run, function: Any, value: Any, way: Way) -> Any:
 
 
 def _wanted(function: Any) -> tuple[str, ...]:
-    """Which of the config and the run manager a function takes."""
+    """Return which of the config and the run manager a function takes."""
     names: tuple[str, ...] = ()
     if type(function) is FunctionValue:
         names = (*function.code.names, *function.code.keyword_only)
@@ -348,7 +348,7 @@ def _binding(run: Run, component: Any, value: Any, way: Way) -> Any:
 
 
 def _bound_way(run: Run, component: Any, way: Way) -> Way:
-    """How what is bound in a binding is run."""
+    """Return the mode for the bound component of a binding."""
     if foreign.is_kind_of(component, RunnableWithFallbacks):
         return way
     require_plain_config(component.config)
@@ -404,13 +404,13 @@ _COMPOSITES: dict[type, Callable[[Run, Any, Any, Way], Any]] = {
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 CALLBACKS = Unknown()
-"""What the config of a node holds of the call's own handlers: where one of these may refuse, nothing is read."""
+"""The call's own handlers in the config of a node: if one of them may refuse, nothing is read."""
 
 _TAPS = ("tap_output_iter", "tap_output_aiter")
 
 
 def require_plain_config(config: Any) -> None:
-    """Raises: Barrier if a config makes a component another one, limits it, or has its replies streamed."""
+    """Raises: Barrier if a config replaces a component, limits concurrency, or streams replies."""
     if config is None or config is CONFIG or type(config) is Opaque:
         return
     if type(config) is not dict:
@@ -434,7 +434,7 @@ def _handlers(callbacks: Any) -> list[Any]:
 
 
 def _may_stream(handler: Any) -> bool:
-    """By its class alone: see `watched.wants_streams` and `may_refuse`."""
+    """Whether a handler may stream or refuse, by its class alone: see `watched.wants_streams` and `may_refuse`."""
     held = handler.held if type(handler) is Opaque else handler
     cls = type(held)
     if (

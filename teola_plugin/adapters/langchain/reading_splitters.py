@@ -1,7 +1,6 @@
-"""Splitters of texts that a program makes or uses: LangChain's own compute on texts alone, so they are really used.
+"""Text splitters made or used by a program: LangChain's own splitters compute on texts alone, so they are really run.
 
-Those that measure by `len` and cut at plain separators are known; others run functions of the user's, or patterns that
-may take long.
+Splitters with `len` as the measure and plain separators are known; the rest run user functions, or slow patterns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MODULE = "langchain_text_splitters.character"
 
 
 def is_splitter_class(cls: Any) -> bool:
-    """It is `RecursiveCharacterTextSplitter`, as its package wrote it."""
+    """Whether the class is `RecursiveCharacterTextSplitter`, as published."""
     found = vars(sys.modules.get(_MODULE, types)).get("RecursiveCharacterTextSplitter")
     return found is not None and cls is found and all(map(_is_its_own, _CALLED))
 
@@ -41,7 +40,7 @@ def _is_its_own(name: str) -> bool:
 
 
 def is_splitter(held: Any) -> bool:
-    """It splits without code of the user's."""
+    """Whether the splitter runs no user code."""
     own = foreign.own_attributes(held) if is_splitter_class(type(held)) else None
     if own is None or own.keys() & set(_CALLED) or own.get("_is_separator_regex") is not False:
         return False
@@ -49,7 +48,7 @@ def is_splitter(held: Any) -> bool:
 
 
 def made(run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Opaque:
-    """A splitter. Raises: Barrier, Undecided, what the constructor raises."""
+    """Return a new splitter. Raises: Barrier, Undecided, errors of the constructor."""
     given = dict(kwargs)
     measure = given.pop("length_function", None)
     if measure is not None and not (isinstance_of(measure, Opaque) and measure.held is len):
@@ -65,7 +64,7 @@ def made(run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def split(run: Run, held: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a method of a splitter makes of texts or documents. Raises: Barrier, what the method raises."""
+    """Return the result of a splitter's method for texts or documents. Raises: Barrier, errors of the method."""
     exchange = Exchange(run)
     try:
         given = [exchange.out(each) for each in args]
@@ -83,7 +82,7 @@ def split(run: Run, held: Any, name: str, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _allow(run: Run, held: Any, count: int) -> None:
-    """Spend what splitting a text takes: words are put together to chunks, and taken off their beginning one by one."""
+    """Spend the ticks of splitting a text: words are joined to chunks, and removed from the front singly."""
     chunk = held._chunk_size if type(held._chunk_size) is int else count
     run.tick(1 + count // _CHARACTERS_PER_TICK + count * min(count, chunk) // _PAIRS_PER_TICK)
 
@@ -94,7 +93,7 @@ _PAIRS_PER_TICK = 50_000
 
 
 class _AsSet:
-    """A splitter as it is set: another one that is set so cuts alike."""
+    """A splitter with its settings, equal to any splitter with the same settings."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -109,5 +108,5 @@ class _AsSet:
 
 @functools.lru_cache(maxsize=64)
 def _pieces(splitter: _AsSet, text: str) -> tuple[str, ...]:
-    """What a text is cut into. A function is read again with each reply that comes, and cuts its texts each time."""
+    """Return the pieces of a text, cached: a function is read again with each reply, and splits its texts each time."""
     return tuple(outcome(lambda: splitter.held.split_text(text)))

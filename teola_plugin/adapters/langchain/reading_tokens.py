@@ -1,4 +1,4 @@
-"""How many tokens a text has for a model of OpenAI's, which counts them by a table of tiktoken's."""
+"""The number of tokens of a text for an OpenAI model, which counts by a table of tiktoken's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODULES = ("langchain_openai.chat_models.base", "langchain_core.language_models
 
 
 def counts(model: Any) -> bool:
-    """Whether the model counts tokens as its package says."""
+    """Whether the model counts tokens with its package's own methods."""
     module = sys.modules.get(_MODULES[0])
     base = vars(module).get("BaseChatOpenAI") if type(module) is types.ModuleType else None
     own = foreign.own_attributes(model)
@@ -29,7 +29,7 @@ def counts(model: Any) -> bool:
 
 
 def _is_published(function: Any, name: str) -> bool:
-    """Whether a method is the one that one of the two packages has under this name."""
+    """Whether a method is the published method of this name in one of the two packages."""
     if type(function) is not types.FunctionType or function.__code__.co_name != name:
         return False
     modules = [sys.modules.get(each) for each in _MODULES]
@@ -37,7 +37,7 @@ def _is_published(function: Any, name: str) -> bool:
 
 
 def counting(model: Any, name: str) -> Callee:
-    """One of `METHODS` of a model that counts."""
+    """Return one of `METHODS` of a counting model."""
 
     def count(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
         given = [*args, *(held for key, held in kwargs.items() if key == "text")]

@@ -1,6 +1,6 @@
-"""Retrievers: a search is the embedding of the query, a look-up in the store, and documents made of what was found.
+"""Retrievers: a search is the embedding of the query, a look-up in the store, and documents made of the hits.
 
-Compound retrievers (several queries, several retrievers, reranking) are read as what they do, with the retriever's own
+Compound retrievers (several queries, several retrievers, reranking) are read as their steps, with the retriever's own
 methods for the glue; their subclasses are left to the framework.
 """
 
@@ -35,7 +35,7 @@ _SEARCHES = {
 
 
 def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name: str, trace: Trace) -> Symbol:
-    """The documents a retriever finds. Raises: Untraceable."""
+    """Return the documents that a retriever finds. Raises: Untraceable."""
     query = draft.value(given, "query")
     if _is(retriever, "VectorStoreRetriever", "langchain_core.vectorstores.base"):
         return _search(draft, retriever, query, name)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def trace_retriever(draft: Draft, retriever: BaseRetriever, given: Symbol, name:
 
 
 def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
-    """It is of that class, or of a subclass that finds its documents in the same way."""
+    """Whether the retriever is of the class, or of a subclass with the same search."""
     cls = getattr(sys.modules.get(module), name, None)
     return isinstance(cls, type) and is_stock(retriever, cls)
 
@@ -64,7 +64,7 @@ def _is(retriever: BaseRetriever, name: str, module: str) -> bool:
 
 
 def _query_embedding(embeddings: Any) -> Leaf | None:
-    """What `embeddings.embed_query(text)` asks of an engine."""
+    """Return the engine request of `embeddings.embed_query(text)`."""
     if embeddings is None:
         return None
     if not _is_ours(embeddings):
@@ -74,7 +74,7 @@ def _query_embedding(embeddings: Any) -> Leaf | None:
 
 
 def _reranking(compressor: Any) -> Leaf | None:
-    """What `compressor.compress_documents(documents, query)` asks of an engine, for each document."""
+    """Return the engine request of `compressor.compress_documents(documents, query)`, for each document."""
     if not _is_ours(compressor):
         return leaves.reranking(compressor)
     ((spec, op, _, settings),) = rehearse(lambda: compressor.compress_documents([Document("a")], "b"))
@@ -82,7 +82,7 @@ def _reranking(compressor: Any) -> Leaf | None:
 
 
 def _is_ours(component: Any) -> bool:
-    """A model of ours, which asks an engine and does nothing else."""
+    """Whether the component is our own model, which only asks an engine."""
     return type(component).__module__.startswith("teola_plugin.models.")
 
 
@@ -93,7 +93,7 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
     store, search = retriever.vectorstore, _SEARCHES[retriever.search_type]
     settings = dict(retriever.search_kwargs)
     hit, vector = _hit(draft, store, search, settings, query)
-    if retriever.search_type == "similarity_score_threshold":  # it logs and warns about scores: once is enough
+    if retriever.search_type == "similarity_score_threshold":  # this search logs and warns about scores: once is enough
         return draft.await_run(name or "docs", retriever, "documents", [hit], None, is_pure=True)
 
     def documents(hit: Any, vector: Sequence[float] = (0.0,)) -> list[Any]:
@@ -107,10 +107,10 @@ def _search(draft: Draft, retriever: VectorStoreRetriever, query: Value, name: s
 
 
 def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query: Value) -> tuple[Value, Value]:
-    """What one search finds, and the vector that it looks for."""
+    """Return the hits of one search, and its query vector."""
     if not is_free_of_code(settings):
         raise Untraceable("TB105", "its arguments are objects of the user's")
-    if not leaves.is_chroma(store):  # even which embedding model it has is for it to say
+    if not leaves.is_chroma(store):  # only the store knows its embedding model
         raise Untraceable("TB105", type(store).__name__)
     embedding = _query_embedding(store.embeddings)
     searching = leaves.search(store, search, **settings) if embedding is not None else None
@@ -128,7 +128,7 @@ def _hit(draft: Draft, store: Any, search: str, settings: dict[str, Any], query:
 
 
 def _parents(draft: Draft, retriever: Any, query: Value, name: str) -> Value:
-    """Pieces are searched ahead; the documents that they are of are in a store of the user's, which is asked once."""
+    """Search the pieces early; their parent documents are in a user's store, asked only once."""
     hit, _ = _hit(draft, retriever.vectorstore, _SEARCHES[retriever.search_type], dict(retriever.search_kwargs), query)
     draft.leave("TB105", retriever, "what it found is looked up in its docstore")
     return draft.await_run(name or "docs", retriever, "parents", [hit], None, is_pure=True)
@@ -160,12 +160,12 @@ def _compressed(draft: Draft, retriever: Any, query: Value, name: str, trace: Tr
 
 
 def passages(draft: Draft, docs: Value) -> Value:
-    """The texts of documents."""
+    """Return the texts of documents."""
     return draft.call("passages", "passage", page_content, docs, identity="passage", holds="text", is_total=True)
 
 
 def page_content(document: Document) -> str:
-    """The text of a document."""
+    """Return the text of a document."""
     return document.page_content
 
 
@@ -236,7 +236,7 @@ def _found_by_each(retrievers: Sequence[BaseRetriever], query: Value, trace: Tra
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Stands in for a retriever that has searched."""
+    """A stand-in for a retriever after its search."""
 
     docs: Sequence[Document]
 
@@ -245,7 +245,7 @@ class _Found:
 
 
 def _self_query(draft: Draft, retriever: Any, query: Value, name: str, trace: Trace) -> Value:
-    """The model is asked ahead; its answer decides how the store is searched."""
+    """Ask the model early; its answer decides how the store is searched."""
     asked = draft.value(trace(retriever.query_constructor, Record({"query": query}), "structured_query"))
     draft.leave("TB105", retriever, "how it searches is in the answer of its model")
     return draft.await_run(name or "docs", retriever, "documents", [asked], None, is_pure=True)

@@ -1,7 +1,7 @@
-"""Whether the client of a hosted model sends what it is asked, for certain: some requests it refuses, and raises.
+"""Whether the client of a hosted model certainly sends a request: some requests are refused with an error.
 
-Texts are sent by each. What else there is in a request of OpenAI's kind, its model is asked to put together; the client
-takes the arguments that its method has, as JSON.
+Every client sends texts. Other parts of an OpenAI-style request are put together by the model itself; the client takes
+the arguments of its method, as JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _USUAL = frozenset({"tools", "tool_choice", "response_format", "temperature", "m
 
 
 class Sending:
-    """What is known of the models of one call."""
+    """The answers known for the models of one call."""
 
     def __init__(self) -> None:
         self._taken: dict[Hashable, tuple[Model, bool]] = {}
 
     def is_sent(self, model: Model, content: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """The client sends it. Classes that are declared pure say nothing of themselves, and are taken to send."""
+        """Whether the client sends the request. Classes declared pure give no evidence, and are assumed to send."""
         if plain_class(model).__module__.split(".")[0] not in HOSTED:
             return True
         rest = {name: held for name, held in kwargs.items() if name != "stop"}
@@ -61,7 +61,7 @@ def _is_taken(model: Any, content: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         payload = model._get_request_payload(list(content), **kwargs)
         resource = model.root_client.responses if model._use_responses_api(payload) else model.client
         takes = inspect.signature(type(resource).create).parameters.keys()
-    except Exception:  # whatever it refuses by
+    except Exception:  # any kind of refusal
         return False
     schema = payload.pop("response_format", None)
     if schema is not None and not isinstance(schema, type):
@@ -71,5 +71,5 @@ def _is_taken(model: Any, content: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _is_strict(tool: Any) -> bool:
-    """Tools that are not, a client that parses a reply refuses."""
+    """Whether a tool is strict; a parsing client refuses all non-strict tools."""
     return isinstance(tool, dict) and bool(tool.get("function", {}).get("strict"))

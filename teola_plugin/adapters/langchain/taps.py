@@ -1,7 +1,7 @@
-"""Calls of tools in the replies of models that are not ours, heard as their chunks pass by.
+"""Tool calls in the replies of foreign models, detected as their chunks pass by.
 
-Only where the framework streams the reply itself (`stream_mode="messages"`, `streaming=True`): the request to the
-service stays what it is. The class of a model is instrumented when a session first meets it with tools.
+Only where the framework itself streams the reply (`stream_mode="messages"`, `streaming=True`): the request to the
+service stays unchanged. The class of a model is instrumented when a session first meets the model with tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _is_heard: ContextVar[bool] = ContextVar("teola_is_heard", default=False)
 
 
 def install() -> None:
-    """Hear of the replies of all chat models. Idempotent."""
+    """Detect tool calls in the replies of all chat models. Idempotent."""
     for method in ("_generate_with_cache", "_agenerate_with_cache"):
         intercept(BaseChatModel, method, _meeting)
 
@@ -40,7 +40,7 @@ def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _heard(*, is_async: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper: calls of tools are heard as the chunks are handed on."""
+    """Return a wrapper that detects tool calls as the chunks are passed on."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def _listener(kwargs: dict[str, Any]) -> OnCall | None:
 
 @contextlib.contextmanager
 def _hearing() -> Iterator[None]:
-    """What a method of the same name further up passes on is heard already."""
+    """Mark chunks as already heard for a method of the same name further up."""
     token = _is_heard.set(True)
     try:
         yield
@@ -75,7 +75,7 @@ def _hearing() -> Iterator[None]:
 
 
 class _Calls:
-    """The calls in the chunks of one reply: each is told once its arguments are complete JSON."""
+    """The tool calls in the chunks of one reply: each is reported once its arguments are complete JSON."""
 
     def __init__(self, on_call: OnCall) -> None:
         self._on_call = on_call

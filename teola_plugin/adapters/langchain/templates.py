@@ -1,4 +1,4 @@
-"""What a prompt template consists of."""
+"""The parts of a prompt template."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MESSAGES = (
 
 
 def runs_code(template: Any) -> bool:
-    """Formatting it is more than putting texts together: a function of the user's or a template language is run."""
+    """Whether formatting runs more than concatenation of texts: a user function or a template language."""
     return any(
         getattr(part, "template_format", "f-string") != "f-string" or any(map(callable, partials_of(part).values()))
         for part in parts_of(template)
@@ -33,7 +33,7 @@ def runs_code(template: Any) -> bool:
 
 
 def parts_of(template: Any) -> Iterator[Any]:
-    """The template and those it consists of."""
+    """Yield the template and its inner templates."""
     yield template
     prompts = getattr(template, "prompt", None) or ()
     inner = [*getattr(template, "messages", ()), *(prompts if isinstance(prompts, list | tuple) else [prompts])]
@@ -45,12 +45,12 @@ def parts_of(template: Any) -> Iterator[Any]:
 
 
 def partials_of(template: Any) -> Mapping[str, Any]:
-    """Variables that the template brings with it: values, or functions that are called when it is formatted."""
+    """Return the template's own variables: values, or functions called at formatting."""
     return getattr(template, "partial_variables", None) or {}
 
 
 def is_transparent(template: Any) -> bool:
-    """What it makes of its variables is their text, put into constant text."""
+    """Whether the formatted text is the variables' texts inside constant text."""
     match template:
         case PromptTemplate():
             return type(template) is PromptTemplate and _is_plain(template)

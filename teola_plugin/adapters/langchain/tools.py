@@ -1,13 +1,13 @@
-"""Tools that a model calls: which may start early, and how the framework's run shares what ran ahead.
+"""Tools called by a model: which tools may start early, and how the framework's run shares an early call.
 
 A tool *only reads* if the user says so (`@pure` or `@reads(...)` on its function, `pure` on its class, or the hint
-`readOnlyHint` of MCP in its `metadata`), or if it is a stock client of a web search (`SEARCHES`). These are asked as a
-hosted model is: only for what is certain.
+`readOnlyHint` of MCP in its `metadata`), or as a stock client of a web search (`SEARCHES`). Search clients are asked as
+hosted models are: only for certain requests.
 
     early:      tool.invoke(call)  in a session of its own, heard by nobody  -> the value of `_run` lands in a slot
     framework:  tool.invoke(call)  its callbacks, its `_run`                 <- finds it there
 
-Of a tool that asks runnables inside, only what those ask is shared: its own run tells the callbacks of theirs.
+For a tool with runnables inside, only the inner requests are shared: the tool's own run reports the inner callbacks.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ SEARCHES = {
         "BraveSearch", "GoogleSearchRun", "GoogleSearchResults", "GoogleSerperRun", "GoogleSerperResults",
     ),
 }  # fmt: skip
-"""Packages, and their tools whose call is one request to a search engine and leaves nothing behind."""
+"""Packages, and their tools with a single search engine request per call, which leaves nothing behind."""
 
 _talkative: IdentityMap[bool] = IdentityMap()
 
 
 class TalkedError(Exception):
-    """The value alone is no use: the framework's run must tell of runnables, has a config, or changes arguments."""
+    """The value alone is no use: the framework's run must report runnables, has a config, or changes arguments."""
 
 
 @dataclass(frozen=True)
 class EarlyTool:
     """A tool that only reads. `is_so_still` is asked before each call.
 
-    `is_outside`: it asks hosted models. `is_changeless`: nothing that others write could change its value unnoticed.
+    `is_outside`: the tool asks hosted models. `is_changeless`: no write could change the tool's value unnoticed.
     """
 
     tool: BaseTool
@@ -81,7 +81,7 @@ class EarlyTool:
     def begin(
         self, name: str, arguments: Mapping[str, Any], is_async: bool, context: Context
     ) -> tuple[Callable[[], Any], bool]:
-        """What makes the call as the framework will and returns the tool's message, and if it is a coroutine function.
+        """Return a function that makes the framework's call, and whether the function is a coroutine function.
 
         `context`: the caller's.
         """
@@ -92,7 +92,7 @@ class EarlyTool:
 
 
 def read_tool(tool: BaseTool) -> EarlyTool | str:
-    """The tool, or why no call of it may start early."""
+    """Return the early tool, or the reason why no call of the tool may start early."""
     if tool._injected_args_keys:
         return f"it is given {', '.join(sorted(tool._injected_args_keys))}"
     functions = _functions(tool)
@@ -114,7 +114,7 @@ def read_tool(tool: BaseTool) -> EarlyTool | str:
 
 
 def _read_library_tool(tool: BaseTool, functions: list[Callable[..., Any]]) -> EarlyTool | None:
-    """A tool whose functions are LangChain's and ask a retriever that is known: `create_retriever_tool`."""
+    """Return the early tool if its functions are LangChain's and ask a known retriever: `create_retriever_tool`."""
     if not functions or not _checks_arguments_alone(tool):
         return None
     asked: list[BaseRetriever] = []
@@ -138,7 +138,7 @@ def _read_library_tool(tool: BaseTool, functions: list[Callable[..., Any]]) -> E
 
 
 def _checks_arguments_alone(tool: BaseTool) -> bool:
-    """Nothing of the user's runs before the function of the tool does, but what is declared with its class."""
+    """Whether no user code runs before the tool's function, beside code declared with its class."""
     schema: Any = tool.args_schema
     if is_class(schema) and not is_clean_schema(schema):
         return False
@@ -148,12 +148,12 @@ def _checks_arguments_alone(tool: BaseTool) -> bool:
 
 
 def instrument_tool(cls: type[BaseTool]) -> None:
-    """Let calls of a tool's class share what ran ahead."""
+    """Make calls of a tool's class share early calls."""
     _SHARED.replace(cls, "_run", coroutines=["_arun"])
 
 
 def _functions(tool: BaseTool) -> list[Callable[..., Any]]:
-    """The user's functions behind a stock tool."""
+    """Return the user's functions behind a stock tool."""
     if isinstance(tool, StructuredTool | Tool):
         return [function for function in (tool.func, tool.coroutine) if function is not None]
     return []
@@ -166,7 +166,7 @@ def _has_coroutine(tool: BaseTool) -> bool:
 
 
 def is_said_to_read(tool: BaseTool) -> bool:
-    """The user declared, or MCP's hint says, that it only reads, or it is a stock client of a web search."""
+    """Whether the tool only reads, by declaration, by MCP's hint, or as a stock client of a web search."""
     if _is_search(tool):
         return True
     declared = _declared(tool)
@@ -175,7 +175,7 @@ def is_said_to_read(tool: BaseTool) -> bool:
 
 
 def _is_search(tool: BaseTool) -> bool:
-    """It is a tool of `SEARCHES`, as its package made it, and nothing that it holds runs code of the user's."""
+    """Whether the tool is a published tool of `SEARCHES`, without user code."""
     if type(tool).__name__ not in SEARCHES.get(type(tool).__module__.split(".")[0], ()):
         return False
     held = [value for name, value in vars(tool).items() if name != "callbacks"]
@@ -184,11 +184,11 @@ def _is_search(tool: BaseTool) -> bool:
 
 
 _CALLED = ("invoke", "ainvoke", "run", "arun", "_run", "_arun", "_parse_input", "_to_args_and_kwargs")
-"""Methods that a call of a tool goes through."""
+"""Methods used in a call of a tool."""
 
 
 def _is_client(held: Any) -> bool:
-    """It is a client of a package of `SEARCHES`, as that made it, which holds data alone."""
+    """Whether the object is a published client of a package of `SEARCHES`, with only data inside."""
     cls = type(held)
     if cls.__module__.split(".")[0] not in SEARCHES or not is_free_of_code(*vars(held).values()):
         return False
@@ -200,25 +200,25 @@ def _is_hinted(tool: BaseTool) -> bool:
 
 
 def _is_declared(tool: BaseTool, holds: Callable[[Effects], bool]) -> bool:
-    """It holds for what the user declared about the class or all functions."""
+    """Whether the condition holds for the user's declarations of the class or of all functions."""
     declared = _declared(tool)
     return bool(declared) and all(said is not None and holds(said) for said in declared)
 
 
 def _declared(tool: BaseTool) -> list[Effects | None]:
-    """Of the class and what else is marked, or of each function."""
+    """Return the declarations of the class and of marked functions, or of each function."""
     of_class, of_functions = declared_effects(type(tool)), [declared_effects(f) for f in _functions(tool)]
     return [of_class, *(said for said in of_functions if said)] if of_class else of_functions
 
 
 def _resource_of(tool: BaseTool) -> object:
-    """What a tool asks: searches of the web that are set alike ask the same, also where they are made for one call."""
+    """Return the identity of a tool: web searches with equal settings are the same, also if made for one call each."""
     settings = configuration_key(tool) if _is_search(tool) else None
     return stand_in((type(tool), settings)) if settings is not None and is_comparable(settings) else tool
 
 
 def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-    """What tells a call from others; None for arguments that cannot be compared."""
+    """Return the key of a call; None for arguments that cannot be compared."""
     try:
         return (_exact(args), _exact({name: value for name, value in kwargs.items() if name not in NOT_GIVEN}))
     except TypeError:
@@ -226,9 +226,9 @@ def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
 
 
 def _exact(value: Any) -> Hashable:
-    """Equal for arguments that no tool can tell apart: not for 0.0 and -0.0, nor for dicts in another order.
+    """Return a key, equal for arguments indistinguishable to tools: 0.0 differs from -0.0, and dicts by order.
 
-    Raises: TypeError for what cannot be compared so.
+    Raises: TypeError for a value without an exact comparison.
     """
     match value:
         case None | str() | int() | bytes() | Enum():
@@ -250,7 +250,7 @@ def _exact(value: Any) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class _Call(Met):
-    """A call of a tool. `key`: what tells it from others; `names`: what only the framework's run has inside, so far."""
+    """A call of a tool. `key`: the call's identity; `names`: effects so far that only the framework's run can have."""
 
     tool: BaseTool
     args: Sequence[Any]
@@ -266,7 +266,7 @@ class _Call(Met):
         self.names.extend(names)
 
     def reply(self, value: Any) -> Any:
-        """See `Met.reply`. Raises: TalkedError where more came of it than the value."""
+        """See `Met.reply`. Raises: TalkedError if the call had effects beside the value."""
         is_more = self.names or _key(self.args, self.kwargs) != self.key or not _is_told_without_code(self.tool, value)
         if is_more and is_unheard():
             _talkative.get_or_make(self.tool, lambda: True)
@@ -288,13 +288,13 @@ _SHARED = sharing(_meet)
 
 
 def _is_told_without_code(tool: BaseTool, value: Any) -> bool:
-    """Writing it out as the text of a message asks no object of the user's."""
+    """Whether writing the value as the text of a message runs no user code."""
     is_pair = tool.response_format == "content_and_artifact" and type(value) is tuple and len(value) == 2
     return is_plain(value[0] if is_pair else value)
 
 
 def _shares(tool: BaseTool) -> bool:
-    """A call of it that a program makes may start early."""
+    """Whether a program's call of the tool may start early."""
     if not isinstance(read_tool(tool), EarlyTool):
         return False
     instrument_tool(type(tool))
@@ -302,5 +302,5 @@ def _shares(tool: BaseTool) -> bool:
 
 
 def install() -> None:
-    """Let programs that are read use tools that only read."""
+    """Let programs that are read use read-only tools."""
     reading_retrievers.install(_shares)

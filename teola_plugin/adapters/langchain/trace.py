@@ -1,12 +1,13 @@
-"""From a LangChain runnable to its p-graph, by symbolic execution: no code of the user's runs.
+"""From a LangChain runnable to its p-graph, by symbolic execution: no user code runs.
 
-The runnables that LangChain composes pipelines of are read for what they do with their input; what they consist of is
-read in turn. Dicts stay apart into their fields, so that a step waits only for the keys it reads:
+LangChain's composing runnables are read for the use of their input, then part by part. Dicts stay separated into
+fields, so a step waits only for the keys read by the step:
 
     assign(a=f) | assign(b=g)      g starts with f, unless it reads "a"
 
-A component that cannot be read (or that must not run ahead) becomes a primitive `@ pipeline`: the framework's own run
-computes it in program order, tells its value, and the run-ahead goes on from there. Each one is a break with a code.
+An unreadable component (or a component barred from running ahead) becomes a primitive `@ pipeline`: the framework's own
+run computes and reports the value in program order, and running ahead continues from there. Each is a break with a
+code.
 """
 
 from __future__ import annotations
@@ -59,18 +60,18 @@ from teola_plugin.trace import Traced
 log = logging.getLogger(__name__)
 
 _HARMLESS = (BaseRetriever, BaseChatModel, BaseLLM, BasePromptTemplate)
-"""Components that may be beyond us, but change no store."""
+"""Components that may be unreadable, but change no store."""
 
 
 def trace(pipeline: Runnable[Any, Any]) -> Traced:
-    """The p-graph of a runnable."""
+    """Return the p-graph of a runnable."""
     tracer = Tracer()
     return tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
 
 
 @dataclass
 class Tracer:
-    """`streams`: a streamed call of the pipeline streams this component. `is_configured`: so it is, by a binding."""
+    """`streams`: a streamed call of the pipeline streams this component. `is_configured`: by a binding."""
 
     draft: Draft = field(default_factory=Draft)
     streams: bool = True
@@ -79,11 +80,11 @@ class Tracer:
     def trace(
         self, component: Runnable[Any, Any], given: Symbol, name: str = "", kwargs: Mapping[str, Any] | None = None
     ) -> Symbol:
-        """What a component makes of its input; `name`: what it is called in the pipeline, if anything."""
+        """Return the result of a component; `name`: the component's name in the pipeline, if any."""
         return self.attempt(lambda: self._read(component, given, name, kwargs or {}), component, given, name)
 
     def attempt(self, read: Callable[[], Symbol], component: Runnable[Any, Any], given: Symbol, name: str) -> Symbol:
-        """What `read` finds, or what the framework's own run of the component will tell."""
+        """Return the result of `read`, or a value to be reported by the framework's own run of the component."""
         with self._at(component):
             try:
                 return read()
@@ -122,7 +123,7 @@ class Tracer:
                 return self._read_plain(component, given, name)
 
     def _read_plain(self, component: Runnable[Any, Any], given: Symbol, name: str) -> Symbol:
-        """A component without bound arguments."""
+        """Read a component without bound arguments."""
         match component:
             case RunnableParallel() if _is_stock(component, RunnableParallel):
                 return self._parallel(component, given)
@@ -260,8 +261,7 @@ class Tracer:
     def _choose(
         self, choices: Sequence[tuple[str, Callable[[], Symbol] | None, Runnable[Any, Any]]], given: Symbol, name: str
     ) -> Symbol:
-        """What the first runnable makes of its input whose condition holds; each choice: what it is called by, the
-        condition, and the runnable."""
+        """Return the result of the first runnable whose condition holds; a choice: name, condition, runnable."""
         if self.draft.level:
             raise Untraceable("TB111")
         outer = self.draft.guard
@@ -283,7 +283,7 @@ class Tracer:
         return replace(joined, holds=values[0].holds)
 
     def _alike(self, made: list[tuple[When, Symbol, int, int]]) -> list[Value]:
-        """The alternatives as values of one sort, each computed under its own condition."""
+        """Return the alternatives as values of one sort, each computed under its own condition."""
         holds = {symbol.holds if isinstance(symbol, Value) and not symbol.is_list else None for _, symbol, _, _ in made}
         values: list[Value] = []
         for guard, symbol, since, until in made:
@@ -341,7 +341,7 @@ def _known_key(keys: frozenset[str], key: Any) -> None:
 
 
 def _listeners(binding: Any) -> list[Any]:
-    """The functions that `with_listeners` was given."""
+    """Return the functions passed to `with_listeners`."""
     cells = (cell for factory in binding.config_factories for cell in factory.__closure__ or ())
     return [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
 
@@ -353,5 +353,5 @@ def _is_dict(value: Any) -> None:
 
 
 def _is_stock(component: object, base: type) -> bool:
-    """It runs as `base` does."""
+    """Whether the component runs as `base` does."""
     return is_stock(component, base, "invoke", "ainvoke")

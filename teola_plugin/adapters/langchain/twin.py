@@ -1,20 +1,19 @@
 """The object that `optimize` returns for a runnable: a shallow copy whose class is a same-named subclass.
 
-Everything that LangChain derives from the class (run names, ids, repr, schemas, graphs) stays as it was, children are
+Everything that LangChain derives from the class (run names, ids, repr, schemas, graphs) stays unchanged, children are
 the user's own objects, and the entry methods run the class's own method inside a call:
 
     invoke ainvoke batch abatch stream astream batch_as_completed abatch_as_completed transform atransform
     (astream_events and astream_log go through astream)
 
-What `transform` is given comes in pieces that only the framework may read, so nothing runs ahead; but engines batch
-what it asks with other queries. A class that waits for the whole input, and goes on with `stream`, does so as ever.
+The input of `transform` comes in pieces that only the framework may read, so nothing runs ahead; but engines batch the
+requests with other queries. A class that waits for the whole input and goes on with `stream` still does so.
 
-What is made from a twin (`|`, `bind`, `with_retry`, ...) is optimized again. A pickle of a twin is the plain object. As
-with any shallow copy, a field set on the original afterwards does not reach the twin; a field set on the twin takes
-effect, but the run-ahead goes on guessing by the old one, until `optimize` is called again.
+Pipelines made from a twin (`|`, `bind`, `with_retry`, ...) are optimized again. A pickle of a twin is the plain object.
+As with any shallow copy, a field set on the original afterwards does not reach the twin. A field set on the twin takes
+effect, but predictions use the old value until `optimize` is called again.
 
-`stream` and its kin are generator functions only where those of the class are: some runnables raise before the first
-step.
+`stream` and its kin are generator functions only where the class's are: some runnables raise before the first step.
 """
 
 from __future__ import annotations
@@ -46,23 +45,24 @@ from teola_plugin.seams import active, current
 _CALLS = "__teola_calls__"
 _CHOICES = "__teola_choices__"
 _CACHE = "__teola_cache__"
-"""What a twin keeps in its dict, under names that pydantic takes for no field: its `Calls`, `_choices`, and the
-response cache that was set when the pipeline was read."""
+"""The names in a twin's dict, which pydantic takes for no field: its `Calls`, its `_choices`, and the response cache in
+use when the pipeline was read.
+"""
 
 REMADE = (
     "__or__", "__ror__", "pipe", "pick", "assign", "bind", "with_config", "with_listeners", "with_alisteners",
     "with_types", "with_retry", "with_fallbacks", "map", "configurable_fields", "configurable_alternatives",
     "bind_tools", "with_structured_output", "model_copy", "copy",
 )  # fmt: skip
-"""Methods that make another pipeline out of this one."""
+"""Methods that make a new pipeline from the pipeline."""
 
 
 def make_twin(
     pipeline: Runnable[Any, Any], calls: Calls, parts: Iterable[Runnable[Any, Any]] | None = None
 ) -> Runnable[Any, Any]:
-    """A same-type copy of the pipeline whose calls go through `calls`.
+    """Return a copy of the same type whose calls go through `calls`.
 
-    `parts`: those that a config may make others of; the pipeline itself if not given.
+    `parts`: the parts that a config may replace; the pipeline itself by default.
     """
     twin = copy.copy(pipeline)
     object.__setattr__(twin, "__class__", _twin_class(type(pipeline)))
@@ -73,10 +73,10 @@ def make_twin(
 
 
 def _choices(parts: Iterable[Runnable[Any, Any]]) -> frozenset[str] | None:
-    """Keys of `configurable` that make the pipeline another one; None if they cannot be told.
+    """Return the keys of `configurable` that change the pipeline; None for unknown keys.
 
-    `config_specs` would look into the user's functions, and at attributes of what these hold. Of what a function calls,
-    nothing that a config can choose runs ahead (see reading.py).
+    `config_specs` would look into the user's functions, and at attributes of objects held there. Inside functions, no
+    component that a config can choose runs ahead (see reading.py).
     """
     found: set[str] = set()
     todo: list[Any] = list(parts)
@@ -109,12 +109,12 @@ def _choices(parts: Iterable[Runnable[Any, Any]]) -> frozenset[str] | None:
 
 
 def calls_of(pipeline: Any) -> Calls | None:
-    """The calls behind a twin, None for anything else."""
+    """Return the calls behind a twin, None for any other object."""
     return vars(pipeline).get(_CALLS) if hasattr(type(pipeline), "__teola__") else None
 
 
 def plain(twin: Any) -> Any:
-    """The same pipeline as an object of the plain class; anything but a twin is handed back."""
+    """Return the pipeline as an object of the plain class; any object but a twin is returned unchanged."""
     if not hasattr(type(twin), "__teola__"):
         return twin
     cls: Any = type(twin).__base__
@@ -201,12 +201,12 @@ def _entries(cls: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _is_inherited(cls: type, method: str) -> bool:
-    """It is the one that every runnable has."""
+    """Whether the class inherits the method from `Runnable`."""
     return next((c for c in cls.__mro__ if method in vars(c)), None) is Runnable
 
 
 def _outside(chunks: Iterator[Any]) -> Iterator[Any]:
-    """The same chunks; what makes them is no part of the call."""
+    """Yield the same chunks; their producer is no part of the call."""
     while True:
         with active(None):
             try:
@@ -234,11 +234,11 @@ KNOWN_ARGUMENTS = frozenset({
     "context", "stream_mode", "print_mode", "output_keys", "interrupt_before", "interrupt_after", "durability",
     "control", "subgraphs", "debug", "version", "checkpoint_during",
 })  # fmt: skip
-"""Arguments of entry methods that do not change what is asked of models."""
+"""Arguments of entry methods that do not change model requests."""
 
 
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    """The inputs that may run ahead: none if they come with arguments that were not read, or are no list at all."""
+    """Return the inputs that may run ahead: none with unread arguments, or if `inputs` is no list."""
     return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
 
 
@@ -306,7 +306,7 @@ async def _astepping(
 
 
 def _is_plain(twin: Any) -> bool:
-    """Inside another call, or without calls of its own."""
+    """Whether the twin runs inside another call, or has no calls of its own."""
     return _CALLS not in vars(twin) or current() is not None
 
 
@@ -315,13 +315,13 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
     given = [*config] if isinstance(config, list | tuple) else [config]
     configs = [c for c in (*given, var_child_runnable_config.get()) if isinstance(c, dict)]
     if any(c.get("max_concurrency") is not None or _is_chosen(twin, c) for c in configs):
-        inputs = []  # only so many things at a time, or other things than those that were read: nothing runs ahead
+        inputs = []  # a limit on concurrency, or another pipeline than the one read: nothing runs ahead
     if get_llm_cache() is not vars(twin)[_CACHE]:
-        inputs = []  # nor what a cache may answer
+        inputs = []  # nor a request that a cache may answer
     own = getattr(twin, "config", None)
     configs.append(own if isinstance(own, dict) else {})
     if any(map(is_refusable, configs)):
-        inputs = []  # a handler may end the call before anything is asked
+        inputs = []  # a handler may end the call before any request
     if any(map(is_watched, configs)):
         mode = "events"
     heard = heard_by(configs) if inputs else frozenset()
@@ -331,7 +331,7 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
 
 
 def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:
-    """The call makes the pipeline another one."""
+    """Whether the call's config changes the pipeline."""
     choices, chosen = vars(twin)[_CHOICES], config.get("configurable") or ()
     return bool(chosen) if choices is None else not choices.isdisjoint(chosen)
 
@@ -342,7 +342,7 @@ def _is_chosen(twin: Any, config: Mapping[str, Any]) -> bool:
 def _remaking(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def remake(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # as a step of a sequence it may be itself; a copy of it must not have what is ours
+        # a step of a sequence may be the twin itself; a copy must not have our attributes
         is_step = method.__name__ in ("__or__", "__ror__", "pipe") and not isinstance(self, RunnableSequence)
         made = method(self if is_step else plain(self), *args, **kwargs)
         calls = vars(self).get(_CALLS)
@@ -358,7 +358,7 @@ def _explain(self: Any, format: str = "text", analyze: Any = None) -> str:
 
 
 def _identity(cls: Any) -> dict[str, Any]:
-    """Equality, copies and pickles: those of the plain object."""
+    """Return the plain object's equality, copies and pickles."""
 
     def __eq__(self: Any, other: Any) -> Any:
         return cls.__eq__(plain(self), plain(other))

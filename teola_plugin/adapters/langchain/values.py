@@ -1,10 +1,10 @@
-"""What a component's input or output is while a pipeline is only being read: symbolic values.
+"""Symbolic values: inputs and outputs of components while a pipeline is only being read.
 
-    Root        the caller's input, of which keys are taken one by one
+    Root        the caller's input, whose keys are taken separately
     Record      a dict with known fields, and perhaps the unknown rest of another value
-    Value       a value of the graph; in a map at `level`, one item of it
-    Constant    a value that is the same in every call
-    Prompt      a template and its variables: known piece by piece, before it is one text
+    Value       a value of the graph; in a map at `level`, an item of the value
+    Constant    a value, the same in every call
+    Prompt      a template and its variables: known piece by piece, before the whole text
 
 Reading is exact or not at all: `Untraceable` leaves the component to the framework, under a stable code.
 """
@@ -20,12 +20,12 @@ from langchain_core.prompts import BasePromptTemplate
 from teola_plugin.graph import Ref
 
 Holds = Literal["any", "text", "message", "documents", "prompt"]
-"""What is known of a value's type. `message`: a chat model's reply, of which the graph has the text."""
+"""The known type of a value. `message`: a chat model's reply, of which the graph has the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The graph's value `name`, `depth` lists deep; inside `level` maps it stands for the items at that level."""
+    """The graph's value `name`, `depth` lists deep; inside `level` maps, the items at that level."""
 
     name: str
     depth: int = 0
@@ -43,7 +43,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Known when the pipeline is read."""
+    """A value known when the pipeline is read."""
 
     value: Any
 
@@ -55,9 +55,9 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A dict; `rest` (a dict too) has the keys that are not in `fields`.
+    """A dict; `rest` (a dict too) has the keys outside `fields`.
 
-    `whole` makes all of it, where putting `rest` and `fields` together would not give the same.
+    `whole` makes the whole dict, where joining `rest` and `fields` would not give the same.
     """
 
     fields: Mapping[str, Symbol] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What `template.format_prompt(**variables)` will be."""
+    """The result of `template.format_prompt(**variables)`."""
 
     template: BasePromptTemplate[Any]
     variables: Mapping[str, Symbol]
@@ -77,7 +77,7 @@ Symbol = Value | Constant | Root | Record | Prompt
 
 
 class Untraceable(Exception):
-    """The component is left to the framework: `code` (codes.py), details, and what the user may do."""
+    """The component is left to the framework: `code` (codes.py), details, and a hint for the user."""
 
     def __init__(self, code: str, detail: str = "", hint: str = "") -> None:
         super().__init__(code)

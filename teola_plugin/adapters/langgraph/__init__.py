@@ -1,12 +1,12 @@
 """The LangGraph adapter: compiled state graphs, followed from superstep to superstep.
 
-    follow.py       LangGraph's loop tells where it is; what runs ahead begins anew where it must
-    front.py        where a run stands, and how it goes on
-    reading.py      from there on, superstep by superstep, what the nodes ask for
-    writes.py       what a node writes, and the state after that
-    inside.py       graphs that nodes call, and what LangGraph gives to nodes
-    agents.py       calls of tools that only read start while the model still writes
-    saves.py        a checkpoint is saved before the nodes that follow it run
+    follow.py       LangGraph's loop reports its position; the prediction begins anew where needed
+    front.py        the position of a run, and the settings of its continuation
+    reading.py      from there on, superstep by superstep, the requests of the nodes
+    writes.py       the writes of a node, and the state after them
+    inside.py       graphs called by nodes, and the arguments injected by LangGraph
+    agents.py       calls of read-only tools start while the model still writes
+    saves.py        a checkpoint is saved before the nodes after it run
 
 The superstep structure is LangGraph's own: task ids, checkpoints, history, interrupts and streams come from its run.
 """

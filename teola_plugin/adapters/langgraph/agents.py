@@ -1,12 +1,13 @@
-"""Agents: calls of tools that only read start while the model still writes, and the next prompt is prefilled meanwhile.
+"""Agents: calls of read-only tools start while the model still writes; meanwhile the next prompt is prefilled.
 
     model writes   call 1 | call 2 | .
     tools                 | call 1 ..... |
                                    | call 2 ......... |
     prefill                          | system, history, answer | result 1 |          (result 2 comes with the next turn)
 
-The calls run unheard beside the framework's run, which makes them again in its own place and finds their values. Only
-tools that the model's node leads to directly, with nobody in between who could refuse or change a call.
+The early calls run with callbacks muted, beside the framework's run, which repeats each call in its own place and finds
+the value. Only tools count whose node directly follows the model's node, with no code between to refuse or change a
+call.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from teola_plugin.turns import Turn
 EVERY = "*"
 AGENTS = ("langchain.agents.factory", "langgraph.prebuilt.chat_agent_executor")
 WRAPPERS = ("wrap_model_call_handler", "awrap_model_call_handler")
-"""What the model's node of `create_agent` holds where middleware of the user's stands around the model."""
+"""The variables of the model's node of `create_agent` where the user's middleware stands around the model."""
 
 
 @dataclass(frozen=True)
 class Agents:
-    """The tool nodes of a graph: the nodes that lead to each, its tools that may start early, those that may write.
+    """The tool nodes of a graph: the nodes before each, its early tools, its tools with possible writes.
 
-    `asking`: nodes that do nothing but ask models.
+    `asking`: nodes with model calls and no effects.
     """
 
     leading: Mapping[str, Names] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class Agents:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The tools that may start early, as `explain` names them."""
+        """The tools with early starts, as `explain` names them."""
         tools = [tool.tool for node in self.tools.values() for tool in node.values()]
         return tuple(dict.fromkeys(f"{tool.name}: {_origin(tool)}" for tool in tools))
 
@@ -67,9 +68,9 @@ class Agents:
     def hear(
         self, turn: Turn, running: str, loop: Any, asides: Asides, is_read: Callable[[], bool] = lambda: False
     ) -> None:
-        """Begin what a reply calls for, if the node that asked for it leads straight to the tools.
+        """Start early tool calls from a reply, if the requesting node leads straight to the tools.
 
-        `is_read`: whether the reader knows by now that this node leaves nothing behind but its writes.
+        `is_read`: whether the reader knows by now: the node leaves nothing behind but its writes.
         """
         after, before = interrupts(loop.interrupt_after), interrupts(loop.interrupt_before)
         if running in after or EVERY in after or EVERY in before or loop.config.get("max_concurrency") is not None:
@@ -80,7 +81,7 @@ class Agents:
             is_alone = all(task.name == running for task in loop.tasks.values())
             asks_only = running in self.asking
 
-            def may_change() -> bool:  # by what runs before the superstep of the tools is there
+            def may_change() -> bool:  # by code that runs before the superstep of the tools
                 return not (is_alone and (asks_only or is_read()))
 
             tools = {
@@ -94,10 +95,10 @@ class Agents:
 
 
 class Answers:
-    """What the tools answer to one reply of the model, as far as it is known early, and the prefix that this makes.
+    """The early answers of tools to one reply of the model, and the prompt prefix made of them.
 
-    What comes after the call of a tool that may write does not start early: it may read what that wrote. Neither does
-    a tool whose answer what still runs `may_change`.
+    After the call of a possibly writing tool no call starts early: a later tool may read the written data. Nor does a
+    tool start early while running code `may_change` its answer.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Answers:
             self._asides.aside("", self._prefill)
 
     def _prefill(self) -> None:
-        """What the next prompt begins with, while some tool still works."""
+        """Prefill the beginning of the next prompt while some tool still works."""
         spec, follow_up = self._turn.spec, self._turn.follow_up
         if spec is None or follow_up is None:
             return
@@ -161,7 +162,7 @@ class Answers:
             self._asides.prefill(spec, follow_up(known), {}, Urgency(1))
 
     def _known(self) -> Iterator[str]:
-        """The answers of the first tools, up to one that is not known."""
+        """Yield the answers of the first tools, up to the first unknown answer."""
         for position in range(self._calls):
             if position not in self._contents:
                 return
@@ -169,19 +170,19 @@ class Answers:
 
 
 def has_replies_streamed(loop: Any) -> bool:
-    """The models in this run of a graph are asked for streams; LangGraph's own handlers are with the run's manager."""
+    """Whether models in this run of a graph must stream; LangGraph's own handlers are with the run's manager."""
     return is_watched(loop.config) or wants_streams(loop.manager)
 
 
 def agents_in(graph: Graph) -> dict[int, Agents]:
-    """Those of a graph and of the graphs in it, by the `id` of each one's nodes."""
+    """Return the agents of a graph and of its subgraphs, by the `id` of each graph's nodes."""
     graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
     known = {id(each.nodes): agents_of(each) for each in graphs if isinstance(each, CompiledStateGraph)}
     return {key: agents for key, agents in known.items() if agents}
 
 
 def agents_of(graph: Graph) -> Agents:
-    """The tool nodes of a graph. The classes of their tools are instrumented."""
+    """Return the tool nodes of a graph, and instrument the classes of their tools."""
     leading: dict[str, Names] = {}
     tools: dict[str, dict[str, EarlyTool]] = {}
     writing: dict[str, set[str]] = {}
@@ -220,7 +221,7 @@ def _origin(tool: BaseTool) -> str:
 
 
 def _only_asks(node: Any) -> bool:
-    """A node that calls a model, as LangChain's agents have it, or whose functions are declared free of effects."""
+    """Whether a node calls a model as LangChain's agents do, or has only functions declared free of effects."""
     functions = [f for f in (getattr(node, "func", None), getattr(node, "afunc", None)) if f and not _in_executor(f)]
     if functions and all(getattr(f, "__module__", "") in AGENTS for f in functions):
         held = [inspect.getclosurevars(f).nonlocals for f in functions]
@@ -229,12 +230,12 @@ def _only_asks(node: Any) -> bool:
 
 
 def _in_executor(function: Any) -> bool:
-    """LangGraph's coroutine function for a node that has none."""
+    """Whether the function is LangGraph's coroutine function for a node without its own."""
     return isinstance(function, partial) and function.func is run_in_executor
 
 
 def _leading_to(graph: Graph, name: str) -> Names:
-    """The nodes that an edge, or one way of a conditional edge, leads from straight to this one."""
+    """Return the nodes from which an edge, or one way of a conditional edge, leads straight to the node `name`."""
     builder = graph.builder
     straight = {start for start, end in builder.edges if end == name}
     chosen = {

@@ -1,10 +1,10 @@
-"""LangGraph's run, followed from superstep to superstep: where it goes is known for certain only when it gets there.
+"""LangGraph's run, followed from superstep to superstep: the next nodes are certain only when the run gets there.
 
-Each `tick` of LangGraph's loop tells the session which tasks are about to run, and the state they see. If that is what
-the prediction expects, it goes on. If not (a conditional edge was decided, a node was not read, a thread was resumed),
-a new one begins from there.
+Each `tick` of LangGraph's loop tells the session the next tasks and their state. If the prediction expects these tasks,
+prediction goes on. If not (a conditional edge was decided, a node was not read, a thread was resumed), a new prediction
+begins from there.
 
-    tick -> front (tasks, state) -> prediction: superstep, superstep, ... -> requests, asked ahead
+    tick -> front (tasks, state) -> prediction: superstep, superstep, ... -> early requests
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 def install() -> None:
-    """Let LangGraph's loop tell where it is. Idempotent."""
+    """Make LangGraph's loop report its position. Idempotent."""
     intercept(PregelLoop, "tick", _telling_tick)
 
 
@@ -72,7 +72,7 @@ def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def trace(graph: Any) -> Traced:
-    """How to follow a compiled graph, and what starts early in it."""
+    """Return the follower of a compiled graph, with its early tools and readings."""
     if not is_keyed(graph):
         return Traced(PGraph((), (), ()))
     try:
@@ -86,7 +86,7 @@ def trace(graph: Any) -> Traced:
             PGraph((), (), ()), breaks=tuple(breaks), follow=followed.follow, early=tuple(early),
             readings=tuple(followed.readings.values()),
         )  # fmt: skip
-    except Exception as e:  # a graph of a kind that nobody thought of runs as it is
+    except Exception as e:  # a graph of an unforeseen kind runs as the original
         log.exception("%s could not be read", graph.get_name())
         broken = Break("TB213", f"{graph.get_name()}: {type(e).__name__}: {e}")
         return Traced(PGraph((), (), ()), breaks=(broken,))
@@ -94,9 +94,9 @@ def trace(graph: Any) -> Traced:
 
 @dataclass(frozen=True)
 class Followed:
-    """One graph whose calls are followed. `agents`: by the `id` of the nodes of it and of the graphs in it.
+    """A graph with followed calls. `agents`: by the `id` of the nodes of the graph and of the subgraphs.
 
-    `readings`: of its nodes, by name.
+    `readings`: of the nodes, by name.
     """
 
     graph: Graph
@@ -104,15 +104,15 @@ class Followed:
     readings: Mapping[str, Reading]
 
     def follow(self, entered: Entered) -> Following:
-        """One call."""
+        """Return the follower of one call."""
         return Following(self, entered)
 
 
 @dataclass
 class Following:
-    """Implements `trace.Follower` for one call: the loop it follows, and the prediction that goes ahead of it.
+    """Implements `trace.Follower` for one call: the loop followed, and the prediction ahead of the loop.
 
-    `expected`: by the number of a superstep, the names of its tasks, as far as they were predicted.
+    `expected`: by the number of a superstep, the names of its predicted tasks.
     """
 
     followed: Followed
@@ -121,22 +121,22 @@ class Following:
     prediction: Prediction | None = None
     expected: dict[int, tuple[str, ...]] = field(default_factory=dict)
     asked: dict[tuple[int, str], int] = field(default_factory=dict)
-    """How many requests of a node in a superstep were found, which may be asked."""
+    """The number of requests found for a node in a superstep that may be asked."""
 
     whole: set[tuple[int, str]] = field(default_factory=set)
-    """Nodes of supersteps that leave nothing behind but their writes, as they were read."""
+    """Nodes of supersteps that, by the reading, leave nothing behind but their writes."""
 
     loops: dict[str, weakref.ref[Any]] = field(default_factory=dict)
-    """Those of graphs with tools, by their namespaces."""
+    """The loops of graphs with tools, by their namespaces."""
 
     likely: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """As `expected`, where that was only assumed."""
+    """As `expected`, for tasks that were only assumed."""
 
     since: int = 0
-    """The superstep that the loop began with."""
+    """The superstep in which the loop began."""
 
     branch: Hashable = None
-    """The last that the loop has come to."""
+    """The last branch reached by the loop."""
 
     is_beside = False
 
@@ -160,18 +160,18 @@ class Following:
             if asides.routes.is_at_rest:
                 return
         if START in names and (asides.routes is None or not self.followed.graph.builder.branches.get(START)):
-            return  # LangGraph still takes the input in, and no reply decides what follows
+            return  # LangGraph still takes the input in, and no reply decides the next nodes
         if self.expected.get(value.step) == names:
             self._count(value.step)
             return
         if any(task.writes for task in value.tasks.values()):
-            return  # a resumed thread: some of these have run already
+            return  # a resumed thread: some tasks have run already
         if value.config.get("max_concurrency") is not None or self.followed.graph.step_timeout is not None:
-            return  # only so many at a time, or for so long
+            return  # a limit on concurrency or time
         self._predict(value, tasks, asides)
 
     def _learn(self, routes: CallRoutes, tasks: tuple[Task, ...], number: int) -> None:
-        """The framework's run goes this way."""
+        """Record the route taken by the framework's run."""
         names = tuple(task.name for task in tasks)
         if self.branch is None:
             self.since = number
@@ -213,14 +213,14 @@ class Following:
         self.prediction.begin()
 
     def _count(self, number: int) -> None:
-        """The framework's run has come to a superstep that was read before."""
+        """Record a superstep of the framework's run that was read before."""
         for (at, name), requests in list(self.asked.items()):
             reading = self.followed.readings.get(name)
             if at == number and reading is not None:
                 reading.ahead = max(reading.ahead or 0, requests)
 
     def _hear(self, turn: Turn, asides: Asides) -> None:
-        """A model is asked: by a node of which graph?"""
+        """Find the graph whose node asks a model, and let its agents start tools early."""
         around, _, task = _namespace(ensure_config()).rpartition(NS_SEP)
         loop = self.loops[around]() if around in self.loops else None
         if loop is not None:
@@ -238,7 +238,7 @@ def _is_of_langgraph(saver: Any) -> bool:
 class _Supersteps:
     """The program of a prediction: a graph from a front on.
 
-    `is_stepwise`: code of the user's runs between supersteps (who reads a stream, a checkpointer) and may end the run.
+    `is_stepwise`: user code runs between supersteps (the reader of a stream, a checkpointer) and may end the run.
     `expected`, `likely`: see `Following`. `is_saved`: the state is saved before the next superstep begins.
     """
 
@@ -251,7 +251,7 @@ class _Supersteps:
     is_saved: bool = False
 
     def state(self, front: Front, counts: Any = None) -> State:
-        """To be read from this front."""
+        """Return the program from this front on."""
 
         def program(run: Run) -> State | None:
             return self._read(run, front)
@@ -273,7 +273,7 @@ class _Supersteps:
             if self.is_saved and not can_be_saved(run, [dict(after.state), sent]):
                 run.raises()
             front = after
-            if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is left open up to here
+            if not (run.asks or run.gates or run.in_doubt or run.has_assumed):  # nothing is open up to here
                 return self.state(self._kept(front), run.counts)
         return None
 
@@ -285,7 +285,7 @@ class _Supersteps:
 
 
 def prepared(graph: Graph) -> bool:
-    """Compile the functions of a graph and instrument what they use. Returns whether anything in it may be asked."""
+    """Compile the functions of a graph and instrument their components. Returns whether the graph may make requests."""
     hosted_embeddings.instrument_loaded()
     may_ask = False
     for each in (graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))):
@@ -304,7 +304,7 @@ def prepared(graph: Graph) -> bool:
 
 
 def _functions_of(graph: Any) -> Iterator[Any]:
-    """The functions of its nodes and conditional edges; a node that is no function as it is."""
+    """Yield the functions of a graph's nodes and conditional edges; for other nodes, the component."""
     for node in graph.nodes.values():
         branches = [getattr(writer.func, "__self__", None) for writer in node.writers]
         for bound in (node.bound, *(branch.path for branch in branches if type(branch) is BranchSpec)):
@@ -315,7 +315,7 @@ def _functions_of(graph: Any) -> Iterator[Any]:
 
 
 def readings_of(graph: Graph) -> dict[str, Reading]:
-    """The nodes of a graph that are functions."""
+    """Return the readings of a graph's nodes with functions."""
     found: dict[str, Reading] = {}
     for name, node in graph.nodes.items():
         bound = node.bound
@@ -327,19 +327,19 @@ def readings_of(graph: Graph) -> dict[str, Reading]:
 
 
 def _tasks(loop: Any) -> tuple[Task, ...]:
-    """What is about to run, in the order of its writes: nodes by name, then what was sent."""
+    """Return the next tasks in the order of their writes: nodes by name, then sent tasks."""
     tasks = loop.tasks.values()
     pulled = sorted(task.name for task in tasks if task.path[0] != PUSH)
     return (*map(Task, pulled), *(Task(task.name, task.input) for task in tasks if task.path[0] == PUSH))
 
 
 def _front_of(loop: Any, graph: Graph, tasks: tuple[Task, ...], given: Given) -> Front:
-    """Where a loop stands, as copies."""
+    """Return the position of a loop, with copies of its state."""
     channels = loop.channels
     held = {key: channels[key].get() for key in graph.builder.channels if channels[key].is_available()}
     state = given.copy(held)
     joined = {
-        key: frozenset() if channel.is_available() else frozenset(channel.seen)  # whoever it leads to runs now
+        key: frozenset() if channel.is_available() else frozenset(channel.seen)  # every successor runs now
         for key, channel in channels.items()
         if type(channel) is NamedBarrierValue
     }
@@ -353,14 +353,14 @@ def _front_of(loop: Any, graph: Graph, tasks: tuple[Task, ...], given: Given) ->
 
 
 def _is_waiting(channel: Any) -> bool:
-    """A deferred node is to run when nothing else is to be done, or may be."""
+    """Whether a deferred node waits, or may wait, until all other work is done."""
     if type(channel) is NamedBarrierValueAfterFinish:
         return bool(channel.seen) and not channel.finished
     return type(channel) is LastValueAfterFinish and channel.value is not MISSING and not channel.finished
 
 
 def _way_of(loop: Any, *, speculates: bool) -> Way:
-    """How a loop runs. What LangGraph and LangChain put into the config of a node is not known."""
+    """Return the settings of a loop. Entries put by LangGraph and LangChain into a node's config are unknown."""
     configured = loop.config.get(CONF, {})
     configurable = {
         key: Unknown() if key.startswith(("__", "checkpoint_")) else value for key, value in configured.items()
@@ -384,5 +384,5 @@ def _where(around: str) -> Callable[[], Hashable]:
 
 
 def _namespace(config: Mapping[str, Any]) -> str:
-    """Where a loop, or a task of one, stands: `outer:<id>|inner:<id>`."""
+    """Return the namespace of a loop, or of a task of a loop: `outer:<id>|inner:<id>`."""
     return str(config.get(CONF, {}).get("checkpoint_ns", ""))

@@ -1,4 +1,4 @@
-"""Where a run of a state graph stands, and how it goes on from there."""
+"""The position of a run of a state graph, and the settings of its continuation."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Graph = CompiledStateGraph[Any, Any, Any, Any]
 Names = frozenset[str]
 
 NOTHING: Any = object()
-"""Stands for a value that is not there."""
+"""The mark of an absent value."""
 
 SIDE_BY_SIDE = min(32, (os.cpu_count() or 1) + 4)
-"""So many tasks of a superstep begin at once: the width of the thread pools that LangGraph runs them in."""
+"""The number of tasks of a superstep begun at once: the width of LangGraph's thread pools."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A node that is to run; `argument` where a `Send` gives it one of its own."""
+    """A node due to run; `argument`: its own input from a `Send`."""
 
     name: str
     argument: Any = NOTHING
 
     @property
     def is_sent(self) -> bool:
-        """A `Send` asked for it."""
+        """Whether the task comes from a `Send`."""
         return self.argument is not NOTHING
 
 
 @dataclass(frozen=True)
 class Front:
-    """The tasks of superstep `number`, which are about to run, what the state holds, and who has come to which join.
+    """The next tasks, in superstep `number`, the state, and the nodes that have reached each join.
 
-    `waits`: deferred nodes are to run as soon as no edge leads to any other node. `has_written`: something of what the
-    graph gives back was written.
+    `waits`: deferred nodes run as soon as no edge leads to a non-deferred node. `has_written`: part of the graph's
+    output was written.
     """
 
     tasks: tuple[Task, ...]
@@ -49,16 +49,16 @@ class Front:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its tasks, in the order of their writes."""
+        """The names of the tasks, in the order of their writes."""
         return tuple(task.name for task in self.tasks)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How one call runs a graph: asynchronously or not, with which config, to which superstep at most.
+    """The settings of one call of a graph: asynchronous or not, the config, the last superstep.
 
-    `stops_before` and `stops_after`: where it interrupts. `is_resumed`: the graphs in it may go on from where an
-    earlier call has left them. `speculates`: what is merely possible is asked too.
+    `stops_before` and `stops_after`: the interrupts. `is_resumed`: subgraphs may continue from the state of an earlier
+    call. `speculates`: merely possible requests are made too.
     """
 
     is_async: bool
@@ -71,12 +71,12 @@ class Way:
     speculates: bool = False
 
     def stops_between(self, before: Front, after: Front) -> bool:
-        """LangGraph interrupts the run there."""
+        """Whether LangGraph interrupts the run between the two fronts."""
         return _meets(before.names, self.stops_after) or _meets(after.names, self.stops_before)
 
 
 def interrupts(nodes: str | Iterable[str] | None) -> Names:
-    """Where to interrupt, as LangGraph takes it: names, or "*"."""
+    """Return the nodes to interrupt at, in LangGraph's form: names, or "*"."""
     return frozenset([nodes] if isinstance(nodes, str) else nodes or ())
 
 

@@ -1,4 +1,4 @@
-"""What the reader is told of LangGraph: graphs that nodes call, and what LangGraph gives to nodes."""
+"""LangGraph for the reader: graphs called by nodes, and the arguments injected into nodes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending
 
 
 class LangGraphAsker:
-    """Implements `asking.Asker`: knows graphs, besides what LangChain's asker knows.
+    """Implements `asking.Asker`: adds graphs to the components of LangChain's asker.
 
-    `langchain`: that one. `way`: of the call.
+    `langchain`: LangChain's asker. `way`: the settings of the call.
     """
 
     def __init__(self, langchain: Any, way: Way) -> None:
@@ -33,13 +33,13 @@ class LangGraphAsker:
     def run_component(
         self, run: Run, component: Any, value: Any, kwargs: dict[str, Any], *, is_async: bool, source: Any
     ) -> Any:
-        """What a runnable makes of a value. Raises: Barrier, Stalled."""
+        """Return the result of a runnable for a value. Raises: Barrier, Stalled."""
         if type(component) is not CompiledStateGraph:
             return self._langchain.run_component(run, component, value, kwargs, is_async=is_async, source=source)
         if kwargs:
             raise Barrier(f"the graph {component.get_name()} is called with arguments that are not read")
         way = replace(self._way, is_async=is_async)
-        where, run.where = run.where, NOWHERE  # a function may run it several times
+        where, run.where = run.where, NOWHERE  # a function may run the graph several times
         try:
             return GraphReader(component, self.run_component).whole(run, value, way)
         finally:
@@ -85,7 +85,7 @@ class LangGraphAsker:
         return self._langchain.call(run, callee, args, kwargs)
 
     def _config(self, run: Run, config: Any = None) -> dict[str, Any]:
-        """A copy of a node's config, which is also the one around it. Raises: Barrier for any other."""
+        """Return a copy of a node's own config, also its context's. Raises: Barrier for a foreign config."""
         own = run.load(self._way.config)
         given = own if config is None else config
         hidden = (name for name, held in own.items() if type(held) is Unknown)

@@ -1,8 +1,8 @@
-"""The supersteps of a state graph, read over values that are not known yet.
+"""The supersteps of a state graph, read over possibly unknown values.
 
-Which node comes next and what it sees of the state is worked out as LangGraph does it: tasks in the order of their
-writes (nodes by name, then `Send`s); a conditional edge sees the state with the writes of its own node; joins wait for
-all of theirs, deferred nodes until nothing else is to be done. Reading goes on while it is certain which nodes follow.
+The next nodes and their views of the state are computed as by LangGraph: tasks in the order of their writes (nodes by
+name, then `Send`s); a conditional edge sees the state with the writes of its own node; a join waits for all its nodes,
+a deferred node until all other work is done. Reading goes on while the next nodes are certain.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _BRANCH = "branch:to:"
 MAX_SUPERSTEPS = 60
 
 QUIET = Callee(lambda run, args, kwargs: None, "writer")
-"""Writes to the stream of a run, which the framework's own run does."""
+"""A writer to the stream of a run that writes nothing: the framework's own run writes."""
 
 
 @dataclass
 class _Led:
-    """Where the tasks of a superstep lead to. `assumed`: all of it, where some edge is not decided."""
+    """The successors of the tasks of a superstep. `assumed`: all successors, where some edge is undecided."""
 
     joined: dict[str, set[str]]
     found: set[str] = field(default_factory=set)
@@ -67,17 +67,17 @@ class _Led:
 
 
 class GraphReader:
-    """Reads one compiled graph. `run_component` reads the runnables of LangChain's that are nodes of it."""
+    """The reader of one compiled graph. `run_component` reads nodes that are LangChain runnables."""
 
     def __init__(
         self, graph: Graph, run_component: RunComponent, readings: Mapping[str, Reading] | None = None,
         on_read: Callable[[int, str, int, bool], None] = lambda number, name, asked, is_whole: None,
         since: int | None = None,
     ) -> None:  # fmt: skip
-        """`readings`: by the names of nodes, where to note how far each is read. `since`: see `route_of`.
+        """`readings`: by the names of nodes, records of how far each node is read. `since`: see `route_of`.
 
-        `on_read`: is told of a superstep, a node of it, how many requests of this node may be asked so far, and whether
-        it was read to its end, so that it leaves nothing behind but its writes.
+        `on_read`: called with a superstep, a node, the number of this node's requests allowed so far, and whether the
+        node was read to its end, so its writes are its only effect.
         """
         self.graph = graph
         self._run_component = run_component
@@ -88,7 +88,7 @@ class GraphReader:
     # --- supersteps --------------------------------------------------------------------------------------------------
 
     def superstep(self, run: Run, front: Front, way: Way) -> Front:
-        """The front after the nodes of this one have run. Raises: Stalled, Barrier, what a node raises."""
+        """Return the front after the nodes of `front` have run. Raises: Stalled, Barrier, errors of a node."""
         updates: list[Update] = []
         before, ended = run.gates, run.gates
         blocked: BaseException | None = None
@@ -99,7 +99,7 @@ class GraphReader:
             run.where = _within(around, task.name, front.number, sent if task.is_sent else None)
             sent += task.is_sent
             run.mark = mark
-            run.gates = before if place < SIDE_BY_SIDE else ended  # side by side none waits for another
+            run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
             marked = run.leaves
             try:
                 updates += self._noted(run, task, front, way, led)
@@ -136,7 +136,7 @@ class GraphReader:
         )
 
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
-        """What a task writes; `led` takes in where it leads to."""
+        """Return the writes of a task; `led` takes in its successors."""
         counted, open_before, gates = run.counts.total(), len(run.asks), run.gates
         skipped = len(run.skipped)
         barrier: Barrier | None = None
@@ -168,7 +168,7 @@ class GraphReader:
                 self._on_read(front.number, task.name, requests - left, is_whole)
 
     def assumed(self, run: Run, front: Front) -> tuple[str, ...] | None:
-        """The nodes that probably follow; None if nothing is assumed."""
+        """Return the nodes that probably follow; None without an assumption."""
         if run.branches is None or self._since is None:
             return None
         likely: Any = run.branches.assumed(route_of(front.names, front.number - self._since))
@@ -181,7 +181,7 @@ class GraphReader:
     # --- whole runs --------------------------------------------------------------------------------------------------
 
     def whole(self, run: Run, given: Any, way: Way) -> Any:
-        """What the graph returns, run inside of another one or of a node. Raises: Stalled, Barrier."""
+        """Return the result of the graph, run inside of a graph or a node. Raises: Stalled, Barrier."""
         graph, name = self.graph, self.graph.get_name()
         if not (graph.checkpointer is None or graph.checkpointer is False):
             raise Barrier(f"the graph {name} has a checkpointer of its own")
@@ -202,7 +202,7 @@ class GraphReader:
         return found if front.has_written else None
 
     def entered(self, run: Run, given: Any, way: Way) -> Front:
-        """The first front of a run that begins with this input."""
+        """Return the first front of a run with this input."""
         updates = list(updates_of(run, given, self._keys(START)))
         initial = {
             key: _fresh(run, channel.value)
@@ -214,7 +214,7 @@ class GraphReader:
         return self._next(start, applied(run, self.graph, initial, updates), updates, led)
 
     def _keys(self, name: str) -> tuple[str, ...]:
-        """What a node may write, in LangGraph's order."""
+        """Return the keys that a node may write, in LangGraph's order."""
         builder = self.graph.builder
         keys = builder.schemas[builder.input_schema] if name == START else builder.channels
         return tuple(key for key in keys if key in builder.channels)
@@ -254,7 +254,7 @@ class GraphReader:
         return value
 
     def _seen(self, run: Run, names: Any, mapper: Any, front: Front, way: Way, *, is_fresh: bool = False) -> Any:
-        """The state as a node sees it, or, `is_fresh`, a conditional edge."""
+        """Return the state as a node sees it or, with `is_fresh`, a conditional edge."""
         builder = self.graph.builder
         if type(names) is not list or "__root__" in names:
             raise Barrier("it is given a state without keys")
@@ -277,7 +277,7 @@ class GraphReader:
     def _follow(
         self, run: Run, task: Task, updates: list[Update], value: Any, front: Front, way: Way, led: _Led
     ) -> None:
-        """Where a node leads to."""
+        """Add the successors of a node to `led`."""
         undecided: Stalled | Undecided | None = None
         try:
             for goto in gotos_of(run, value):
@@ -328,7 +328,7 @@ class GraphReader:
     def _decided(
         self, run: Run, writer: Any, task: Task, updates: list[Update], value: Any, front: Front, way: Way
     ) -> Iterator[Any]:
-        """Where a conditional edge leads to. Raises: Stalled while that is not decided."""
+        """Yield the targets of a conditional edge. Raises: Stalled while the edge is undecided."""
         branch = getattr(getattr(writer, "func", None), "__self__", None)
         if type(branch) is not BranchSpec:
             raise Barrier("a conditional edge of a kind that is not known")
@@ -356,12 +356,12 @@ class GraphReader:
 
 
 def route_of(names: tuple[str, ...], number: int) -> Hashable:
-    """A branch to be learned: which tasks follow those of a superstep, the `number`-th since the run began."""
+    """Return a branch to be learned: the tasks after a superstep, the `number`-th since the run began."""
     return "superstep", number, names
 
 
 def is_keyed(graph: Any) -> bool:
-    """The graph is one of LangGraph's own, with a state that has keys."""
+    """Whether the graph is LangGraph's own class, with a keyed state."""
     return (
         type(graph) is CompiledStateGraph
         and "__root__" not in graph.builder.channels
@@ -370,9 +370,9 @@ def is_keyed(graph: Any) -> bool:
 
 
 def _limit_of(graph: Graph, way: Way) -> int:
-    """The recursion limit of a graph inside another. Raises: Barrier if the call and the graph have one of their own.
+    """Return the recursion limit of a graph inside a graph. Raises: Barrier if both the call and the graph set a limit.
 
-    LangGraph's default is of a type of its own: it gives way to what either of them says.
+    LangGraph's default has its own type and gives way to both limits.
     """
     said = [config["recursion_limit"] for config in (graph.config or {}, way.config) if "recursion_limit" in config]
     known = said if all(isinstance_of(limit, int) for limit in said) else []
@@ -384,7 +384,7 @@ def _limit_of(graph: Graph, way: Way) -> int:
 
 
 def where_of(metadata: Mapping[str, Any], around: str) -> Hashable:
-    """`Run.where` of what runs with this metadata, in a graph that runs in the namespace `around`."""
+    """Return `Run.where` for code with this metadata, in a graph run in the namespace `around`."""
     namespace, path = metadata.get("langgraph_checkpoint_ns"), metadata.get("langgraph_path")
     if type(namespace) is not str or type(path) is not tuple:
         return NOWHERE
@@ -393,7 +393,7 @@ def where_of(metadata: Mapping[str, Any], around: str) -> Hashable:
 
 
 def _within(around: Any, name: str, number: int, sent: int | None) -> Hashable:
-    """`Run.where` of a node in a superstep: the names of all nodes that it is in. `sent`: which of the tasks sent."""
+    """Return `Run.where` of a node in a superstep: the names of all enclosing nodes. `sent`: a sent task's number."""
     if around is NOWHERE:
         return None
     names: tuple[str, ...] = (*(around[0] if around else ()), name)
@@ -401,12 +401,12 @@ def _within(around: Any, name: str, number: int, sent: int | None) -> Hashable:
 
 
 def _is_in_executor(function: Any) -> bool:
-    """LangGraph's coroutine function for a node that has none."""
+    """Whether the function is LangGraph's coroutine function for a node without its own."""
     return type(function) is partial and function.func is run_in_executor
 
 
 def _fresh(run: Run, value: Any) -> Any:
-    """What a reduced value begins with: an object of its own for each run."""
+    """Return the initial value of a reduced key: a separate object for each run."""
     return type(value)() if type(value) in (list, dict, set) and not value else run.load(value)
 
 
@@ -417,7 +417,7 @@ def _managed(manager: Any, number: int, way: Way) -> Any:
 
 
 def _injected(run: Run, name: str, way: Way) -> Any:
-    """What LangGraph gives to a parameter of a node that it knows by name."""
+    """Return the argument injected by LangGraph for a node's parameter of this name."""
     if name == "config":
         return run.load(way.config)
     if name == "writer":

@@ -1,4 +1,4 @@
-"""Whether LangGraph's serializer takes a state: in durability "sync" it raises before the next nodes run."""
+"""Whether LangGraph's serializer takes a state: with durability "sync" LangGraph raises before the next nodes run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAVED = (
 
 
 def can_be_saved(run: Run, value: Any) -> bool:
-    """Whether the serializer takes a value of the reader's, for certain: data, and numbers of 64 bits."""
+    """Whether the serializer certainly takes a value of the reader's: data, and numbers of 64 bits."""
     todo, seen = [value], set[int]()
     while todo:
         value = todo.pop()

@@ -1,15 +1,15 @@
-"""No reply that ran ahead is handed out before the checkpoints before it are saved.
+"""The early replies of a node, held until the checkpoints before the node are saved.
 
-In durability "async" LangGraph submits each checkpoint, and what each node wrote, to a thread or task that serialises
-live values: the set that a join collects its nodes in, lists of the user's that a node changes in place. What a node
-does before it asks a model races with that save, and mostly comes first; what it does once it has the reply comes
-after the save, for models take longer. A reply that ran ahead takes no time, so it waits for the save instead:
+With durability "async" LangGraph submits each checkpoint, and the writes of each node, to a thread or task. There live
+values are serialised: the node set of a join, lists of the user's that a node changes in place. The code of a node
+before its model call races with the save, and mostly comes first. The code after the reply comes after the save, for
+models take longer. An early reply takes no time, so the reply waits for the save instead:
 
     after_tick -> save submitted -> tick -> node: before the model | reply, held until saved | after the model
 
-A reply is held no longer than it had been on its way. What the adapter itself does in a tick must not let the save come
-first, either: a save that no thread has begun waits until the tick is over. Errors of a save are raised where LangGraph
-raises them.
+A reply is held no longer than its request had been on its way. Nor must the adapter's own work in a tick let the save
+come first: a save not yet begun by a thread waits until the tick is over. Errors of a save are raised in LangGraph's
+own places.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _is_saving: ContextVar[bool] = ContextVar("teola_is_saving", default=False)
 
 
 class Saves:
-    """Implements `seams.Hold`: the saves that one loop submitted before the nodes that run now."""
+    """Implements `seams.Hold`: the saves submitted by one loop before the running nodes."""
 
     def __init__(self, loop: Any) -> None:
         self._submit = loop.submit
@@ -47,7 +47,7 @@ class Saves:
         self._due: list[Future[None]] = []
 
     def submit(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Submits as the loop's own executor does, and remembers when it is over if it is a save."""
+        """Submit as the loop's own executor does; for a save, also remember its end."""
         if id(getattr(work, "__self__", None)) not in self._savers:
             return self._submit(work, *args, **kwargs)
         future = self._submit(partial(self._asave if self._event_loop else self._save, work), *args, **kwargs)
@@ -58,7 +58,7 @@ class Saves:
 
     def _save(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._may_begin.wait()
-        _is_saving.set(True)  # in a context of its own, as the one of a coroutine
+        _is_saving.set(True)  # in a separate context, as with a coroutine
         return work(*args, **kwargs)
 
     async def _asave(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ class Saves:
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """No thread begins a save meanwhile."""
+        """Keep threads from beginning a save inside the context."""
         self._may_begin.clear()
         try:
             yield
@@ -75,7 +75,7 @@ class Saves:
             self._may_begin.set()
 
     def fall_due(self) -> None:
-        """Nodes are about to run: what was submitted so far was submitted before them."""
+        """Mark all submitted saves as due, since nodes are about to run."""
         pending, self._pending = self._pending, []
         self._due = [over for over in (*self._due, *pending) if not over.done()]
 
@@ -94,7 +94,7 @@ def install() -> None:
 
 def _remembering_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # with a bound on concurrency nothing runs ahead, and a save may have to queue behind what never ends
+        # with a bound on concurrency nothing runs ahead, and a save may have to queue behind endless work
         session = current()
         if session is not None and self.checkpointer and self.config.get("max_concurrency") is None:
             saves = Saves(self)

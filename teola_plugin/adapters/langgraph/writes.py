@@ -1,6 +1,6 @@
-"""What a node's value writes to the state of a graph, and what the state is after that.
+"""The writes of a node's value to the state of a graph, and the state after them.
 
-Writes are applied as LangGraph does it: in the order of tasks, with the graph's own reducers, which are interpreted.
+Writes are applied as by LangGraph: in the order of tasks, with the graph's own reducers, which are interpreted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Update = tuple[str, Any]
 
 
 class Open(Stalled):
-    """A node and its edge were read to the end, and where that leads hangs on what is not known yet."""
+    """A node and its edge were read to the end, and the successors depend on unknown values."""
 
 
 KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
-"""Kinds of channels whose values are known. An `EphemeralValue` is gone after one superstep."""
+"""Kinds of channels with known values. An `EphemeralValue` lasts one superstep."""
 
 
 def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
-    """What a node's value writes under these keys. Raises: Stalled, Barrier."""
+    """Yield the writes of a node's value under these keys. Raises: Stalled, Barrier."""
     if run.is_unknown(value):
         raise Stalled("what a node returns is not known yet")
     kind = type(value)
@@ -51,7 +51,7 @@ def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
 
 
 def _pairs(run: Run, update: Any) -> Iterator[Update]:
-    """The update of a Command. Raises: Stalled, Barrier."""
+    """Yield the writes of a Command's update. Raises: Stalled, Barrier."""
     if run.is_unknown(update):
         raise Stalled("what a Command writes is not known yet")
     if type(update) is dict:
@@ -66,7 +66,7 @@ def _pairs(run: Run, update: Any) -> Iterator[Update]:
 
 
 def _fields(value: Any, keys: Sequence[str]) -> Iterator[Update]:
-    """What an object writes. LangGraph leaves out what a model of pydantic's has as None by default."""
+    """Yield the writes of an object. LangGraph leaves out fields of a pydantic model with the default None."""
     cls, fields = type(value), classes.fields_of(value)
     if fields is None or not any("__annotations__" in classes.namespace_of(each) for each in classes.mro_of(cls)):
         raise Barrier("a node returns what is no update of the state", hint="return a dict")
@@ -84,7 +84,7 @@ def _fields(value: Any, keys: Sequence[str]) -> Iterator[Update]:
 
 
 def gotos_of(run: Run, value: Any) -> Iterator[Any]:
-    """Where a node's value leads to: names and `Send`s. Raises: Stalled."""
+    """Yield the targets of a node's value: names and `Send`s. Raises: Stalled."""
     if type(value) is Send:
         yield value
         return
@@ -94,7 +94,7 @@ def gotos_of(run: Run, value: Any) -> Iterator[Any]:
 
 
 def targets_of(run: Run, chosen: Any) -> list[Any]:
-    """One target or several, as a list. Raises: Stalled."""
+    """Return the chosen targets as a list. Raises: Stalled."""
     several = chosen if type(chosen) in (list, tuple) else [chosen]
     if run.is_unknown(chosen) or any(map(run.is_unknown, several)):
         raise Open("where it goes is not known yet")
@@ -104,7 +104,7 @@ def targets_of(run: Run, chosen: Any) -> list[Any]:
 def applied(
     run: Run, graph: Graph, state: Mapping[str, Any], updates: Sequence[Update], only: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The state after these updates, of which `only` some keys may matter. Raises: Barrier, what a reducer raises."""
+    """Return the state after these updates; `only`: the keys of interest. Raises: Barrier, errors of a reducer."""
     by_key: dict[str, list[Any]] = {}
     for key, value in updates:
         if only is None or key in only:
@@ -136,7 +136,7 @@ def _reduced(run: Run, key: str, channel: BinaryOperatorAggregate[Any], held: An
 
 
 def _may_overwrite(value: Any) -> bool:
-    """LangGraph may take it for an `Overwrite`."""
+    """Whether LangGraph may take the value for an `Overwrite`."""
     return type(value) is Overwrite or (
         type(value) is dict and (OVERWRITE in value or {"type", "value"} <= value.keys())
     )

@@ -1,15 +1,15 @@
 """The LlamaIndex adapter.
 
-    trace.py          a pipeline as one graph, or as those of its parts
+    trace.py          a pipeline as one graph, or as the graphs of its parts
       engines.py, retrievers.py, transforms.py, postprocessors.py, synthesizers.py, ingestion.py, query_pipeline.py
     twin.py           the object that the user gets back; indexes.py, streams.py
-    observers.py      where the framework's own run is, and what it came to; parts.py
-    models.py         hosted models; known.py: which components can be foreseen
+    observers.py      the position of the framework's own run, and its values; parts.py
+    models.py         hosted models; known.py: the predictable components
     unblocked.py      synchronous code in coroutines
-    in_turn.py        stock loops whose rounds do not need each other
-    rehearsal.py      the framework's own code, run ahead unheard
+    in_turn.py        stock loops with independent rounds
+    rehearsal.py      the framework's own code, run early with callbacks muted
 
-`adapter` is what `teola_plugin.adapters` looks for; importing it puts the seams in place.
+`adapter` is the name that `teola_plugin.adapters` looks for; importing the package installs the interceptions.
 """
 
 from __future__ import annotations

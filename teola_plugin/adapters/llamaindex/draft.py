@@ -1,4 +1,4 @@
-"""A p-graph in the making.
+"""A p-graph under construction.
 
 Each method adds one primitive and returns its name; names are made unique by a number.
 """
@@ -19,19 +19,19 @@ from teola_plugin.trace import Break, Function, Traced
 
 
 def star(name: str) -> Ref:
-    """The items of `name`, one by one."""
+    """Return a reference to the items of `name`, one by one."""
     return Ref(name, star=True)
 
 
 class Draft:
-    """Collects primitives, the functions and engines their names stand for, and the breaks.
+    """The primitives, the functions and engines by name, and the breaks.
 
-    What may raise is a *gate* for each request behind it that leaves this process (see graph.py): functions of the
-    user's, and what only the framework's run computes. LlamaIndex's own glue raises only for malformed replies.
+    A step that may raise is a *gate* for each later request to the outside of this process (see graph.py): functions of
+    the user's, and values of the framework's run. LlamaIndex's own glue raises only for malformed replies.
     """
 
     def __init__(self, *, is_async: bool = False) -> None:
-        """`is_async`: the graph is for calls from a coroutine, where that makes a difference; see `has_modes`."""
+        """`is_async`: the graph is for calls from a coroutine, if the two kinds of calls differ; see `has_modes`."""
         self.is_async = is_async
         self.has_modes = False
         self.covered: set[int] = set()
@@ -50,44 +50,44 @@ class Draft:
         self._conditions: list[Callable[[], bool]] = []
 
     def reading(self, component: object) -> None:
-        """What is added from now on stands for this component."""
+        """Make the component the origin of all primitives added from now on."""
         self._origin = plain_class(component).__name__
 
     def take(self, name: str) -> str:
-        """An input, whose name no primitive is to have."""
+        """Reserve the name of an input, so no primitive gets the name."""
         self._taken.add(name)
         return name
 
     def cover(self, *components: object) -> None:
-        """The graph stands for these: what they ask is foreseen in it, so that nothing else is to run ahead of them."""
+        """Mark components with all requests predicted by the graph, so no second prediction covers a component."""
         self.covered.update(map(id, components))
 
     def run_ahead(self, *components: object) -> None:
-        """As `cover`; but functions of the graph run these by their own code, so what they hold is entered there."""
+        """As `cover`; but the graph runs these components' own code, so their inner components are entered there."""
         self.cover(*components)
         self.ahead.update(map(id, components))
 
     @property
     def engines(self) -> Mapping[str, EngineSpec]:
-        """What was asked so far."""
+        """The engines used so far."""
         return self._engines
 
     @property
     def is_whole(self) -> bool:
-        """All was read, and nothing is left to the framework but the later steps of an answer."""
+        """Whether everything was read, and only later steps of an answer are left to the framework."""
         is_left = any(p.engine == PIPELINE for p in self._primitives.values())
         return not is_left and all(b.code == "TB214" for b in self._breaks)
 
     def rely_on(self, *components: object) -> None:
-        """The graph holds settings of these; should they change, the graph no longer fits."""
+        """Note that the graph holds settings of these components, and no longer fits once the settings change."""
         self._static += [(component, _state(component)) for component in components]
 
     def rely_on_that(self, holds: Callable[[], bool]) -> None:
-        """The graph fits as long as this holds."""
+        """Note that the graph fits only as long as the condition `holds`."""
         self._conditions.append(holds)
 
     def still_fits(self) -> bool:
-        """What the graph relies on is as it was."""
+        """Whether all settings and conditions of the graph are unchanged."""
         is_same = all(_state(component) == state for component, state in self._static)
         return is_same and all(holds() for holds in self._conditions)
 
@@ -95,9 +95,9 @@ class Draft:
         self, name: str, fn: str, function: Callable[..., Any], *args: str | Ref, depth: int = 0,
         is_rehearsal: bool = False, may_raise: bool = False,
     ) -> str:  # fmt: skip
-        """A pure function of values. `is_rehearsal` if it runs the framework's code, which takes milliseconds.
+        """Add a pure function of values. `is_rehearsal`: the function runs framework code, which takes milliseconds.
 
-        `may_raise`: for values that the pipeline may have here.
+        `may_raise`: for values that are possible here.
         """
         fn = unique(fn, self._functions)
         self._functions[fn] = Function(function, is_glue=not is_rehearsal, is_total=not may_raise)
@@ -110,10 +110,10 @@ class Draft:
         self, name: str, fn: str, function: Callable[..., Any], *args: Arg, depth: int = 0,
         engine: tuple[str, EngineSpec] | None = None, is_async: bool | None = None, is_outside: bool = False,
     ) -> str:  # fmt: skip
-        """A run of a component that asks models and stores itself. A coroutine function in a call from a coroutine.
+        """Add a run of a component that asks models and stores itself. A coroutine function in a call from a coroutine.
 
-        `engine`: what it waits for, by name. `is_async`: whether it is a coroutine function in this call, if not so.
-        `is_outside`: requests of it leave this process.
+        `engine`: the engine that the run waits for, by name. `is_async`: overrides whether the function is a coroutine
+        function. `is_outside`: requests of the run leave this process.
         """
         self.has_modes = True
         fn = unique(fn, self._functions)
@@ -127,12 +127,12 @@ class Draft:
         self, name: str, kind: str, spec: EngineSpec, *args: Arg, depth: int = 0,
         settings: Mapping[str, Any] | None = None, reads: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
-        """Work for an engine."""
+        """Add work for an engine."""
         engine = name_engine(self._engines, spec, kind)
         return self._add(name, kind, args, dict(settings or {}), engine, depth, reads, is_outside=spec.is_outside)
 
     def await_run(self, name: str, component: object, fn: str, *args: str, depth: int = 0) -> str:
-        """What only the framework's own run of `component` may compute; the run-ahead goes on from its value."""
+        """Add a value that only the framework's own run of `component` may compute; the plan goes on from the value."""
         fn = unique(fn, self._functions)
         name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, depth)
         self._observed[id(component)] = name
@@ -141,7 +141,7 @@ class Draft:
         return name
 
     def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
-        """Note that something of `component` is left to the framework, and why."""
+        """Note the reason why a part of `component` is left to the framework."""
         origin = plain_class(component).__name__
         what = f"{origin}: {CODES[code]}" + (f" ({detail})" if detail else "")
         self._breaks.append(Break(code, what, origin, hint))
@@ -149,7 +149,7 @@ class Draft:
     def traced(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], bind: Callable[[Any], Mapping[str, Any]]
     ) -> Traced:
-        """The finished p-graph, with those of the inputs that are used."""
+        """Return the finished p-graph, with the used inputs only."""
         gate_requests(self._primitives, self._gates_before)
         primitives = tuple(self._primitives.values())
         used = {ref.name for p in primitives for ref in p.refs} - self._names
@@ -172,7 +172,7 @@ class Draft:
 
 
 def _state(component: object) -> Any:
-    """Attributes by value where they are plain, else by identity. Managers of callbacks come and go without effect."""
+    """Return attributes by value if plain, else by identity. Callback managers come and go without effect."""
     state: dict[str, Any] = {}
     for name, value in vars(component).items():
         if isinstance(value, str | int | float | None):

@@ -1,11 +1,11 @@
 """Query engines as primitives.
 
 RetrieverQueryEngine      retriever -> postprocessors -> synthesizer
-CitationQueryEngine       the same, its nodes cut into sources
-TransformQueryEngine      transform -> the engine it holds
+CitationQueryEngine       the same, with nodes cut into sources
+TransformQueryEngine      transform -> the inner engine
 SubQuestionQueryEngine    prefilling -> decoding, one question after the other -> call(answered), which is the run
                           of a tool's engine, ahead -> synthesizer
-anything else             its own run; what it holds runs ahead once that run gets there (see parts.py)
+anything else             the engine's own run; inner components run ahead once reached (see parts.py)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Nodes = list[NodeWithScore]
 
 
 def add_engine(draft: Draft, engine: BaseQueryEngine, query: Query) -> str | None:
-    """Add how `engine` answers `query`; the name of what it comes to, None if it is left alone."""
+    """Add the answer of `engine` to `query`; returns the name of the result, None if the engine is left alone."""
     draft.reading(engine)
     if is_stock(engine, RetrieverQueryEngine):
         return _add_retrieval(draft, engine, query)
@@ -73,8 +73,8 @@ def _add_retrieval(draft: Draft, engine: Any, query: Query, cut: Callable[[Nodes
 
 
 def _cuts_alone(engine: Any) -> bool:
-    """No splitter of the user's cuts its nodes."""
-    is_multimodal = getattr(engine, "_multimodal", False)  # older releases know text only
+    """Whether no splitter of the user's cuts the engine's nodes."""
+    is_multimodal = getattr(engine, "_multimodal", False)  # older releases have only text
     splitter = engine.text_splitter
     return not is_multimodal and is_stock_of(splitter, "llama_index") and is_free_of_code(splitter)
 
@@ -130,7 +130,7 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
         )
     settings = {**({} if is_outside else {"items": "sub_questions"}), **first.settings}
     questions = draft.ask("questions", "decoding", first.spec, Ref(kv), depth=1 - is_outside, settings=settings)
-    if is_outside:  # a list that cannot be parsed asks nothing, so no question of it is asked before its end
+    if is_outside:  # an unparsable list yields no questions, so no question of the list is asked before the list ends
 
         def parsed(text: str) -> list[SubQuestion]:
             found = list(generator._prompt.output_parser.parse(str(text)).parsed_output)
@@ -155,7 +155,7 @@ def _add_sub_questions(draft: Draft, engine: Any, query: Query) -> str | None:
 
 
 def _answering(engine: Any, tools: set[str], *, is_async: bool) -> Callable[..., Any]:
-    """The run of a tool for one sub-question, as the engine itself makes it."""
+    """Return the function that runs a tool for one sub-question, as the engine itself does."""
 
     def read(item: Any) -> SubQuestion:
         asked = SubQuestion.model_validate(item)
@@ -188,9 +188,9 @@ def _is_readable(draft: Draft, generator: Any) -> bool:
 
 
 def runs_alone(engine: Any) -> Callable[[], bool] | None:
-    """Whether it is as it was when its run had no effects and asked nothing that is not foreseen.
+    """Return whether an engine still runs without effects and without unpredicted requests, as a function.
 
-    Such a run may be made ahead as a whole. None if it never was like that.
+    Such a run may be made early as a whole. None if the engine never qualified.
     """
     draft = Draft()
     is_alone = bool(add_engine(draft, engine, Query())) and draft.is_whole and all(map(is_silent, reachable(engine)))

@@ -1,4 +1,4 @@
-"""What a call of an entry method (`query`, `retrieve`, `synthesize`, ...) is about."""
+"""The inputs of a call of an entry method (`query`, `retrieve`, `synthesize`, ...)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from teola_plugin.adapters.llamaindex.rehearsal import fresh
 from teola_plugin.adapters.plain import is_plain
 
 WRITES = ("insert", "insert_nodes", "update", "update_ref_doc", "refresh", "refresh_ref_docs")
-"""What an index does with documents."""
+"""Methods of an index that write documents."""
 
 RETRIEVES = {"answers": False}
 ANSWERS = {"retrieves": False}
@@ -31,9 +31,9 @@ ANSWERS = {"retrieves": False}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call of a component. `retrieves`, `answers`: what the entry method does; `nodes`: what it was given.
+    """One call of a component. `retrieves`, `answers`: the work of the entry method; `nodes`: its input nodes.
 
-    `modules`: the inputs of a `QueryPipeline`, by the modules that take them.
+    `modules`: the inputs of a `QueryPipeline`, by module.
     """
 
     query: Any
@@ -45,7 +45,7 @@ class Entry:
 
 
 def methods_of(cls: type) -> dict[str, dict[str, bool]]:
-    """The entry methods of a class, less their coroutines, and what of `Entry` each does."""
+    """Return the entry methods of a class, without their coroutines, and their settings of `Entry`."""
     if issubclass(cls, BaseRetriever):
         return {"retrieve": {}}
     if issubclass(cls, BaseQueryEngine):
@@ -72,7 +72,7 @@ def methods_of(cls: type) -> dict[str, dict[str, bool]]:
 def entry_of(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], does: Mapping[str, bool], *, is_async: bool, is_root: bool = True
 ) -> Entry:
-    """What the call is about. They take the query first and, if any, the nodes second."""
+    """Return the entry of a call. Entry methods take the query first and, if any, the nodes second."""
     values = [*args, *kwargs.values()]
     if values and _are_found(values[0]):  # a postprocessor takes the nodes first
         query = next((value for value in values[1:] if value is not None), None)
@@ -84,7 +84,7 @@ def entry_of(
 
 
 def bind(value: Any) -> Mapping[str, Any]:
-    """Values for a graph's inputs from an `Entry`, a text or a `QueryBundle`."""
+    """Return values for a graph's inputs from an `Entry`, a text or a `QueryBundle`."""
     entry = value if isinstance(value, Entry) else Entry(value)
     if entry.modules is not None:
         return {"is_async": entry.is_async, "inputs": {key: dict(inputs) for key, inputs in entry.modules.items()}}
@@ -106,5 +106,5 @@ def _are_found(value: Any) -> bool:
 
 
 def _is_special(query: Any) -> bool:
-    """It brings its own vector, texts or image to search with."""
+    """Whether the query brings its own vector, texts or image to search with."""
     return isinstance(query, QueryBundle) and bool(query.embedding or query.custom_embedding_strs or query.image_path)

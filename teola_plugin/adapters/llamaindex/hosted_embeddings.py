@@ -1,7 +1,7 @@
-"""Embedding models of hosted services: the vector of a query or of one text, met at the model's raw methods.
+"""Embedding models of hosted services: the vector of a query or of one text, intercepted at the model's raw methods.
 
-A call of a stock client asks for a vector and leaves nothing behind, so that one that ran ahead is what the framework's
-run gets, whichever of its two clients either of them uses. Batches of texts are part of storing them: they are the
+A call of a stock client asks for a vector and leaves nothing behind, so the framework's run can take the reply of an
+early call, made by either of the model's two clients. Batches of texts are part of storing them: they are the
 framework's own, and a rehearsal ends there.
 """
 
@@ -24,7 +24,7 @@ from teola_plugin.seams import active, current
 MODULE, NAME = "llama_index.embeddings.openai.base", "OpenAIEmbedding"
 
 _WHICH = {"_get_query_embedding": "_query_engine", "_get_text_embedding": "_text_engine"}
-"""The raw methods, and where the model keeps the name that they ask the service for."""
+"""The raw methods, and the model's attributes with the model name sent to the service."""
 
 _BATCHES = ("_get_text_embeddings",)
 
@@ -32,11 +32,11 @@ _CALLED = (
     *_WHICH, *(f"_a{name[1:]}" for name in _WHICH), "get_query_embedding", "aget_query_embedding", "get_text_embedding",
     "aget_text_embedding", "_get_client", "_get_aclient", "_get_credential_kwargs", "_create_retry_decorator",
 )  # fmt: skip
-"""What a call goes through."""
+"""Methods used in a call."""
 
 
 def is_hosted(model: Any) -> bool:
-    """A stock client of a service that we know, with no transport or method of the user's. Its seams are in place."""
+    """Whether a model is a known service's stock client without foreign code; instruments the class of such a model."""
     cls = getattr(sys.modules.get(MODULE), NAME, None)
     if cls is None or plain_class(model) is not cls or not is_as_published(model, _CALLED):
         return False

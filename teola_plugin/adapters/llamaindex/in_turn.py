@@ -1,12 +1,12 @@
-"""Stock code that asks one request after the other, although none of them needs the reply before it.
+"""Stock loops that make one request after the other, although no request needs the reply before.
 
     for batch in batches:                                     the retriever's own loop
         reply = self._llm.predict(prompt, batch)    <--claim--   slots of all batches, asked as the loop begins
         chosen += parse(reply)
 
-What the loop will ask is told by a rehearsal of the same method, with empty replies. Only methods of a closed list, in
-which a reply decides nothing about the requests after it; where one that cannot be read ends the loop, only models on
-engines of ours are asked ahead.
+A rehearsal of the same method, with empty replies, yields the loop's requests. Only methods of a closed list qualify,
+in which a reply does not affect later requests. Where an unreadable reply ends the loop, only models on engines of ours
+are asked early.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from teola_plugin.seams import current
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A method of a class. `is_known`: nothing in the loop of this component is the user's."""
+    """A method of a class. `is_known`: whether a component's loop has no user code."""
 
     cls: type
     method: str
@@ -45,7 +45,7 @@ class _Loop:
 
 
 def _chooses(retriever: Any) -> bool:
-    """Batches of nodes are shown to a model, which chooses some of each."""
+    """Whether the retriever only shows batches of nodes to a known model, which chooses some of each."""
     reads = retriever._parse_choice_select_answer_fn
     is_plain = is_harmless(retriever._format_node_batch_fn) and is_plain_template(retriever._choice_select_prompt)
     is_sure = reads_any_choice(reads) or (is_harmless(reads) and not asks_outside(retriever))
@@ -62,7 +62,7 @@ LOOPS = (
 
 
 def loops_in(components: Iterable[Any]) -> tuple[str, ...]:
-    """The loops of these components that are foreseen."""
+    """Return the predictable loops of these components."""
     found = [f"{type(each).__name__}.{loop.method}" for each in components for loop in LOOPS if _is_known(loop, each)]
     return tuple(dict.fromkeys(found))
 
@@ -105,13 +105,13 @@ def _ask(loop: _Loop, original: Callable[..., Any], component: Any, args: Any, k
 
 
 def _here(payload: Any) -> Any:
-    """A coroutine of a model runs on this event loop, which need not be the caller's."""
+    """Return the payload bound to this event loop, which may differ from the caller's, if a coroutine of a model."""
     is_coroutine = isinstance(payload, Foreign) and payload.is_async
     return replace(payload, loop=asyncio.get_running_loop()) if is_coroutine else payload
 
 
 def _driven(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine that waits for nothing. It ends where it would."""
+    """Run a coroutine that waits for nothing, up to its end or first suspension."""
     with contextlib.suppress(StopIteration):
         coroutine.send(None)
     coroutine.close()

@@ -1,4 +1,4 @@
-"""`optimize(VectorStoreIndex)`: the class, whose indexes are made with the embeddings run ahead, and are optimized."""
+"""`optimize(VectorStoreIndex)`: a class whose indexes are built with early embeddings, and are optimized."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAKES = ("from_documents", "from_vector_store")
 
 
 def make_class_twin(cls: Any, calls: Calls) -> Any:
-    """A class of the same name whose instances are twins of instances of `cls`.
+    """Return a class of the same name whose instances are twins of instances of `cls`.
 
-    Instances of `cls` count as its own. What the user derives from it is as if derived from `cls`.
+    Instances of `cls` count as instances of the class. User subclasses behave as if derived from `cls`.
     """
 
     def new(here: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def make_class_twin(cls: Any, calls: Calls) -> Any:
 
 @contextlib.contextmanager
 def _made_ahead(kwargs: Mapping[str, Any], calls: Calls) -> Iterator[None]:
-    """A call of what the making of an index amounts to: its transformations, and then its embedding model."""
+    """Surround the building of an index with a call for its transformations and its embedding model."""
     try:
         stages = [
             *(kwargs.get("transformations") or Settings.transformations),
@@ -63,7 +63,7 @@ def _made_ahead(kwargs: Mapping[str, Any], calls: Calls) -> Iterator[None]:
         ]
         made = calls.again(IngestionPipeline(transformations=stages, disable_cache=True))
         opened: Calls | None = vars(type(made)).get("__teola_calls__")
-    except Exception:  # the making itself will raise the same
+    except Exception:  # building the index will raise the same
         opened = None
     if opened is None:
         yield

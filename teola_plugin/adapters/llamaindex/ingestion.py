@@ -1,13 +1,13 @@
-"""Ingestion: what a splitter makes of one document is embedded while it splits the next.
+"""Ingestion: the pieces of one document are embedded while the splitter splits the next.
 
     texts: [] = call(fn='split') @ pipeline         the framework's own splitter tells them, document by document
     vecs: [] = embedding(*texts) @ embedder         all texts at once, where no splitter of LlamaIndex's comes before
 
-The writes are the framework's own, each once and where it stands: nothing is stored before all of it is embedded, so
-that a crash, or an error of a splitter or a model, leaves nothing half-written.
+The writes are the framework's own, each once and in its own place: nothing is stored before everything is embedded, so
+a crash, or an error of a splitter or a model, leaves nothing half-written.
 
-Not foreseen: processes (`num_workers`), and embeddings behind transformations of the user's own until the model is
-asked. An ingestion cache that holds something may know the embeddings already, so then too.
+Not predicted: processes (`num_workers`), and embeddings behind the user's own transformations until the model is
+asked. The same holds with a non-empty ingestion cache, which may know the embeddings already.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPLITS = ("split_text", "split_text_metadata_aware")
 
 
 class _Texts:
-    """Stands for the texts of the ingestion that runs here, as what is observed."""
+    """The stand-in component under which the texts of the current ingestion are observed."""
 
 
 TEXTS = _Texts()
@@ -51,7 +51,7 @@ TEXTS = _Texts()
 
 @dataclass
 class _Ingesting:
-    """One ingestion: who embeds, the splitter right before it, and what was told to the run-ahead so far."""
+    """One ingestion: its embedding model, the splitter right before, and the texts reported so far."""
 
     model: BaseEmbedding
     splitter: TextSplitter | None
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 def add_ingestion(draft: Draft, component: Any) -> str | None:
-    """Add how `component` embeds what it ingests; the name of the vectors, None if that cannot be foreseen."""
+    """Add the embeddings of `component`'s ingestion; returns the name of the vectors, None if unpredictable."""
     draft.reading(component)
     model, splitter = _stages(component)
     if model is None:
@@ -98,7 +98,7 @@ def add_ingestion(draft: Draft, component: Any) -> str | None:
 
 @contextlib.contextmanager
 def ingesting(component: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """A run of `component`, called with `kwargs`, in the session of its call."""
+    """Surround a run of `component`, called with `kwargs`, in the session of its call."""
     is_told = isinstance(component, INGESTS) and not is_of_processes(component, kwargs)
     model, splitter = _stages(component) if is_told else (None, None)
     if model is None:
@@ -114,12 +114,12 @@ def ingesting(component: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
 
 
 def is_of_processes(component: Any, kwargs: Mapping[str, Any]) -> bool:
-    """It will run in processes of its own, of which nobody hears."""
+    """Whether the ingestion will run in processes of its own, which do not report."""
     return isinstance(component, IngestionPipeline) and (kwargs.get("num_workers") or 1) > 1
 
 
 def _stages(component: Any) -> tuple[BaseEmbedding | None, TextSplitter | None]:
-    """Who embeds, and the splitter whose texts are embedded as they are."""
+    """Return the embedding model, and the splitter whose texts are embedded unchanged."""
     if isinstance(component, VectorStoreIndex):
         stages = [*component._transformations, component._embed_model]
     else:
@@ -132,7 +132,7 @@ def _stages(component: Any) -> tuple[BaseEmbedding | None, TextSplitter | None]:
 
 
 def _may_hold(cache: IngestionCache, collection: str | None) -> bool:
-    """It may hold something; of one that is not in this process, nobody knows."""
+    """Whether the cache may hold entries; a cache outside this process counts as possibly filled."""
     if not isinstance(cache.cache, SimpleKVStore):
         return True
     return bool(cache.cache.to_dict().get(collection or cache.collection))
@@ -144,9 +144,9 @@ def _asked(model: BaseEmbedding, text: str) -> Asked | None:
 
 
 def _texts(splitter: Any, document: BaseNode, splits: Sequence[str]) -> list[str]:
-    """What will be embedded of each piece: its text and what the splitter adds of the document's metadata.
+    """Return the embedded text of each piece: its text, with the metadata added by the splitter.
 
-    Raises: LookupError for a document that is no plain data.
+    Raises: LookupError for a document that is not plain data.
     """
     if not is_plain(document):
         raise LookupError("a document of a class of the user's is read by the framework's own run alone")
@@ -185,7 +185,7 @@ def _splitting(original: Callable[..., Any]) -> Callable[..., Any]:
             splits = split(*args, **kwargs)
         finally:
             _ingesting.reset(token)
-        with contextlib.suppress(Exception):  # what is not foreseen is embedded all the same
+        with contextlib.suppress(Exception):  # unpredicted texts are embedded all the same
             here.tell(_texts(self, document, splits))
         return splits
 

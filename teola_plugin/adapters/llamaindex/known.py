@@ -1,6 +1,6 @@
-"""Which components can be foreseen: nothing of theirs is overridden, and the seams of leaves are in place.
+"""Predictable components: no method is overridden, and the interceptions of leaves are installed.
 
-Optional packages are not imported: who uses them has them in `sys.modules`.
+Optional packages are not imported: a program that uses a package has the package in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from teola_plugin.adapters.reader.foreign import is_library_class
 
 
 def is_embedder(model: Any) -> bool:
-    """An embedding model on an engine of ours, a sentence-transformers one, or a client of a hosted service."""
+    """Whether the model embeds: on an engine of ours, by sentence-transformers, or as a hosted service's client."""
     if is_ours(model) or is_hosted(model):
         return True
     if not _is_a(model, "llama_index.embeddings.huggingface.base", "HuggingFaceEmbedding"):
@@ -33,13 +33,13 @@ def is_embedder(model: Any) -> bool:
 
 
 def is_asked_each_time(model: Any) -> bool:
-    """No cache and no limiter stands before an embedding model."""
+    """Whether an embedding model has neither cache nor limiter."""
     names = ("embeddings_cache", "rate_limiter")  # older releases have no limiters
     return all(getattr(model, name, None) is None for name in names)
 
 
 def is_reranker(postprocessor: Any) -> bool:
-    """A cross-encoder on an engine of ours, or a sentence-transformers one."""
+    """Whether the postprocessor is a cross-encoder on an engine of ours, or a sentence-transformers cross-encoder."""
     if is_ours(postprocessor):
         return True
     for module in ("llama_index.core.postprocessor.sbert_rerank", "llama_index.postprocessor.sbert_rerank.base"):
@@ -49,30 +49,30 @@ def is_reranker(postprocessor: Any) -> bool:
 
 
 def is_store(store: Any) -> bool:
-    """A Chroma collection."""
+    """Whether the store is a Chroma collection."""
     if not _is_a(store, "llama_index.vector_stores.chroma.base", "ChromaVectorStore"):
         return False
     return chroma.spec_of(store._collection) is not None
 
 
 def is_local_store(store: Any) -> bool:
-    """A store that is a dictionary in this process: searching it is a pure function."""
+    """Whether the store is a dictionary in this process: searching is a pure function."""
     return is_stock(store, SimpleVectorStore)
 
 
 def is_local_docstore(docstore: Any) -> bool:
-    """Reading it costs nothing and has no effect."""
+    """Whether reading the docstore costs nothing and has no effect."""
     return is_stock(docstore, SimpleDocumentStore)
 
 
 def reads_any_choice(function: Any) -> bool:
-    """LlamaIndex's own reading of a model's choice among nodes, where it passes over what it cannot read."""
+    """Whether the function is LlamaIndex's own parser of a model's choice among nodes, and skips unreadable lines."""
     return function is default_parse_choice_select_answer_fn and _passes_over_nonsense()
 
 
 @cache
 def _passes_over_nonsense() -> bool:
-    """In older releases it raises."""
+    """Whether the parser skips unreadable lines; older releases raise."""
     try:
         return default_parse_choice_select_answer_fn("Doc: none, Relevance: much", 1) == ([], [])
     except ValueError:
@@ -80,9 +80,9 @@ def _passes_over_nonsense() -> bool:
 
 
 def is_plain_template(template: BasePromptTemplate, *, parser: type | None = None) -> bool:
-    """One of the framework's own kinds, which holds no code of the user's that is not declared.
+    """Whether the template is of the framework's own kinds, and holds no undeclared user code.
 
-    Without a parser too, or with one that is a stock `parser`.
+    The template must have no parser, or a stock `parser`.
     """
     cls = type(template)
     if not (cls.__module__.startswith("llama_index.core.prompts") and is_library_class(cls)):
@@ -98,7 +98,7 @@ def is_plain_template(template: BasePromptTemplate, *, parser: type | None = Non
 
 
 def resource_of(store: Any) -> str:
-    """The name under which reads and writes of a store are ordered."""
+    """Return the name that orders reads and writes of a store."""
     name = getattr(getattr(store, "_collection", None), "name", "kb")
     return re.sub(r"\W", "_", f"kb_{name}") if name != "kb" else "kb"
 

@@ -1,6 +1,6 @@
-"""Who hears of what LlamaIndex does: handlers of callback managers, and of the dispatchers of its instrumentation.
+"""Handlers of LlamaIndex's events: handlers of callback managers, and of LlamaIndex's instrumentation dispatchers.
 
-An error that a handler of a callback manager raises ends the call; one of a dispatcher's is dropped by LlamaIndex.
+An error of a callback manager's handler ends the call; LlamaIndex drops an error of a dispatcher's handler.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NOTICE = ("handle", "ahandle", "new_span", "prepare_to", "span_")
 
 
 def may_refuse(*components: Any) -> bool:
-    """A handler of these components, of LlamaIndex's settings or of a dispatcher may end a call, or change it."""
+    """Whether a handler of these components, of LlamaIndex's settings or of a dispatcher may end or change a call."""
     hearing = may_interfere(_hearing(*components), _HEAR, may_raise=True)
     return hearing or may_interfere(_noticing(), _NOTICE, may_raise=False)
 
 
 def handlers_of(*components: Any) -> Iterator[Any]:
-    """All who hear of what these components do."""
+    """Yield all handlers that hear of the work of these components."""
     yield from _hearing(*components)
     yield from _noticing()
     yield from told_of_requests()

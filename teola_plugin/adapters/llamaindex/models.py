@@ -1,7 +1,8 @@
-"""Models that the pipeline brings along: which of them may run ahead, and the seams of those that are not ours.
+"""The pipeline's own models: the models that may run ahead, and the interception of foreign models.
 
-Ours (`EngineLLM`) ask the session themselves. OpenAI and OpenAILike are met at their raw methods, below LlamaIndex's
-events, and only within a call of an optimized pipeline. A raw stream is left alone: its chunks are the server's own.
+Our models (`EngineLLM`) ask the session themselves. OpenAI and OpenAILike are intercepted at their raw methods, below
+LlamaIndex's events, and only within a call of an optimized pipeline. A raw stream is left alone: its chunks are the
+server's own.
 
     llm._chat(messages)  --claim-->  slot (model, "_chat", messages, arguments)  <--Foreign--  run-ahead
 
@@ -42,9 +43,9 @@ STREAMS = ("_stream_chat", "_stream_complete")
 
 
 def is_model(llm: Any) -> bool:
-    """Its requests can be foreseen: ours, or an instrumented one, without a limiter in front or a parser behind.
+    """Whether a model's requests are predictable: ours or an intercepted model, without limiter and without parser.
 
-    A rehearsal calls the functions that make its prompts once more, so these must be harmless.
+    A rehearsal calls the model's prompt functions once more, so these must be harmless.
     """
     if isinstance(llm, StructuredLLM) or getattr(llm, "output_parser", None) or getattr(llm, "rate_limiter", None):
         return False
@@ -57,12 +58,12 @@ def is_model(llm: Any) -> bool:
 
 
 def is_ours(component: Any) -> bool:
-    """A model that stands on an engine of ours and asks the session itself, and does nothing else."""
+    """Whether the component is a model on an engine of ours, which only asks the session."""
     return isinstance(getattr(component, "spec", None), EngineSpec) and _is_known(component, "teola_plugin.models")
 
 
 def is_foreign(llm: Any) -> bool:
-    """It is met at its raw methods, and does nothing else."""
+    """Whether the model is intercepted at its raw methods, and runs no user code."""
     methods = [getattr(type(llm), name, None) for name in (*SYNC, *ASYNC, *STREAMS)]
     is_met = all(hasattr(method, "__teola_original__") for method in methods)
     return is_met and _is_known(llm, "llama_index") and (bool(declared_effects(type(llm))) or is_as_published(llm))
@@ -71,7 +72,7 @@ def is_foreign(llm: Any) -> bool:
 _CALLED = (
     "complete", "acomplete", "chat", "achat", "predict", "apredict", "structured_predict", "astructured_predict",
 )  # fmt: skip
-"""Methods by which a model is asked."""
+"""Methods that ask a model."""
 
 
 _HTTP_CLIENTS = ("_http_client", "_async_http_client", "http_client", "async_http_client")
@@ -79,7 +80,7 @@ _CLIENTS = ("_client", "_aclient", *_HTTP_CLIENTS)
 
 
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
-    """A call runs nothing of the user's: none of these methods was replaced, no client is another's or has hooks."""
+    """Whether a call runs no user code: no replaced method, no foreign client, no hooks."""
     if not send_alone(getattr(model, name, None) for name in _HTTP_CLIENTS):
         return False
     if not are_own_clients(each for name in _CLIENTS if (each := getattr(model, name, None)) is not None):
@@ -88,7 +89,7 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
 
 
 def _is_of_package(method: Any) -> bool:
-    """A function of LlamaIndex's, as it is, decorated by its instrumentation, or with a seam of ours around it."""
+    """Whether the method is LlamaIndex's, possibly decorated by its instrumentation or by our interception."""
     wrappers = sys.modules.get("wrapt")
     while type(method) is FunctionType and "__teola_original__" in vars(method):
         method = vars(method)["__teola_original__"]
@@ -103,13 +104,13 @@ _PACKAGES = ("llama_index", "llama_index_instrumentation")
 
 
 def _is_known(component: Any, package: str) -> bool:
-    """A subclass of the user's may write a log, count costs, ...: it is known once it is declared."""
+    """Whether the class is stock or declared pure: a user's subclass may write a log, count costs, ..."""
     declared = declared_effects(type(component))
     return declared.pure if declared else is_stock_of(component, package)
 
 
 def install() -> None:
-    """Instrument the foreign models whose packages are there. Idempotent."""
+    """Instrument the foreign models whose packages are installed. Idempotent."""
     try:
         from llama_index.llms.openai import OpenAI  # OpenAILike is a subclass
     except ImportError:
@@ -124,7 +125,7 @@ def install() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call to a raw method of a model, which runs ahead if the model stays set as it is `now`."""
+    """A call of a model's raw method, which runs ahead only while the model keeps the settings of `now`."""
 
     llm: Any
     method: str
@@ -134,7 +135,7 @@ class _Request:
 
     @classmethod
     def met(cls, session: Session, llm: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Request:
-        """The call that was met. Of one that may run ahead the user may change the arguments before it is made."""
+        """Return an intercepted call; if early, with copied arguments, which the user may change meanwhile."""
         if session.is_unheard:
             args, kwargs = copy.deepcopy((args, kwargs))
         return cls(llm, method, args, kwargs, AsSetNow.of(llm))
@@ -149,7 +150,7 @@ class _Request:
         return Foreign(key, self, is_async=self.method in ASYNC)
 
     def __call__(self) -> Any:
-        """The model's answer as a `Completion`, or a coroutine for it. Where it is a leaf again, it is a plain one."""
+        """Return the model's answer as a `Completion`, or a coroutine. Inside, the model runs without our session."""
         call = partial(_originals[self.method], self.llm, *self.args, **self.kwargs)
         if self.method in ASYNC:
             return self._arun(call)
@@ -162,7 +163,7 @@ class _Request:
 
 
 def from_coroutine(payload: Any) -> Any:
-    """The payload as a coroutine of the framework would ask for it; ours are the same either way."""
+    """Return the payload in the form of a coroutine's request; payloads of our models are the same in both forms."""
     if not isinstance(payload, Foreign) or payload.is_async or is_stream(payload):
         return payload
     request = payload.call
@@ -171,7 +172,7 @@ def from_coroutine(payload: Any) -> Any:
 
 
 def is_stream(payload: Any) -> bool:
-    """A raw stream, which does not run ahead."""
+    """Whether the payload is a raw stream, which does not run ahead."""
     return isinstance(payload, Foreign) and isinstance(payload.call, _Request) and payload.call.method in STREAMS
 
 
@@ -181,7 +182,7 @@ def _completion(response: Any) -> Completion:
 
 
 def _foreseen(request: _Request, answer: str) -> Any:
-    """The reply of a rehearsal in the framework's own form."""
+    """Return the reply of a rehearsal in the framework's own form."""
     from llama_index.core.base.llms.types import ChatMessage, CompletionResponse
 
     if request.method.endswith("chat"):
@@ -194,12 +195,12 @@ def _raw(request: _Request, value: Completion) -> Any:
 
 
 _originals: dict[str, Callable[..., Any]] = {}
-"""The raw methods of LlamaIndex's model, which others may have wrapped since."""
+"""The raw methods of LlamaIndex's model, possibly wrapped by other code since."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Met):
-    """A call that was met, which reaches the model itself where it is made."""
+    """An intercepted call, made to the model itself, without our session."""
 
     request: _Request
 
@@ -232,7 +233,7 @@ _SHARED = sharing(_meet)
 
 
 def _stream_seam(method: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A stream is the model's own, except where nobody may hear, which must not reach the model."""
+    """Return a wrapper: a stream is the model's own, but where callbacks are muted the model is not called."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def seam(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Components tell the session where the framework's own run is.
+"""Components report the position of the framework's own run to the session.
 
-- A part of the pipeline tells that its run begins, and with what (see parts.py).
-- A component that the run-ahead cannot foresee tells its value as the run comes to it. Nodes are handed over as copies,
-  for the framework goes on to change its own.
+- A part of the pipeline reports the begin of its run, with the inputs (see parts.py).
+- A component without predictions reports its value as the run computes the value. Nodes are passed on as copies, for
+  the framework goes on to change its own.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from teola_plugin.seams import current
 ENGINES = (RetrieverQueryEngine, CitationQueryEngine, TransformQueryEngine, SubQuestionQueryEngine)
 
 _awaited: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By id, for components of pydantic have no hash."""
+"""The awaited components by id, for pydantic components have no hash."""
 
 
 def await_value(component: object) -> None:
-    """A graph waits for this component; all others need not say anything."""
+    """Note that a graph waits for this component; no other component needs to report."""
     _awaited[id(component)] = component
 
 
 def is_awaited(component: object) -> bool:
-    """A graph waits for its value."""
+    """Whether a graph waits for the component's value."""
     return _awaited.get(id(component)) is component
 
 
 def install() -> None:
     """Instrument engines, retrievers, synthesizers and postprocessors. Idempotent."""
     for engine in ENGINES:
-        _replace(engine, "_query", {})  # below `query`, which RetryQueryEngine goes round
+        _replace(engine, "_query", {})  # below `query`, which RetryQueryEngine bypasses
         _replace(engine, "retrieve", RETRIEVES)
         _replace(engine, "synthesize", ANSWERS)
     _replace(BaseRetriever, "retrieve", {})
@@ -65,7 +65,7 @@ def install() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """The run of a function of the user's that is read: told what it came to once it is over."""
+    """The run of a user function that is read; its result is reported at the end."""
 
     own: OwnRun
     finish: Callable[[Any], Any]
@@ -74,7 +74,7 @@ class _Own:
         return self.finish(value)
 
     async def ready(self) -> None:
-        """Wait for what was asked ahead, which a synchronous function would wait for on the loop."""
+        """Wait for early requests, for which a synchronous function would otherwise wait on the loop."""
         await self.own.ready()
 
 
@@ -82,7 +82,7 @@ class _Own:
 def _own_query(
     engine: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_async: bool
 ) -> Iterator[Callable[[Any], Any]]:
-    """The run of an engine of a class of the user's begins; stock ones say so below."""
+    """Surround the run of a user's engine class; stock engines report below."""
     part, name = part_of(engine), "aquery" if is_async else "query"
     with heard(engine, name, args, kwargs) as tell:
         own = own_run(part, name, args, kwargs) if part is not None else None
@@ -104,7 +104,7 @@ def _replace(cls: type, method: str, does: Mapping[str, bool]) -> None:
 
 
 def _running(method: str, coroutine: str, does: Mapping[str, bool]) -> Callable[..., Any]:
-    """The run of a stock component: it is entered, and what it came to is told."""
+    """Surround the run of a stock component: enter the part, and report the result."""
 
     @contextlib.contextmanager
     def running(
@@ -128,14 +128,14 @@ def _running(method: str, coroutine: str, does: Mapping[str, bool]) -> Callable[
 
 
 class _Query:
-    """The query that a part is given. One that changes it makes what follows another than what was foreseen."""
+    """The query of a part. A part that changes its query invalidates the predictions after the part."""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         bundles = [value for value in (*args, *kwargs.values()) if isinstance(value, QueryBundle)]
         self._held = [(bundle, bundle.query_str) for bundle in bundles]
 
     def has_changed(self) -> bool:
-        """Whether its text is another one now."""
+        """Whether the query's text was replaced."""
         return any(bundle.query_str is not text for bundle, text in self._held)
 
 

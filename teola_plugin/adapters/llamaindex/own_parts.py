@@ -1,4 +1,4 @@
-"""The components of a pipeline whose functions are the user's, made ready to be read."""
+"""The pipeline's components with user functions, prepared for reading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from teola_plugin.trace import Reading
 
 
 def own_parts(pipeline: Any) -> list[OwnPart]:
-    """Those in which something may be asked."""
+    """Return the components whose user functions may make requests."""
     return [_own_part(each) for each in reachable(pipeline) if is_read(each)]
 
 
@@ -31,7 +31,7 @@ def _own_part(component: Any) -> OwnPart:
 
 
 def own_steps(pipeline: Any) -> OwnSteps | None:
-    """The steps of a workflow of the user's, if something may be asked in them."""
+    """Return the steps of a user's workflow, if they may make requests."""
     if not isinstance(pipeline, Workflow):
         return None
     try:
@@ -40,7 +40,7 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
         own = {name: f for name, f in functions.items() if not foreign.is_of_library(f)}
         if not own or not may_ask(pipeline, list(own.values())):
             return None
-    except Barrier:  # a class that cannot be looked at
+    except Barrier:  # the class is unreadable
         return None
     origins = {name: origin_of(f) for name, f in own.items()}
     readings = {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
@@ -49,10 +49,10 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
 
 
 def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
-    """The steps beside which no other step runs that uses the context.
+    """Return the steps that never run beside a step with uses of the context.
 
-    Steps run side by side where an event leads to several of them, and so do the steps after these. Nothing is known
-    where a step sends events or collects them.
+    Steps run side by side where an event leads to several steps, and so do their successors. Nothing is known where a
+    step sends or collects events.
     """
     configs: Mapping[str, Any] = {name: getattr(each, "_step_config", None) for name, each in functions.items()}
     if any(map(may_send, functions.values())) or not all(map(_is_simple, configs.values())):
@@ -74,7 +74,7 @@ def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
 
 
 def _is_simple(config: Any) -> bool:
-    """A step that begins with one event and ends with at most one."""
+    """Whether a step begins with one event and ends with at most one."""
     is_fan = getattr(config, "is_fan_out", True) or getattr(config, "role", "step") != "step"
     collects = getattr(config, "collect_params", None) or getattr(config, "collection_param", None)
     return not (is_fan or collects)
@@ -100,7 +100,7 @@ def _uses_context(function: types.FunctionType, config: Any) -> bool:
 
 
 def _steps_in(cls: Any) -> dict[str, types.FunctionType]:
-    """The methods that are steps. LlamaIndex's own look at them reads all properties of the workflow."""
+    """Return the methods that are steps. LlamaIndex's own search for steps reads all properties of the workflow."""
     names = {name for each in foreign.mro_of(cls) for name in foreign.namespace_of(each)}
     found = {name: foreign.in_mro(cls, name) for name in sorted(names)}
     return {name: f for name, f in found.items() if type(f) is types.FunctionType and "_step_config" in f.__dict__}

@@ -1,9 +1,9 @@
-"""Runs of functions of the user's, read while they run: each certain request in them is made at once.
+"""Runs of user functions, read while they run: each certain request is made at once.
 
-Where the framework's run comes to a component of a class of the user's, or to a step of a workflow, a prediction begins
-that goes ahead of it (see adapters/reader). What the prediction has reached is not entered again by the run inside of
-it: a component that was read through, a stock one that runs beside the call. What it does not reach before it ends is
-entered then.
+When the framework's run reaches a component of a user's class, or a step of a workflow, a prediction ahead of the run
+begins (see adapters/reader). Inner components that the prediction has reached are not entered again by the inner run: a
+component that was read through, a stock component that runs beside the call. Inner components not reached by the end of
+the prediction are entered then.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Asides, Mark, Reading
 
 LOOK_S = 0.1
-"""So often somebody who waits for the run-ahead looks whether the call is over."""
+"""The interval at which a run waiting for its prediction checks whether the call is over."""
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 innermost: ContextVar[OwnRun | None] = ContextVar("teola_own_run", default=None)
-"""The innermost run of a function of the user's that is read."""
+"""The innermost run of a user function that is read."""
 
 Program = Callable[[LlamaIndexAsker, Run, Any], object]
-"""Reads a function, given copies of its arguments."""
+"""A function that reads a user function, with copies of its arguments."""
 
 
 @dataclass(eq=False)
 class OwnRun:
-    """One run of a function of the user's. `given`: its arguments; `is_async`: it runs on an event loop.
+    """One run of a user function. `given`: its arguments; `is_async`: whether the run is on an event loop.
 
-    `writes`: it is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the call.
-    `blocks`: it is synchronous code that runs on an event loop; see `ready`. `around`: the run that it is a part of.
+    `writes`: the run is a step that may change the state of its workflow. `is_steady`: see `Live`. `session`: of the
+    call. `blocks`: the run is synchronous code on an event loop; see `ready`. `around`: the enclosing run.
     """
 
     program: Program
@@ -75,7 +75,7 @@ class OwnRun:
     # --- the prediction ----------------------------------------------------------------------------------------------
 
     def begin(self, asides: Asides) -> None:
-        """Let it be read, beside its run."""
+        """Begin reading the function, beside its run."""
         given = Given()
         try:
             copies = given.copy(self.given)
@@ -104,7 +104,7 @@ class OwnRun:
         self.prediction.begin()
 
     def _is_running(self) -> bool:
-        """What runs in this context is a part of it."""
+        """Whether the code in this context is part of the run."""
         own = innermost.get()
         while own is not None and own is not self:
             own = own.around
@@ -112,17 +112,17 @@ class OwnRun:
 
     @property
     def is_over(self) -> bool:
-        """Nothing more is asked ahead of it."""
+        """Whether no more requests run ahead of the run."""
         return self.prediction is None or self.prediction.is_over
 
     def end(self) -> None:
-        """The framework's run of the function has ended."""
+        """End the prediction with the framework's run of the function."""
         self.on_end()
         if self.prediction is not None:
             self.prediction.stop()
 
     def awaits(self, request: Request) -> Reply:
-        """A value is wanted that only the framework's run has."""
+        """Return the reply for a value that only the framework's run has."""
         component = request.spec.resource
         with self._lock:
             self._told.components.add(id(component))
@@ -136,19 +136,19 @@ class OwnRun:
         return reply
 
     def will_hear(self, component: Any, method: str, args: Any, kwargs: Any) -> Hashable | None:
-        """The framework's run comes to a method of a component. Returns the key of its value, if that may be wanted."""
+        """Return the key of a method's value as the framework's run begins the method; None for unwanted values."""
         is_wanted = not (self.is_over or self._told.is_known(component))
         return told_key(component, method, args, kwargs) if is_wanted else None
 
     def hear(self, key: Hashable, value: Any) -> None:
-        """What it came to."""
+        """Record the value of a method."""
         with contextlib.suppress(TooLarge):
             copied = Given().copy(value)
             with self._lock:
                 self._told.heard(key, copied)
 
     def asks(self, request: Request) -> None:
-        """A request is made ahead."""
+        """Count an early request."""
         self._asked += 1
         self.reading.ahead = max(self.reading.ahead or 0, self._asked)
         if request.act is not None:
@@ -157,9 +157,9 @@ class OwnRun:
     # --- turns on the event loop -------------------------------------------------------------------------------------
 
     async def ready(self) -> None:
-        """Return when its code can run without holding up the event loop for what was asked ahead of it.
+        """Return when the function's code can run without blocking the event loop on early requests.
 
-        Code that blocks runs in the order in which it was come to, one after the other, as if nobody had waited.
+        Blocking code runs in the order of arrival, one function after the other, as without waiting.
         """
         session, loop = self.session, asyncio.get_running_loop()
         if not self.blocks or session is None or session.is_unheard or self.prediction is None:
@@ -167,26 +167,26 @@ class OwnRun:
         async with _turns.setdefault(loop, asyncio.Lock()):
             quiet = loop.create_future()
             self._on_quiet = lambda: _wake(loop, quiet)
-            await asyncio.sleep(0)  # so that others that were begun with it are read too
+            await asyncio.sleep(0)  # so that runs begun at the same time are read too
             while not (self.is_over or self._is_stuck or session.is_closed):
                 await asyncio.wait([quiet], timeout=LOOK_S)
                 quiet = loop.create_future()
 
     def leaves(self, still: Callable[[], bool]) -> None:
-        """What it asks for is left to the framework's run, as long as this is `still` so."""
+        """Note that requests are left to the framework's run, as long as `still` holds."""
         if still():
             self._left_alone.append(still)
             self._on_quiet()
 
     @property
     def _is_stuck(self) -> bool:
-        """What it goes on from is left to the framework's run."""
+        """Whether the reading waits for a value of the framework's run."""
         return self._waits_for_run or any(still() for still in self._left_alone)
 
     # --- components inside of it -------------------------------------------------------------------------------------
 
     def takes(self, component: Any, enter: Callable[[], object]) -> bool:
-        """Whether the run of a component inside of this one is foreseen, or may be: then `enter` is called if not."""
+        """Whether the run of a component inside this run is predicted, or may be: then `enter` is called if not."""
         with self._lock:
             if self._has_reached(component):
                 return True
@@ -196,7 +196,7 @@ class OwnRun:
             return True
 
     def foresees(self, component: Any) -> bool:
-        """Whether all that happens inside of a component is foreseen, or may be, as this run comes to it."""
+        """Whether everything inside a component is predicted, or may be, as this run reaches the component."""
         return self._told.is_known(component) and (not self.is_over or self._is_reached(component))
 
     def _is_reached(self, component: Any) -> bool:
@@ -211,7 +211,7 @@ class OwnRun:
         return True
 
     def settle(self) -> None:
-        """Call after each reading: what was not reached is entered once nothing more will be."""
+        """Enter the components not reached, once reading is over. Called after each reading."""
         with self._lock:
             if not self.is_over:
                 return
@@ -233,7 +233,7 @@ def _wake(loop: asyncio.AbstractEventLoop, quiet: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True)
 class _Line:
-    """Implements `prediction.Line`: what is asked lands in the slots of the call."""
+    """Implements `prediction.Line`: requests land in the slots of the call."""
 
     own: OwnRun
     asides: Asides
@@ -271,7 +271,7 @@ class _Line:
 
 
 class _Told:
-    """Values that the framework's run tells, by key: the n-th that is asked for is the n-th that it has."""
+    """Values reported by the framework's run, by key: the n-th request of a key gets the n-th value."""
 
     def __init__(self) -> None:
         self.components: set[int] = set()
@@ -280,14 +280,14 @@ class _Told:
         self._only_ask: dict[int, bool] = {}
 
     def is_known(self, component: Any) -> bool:
-        """The component only asks, so that nobody waits for what it tells."""
+        """Whether the component only asks, so that its reported value is never awaited."""
         number = id(component)
         if number not in self._only_ask:
             self._only_ask[number] = only_asks(component)
         return self._only_ask[number]
 
     def asked(self, key: Hashable) -> Reply:
-        """The value is wanted."""
+        """Return a reply for the next value of a key."""
         reply, at = Reply(), len(self._replies[key])
         self._replies[key].append(reply)
         if at < len(self._values[key]):
@@ -295,7 +295,7 @@ class _Told:
         return reply
 
     def heard(self, key: Hashable, value: Any) -> None:
-        """The value is there."""
+        """Record the next value of a key."""
         at = len(self._values[key])
         self._values[key].append(value)
         if at < len(self._replies[key]):
@@ -303,9 +303,9 @@ class _Told:
 
 
 class Live:
-    """The runs of one call that are read. What is asked begins with what the framework's run has not come to yet.
+    """The runs being read in a call. Early requests begin behind the requests already made by the framework's run.
 
-    The state of a workflow is steady for a step if no other step that may change it runs beside it.
+    The state of a workflow is steady for a step if no step with possible changes runs beside.
     """
 
     def __init__(self) -> None:
@@ -314,7 +314,7 @@ class Live:
         self._begun = 0
 
     def begin(self, own: OwnRun, asides: Asides) -> None:
-        """Let it be read."""
+        """Begin reading a run."""
         is_alone = not self._writers
         if own.writes:
             self._writers.add(own)

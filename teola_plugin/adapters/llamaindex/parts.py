@@ -1,12 +1,11 @@
-"""The parts of a pipeline that are read by themselves: what its own run leads to, and which of them, nobody foresees.
+"""The separately read parts of a pipeline, where the run's choice of parts is unpredictable.
 
-A router chooses among engines, an agent among tools, a workflow runs functions of the user's. Where such a run comes to
-a part, an engine, retriever or synthesizer that can be read, it says so (`entered`), and what runs ahead of that part
-begins:
+A router chooses among engines, an agent among tools, a workflow runs user functions. When the run reaches a part (a
+readable engine, retriever or synthesizer), the part reports the run (`entered`), and early requests of the part begin:
 
     router.query -> selector -> engine 2 .query   --enter(engine 2)-->   the graph of engine 2, with this query
 
-What a graph stands for is not entered again inside of it: its retriever, its synthesizer, the tools of its
+Components covered by a graph are not entered again inside: the retriever, the synthesizer, the tools of
 sub-questions.
 """
 
@@ -39,9 +38,9 @@ from teola_plugin.trace import Asides, Reading, Traced
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`traced` for calls, and for calls from a coroutine. `covered`: ids of the components it stands for.
+    """`traced` for calls, `atraced` for calls from a coroutine. `covered`: ids of the components in the graph.
 
-    `ahead`: those of them that run ahead by their own code, and are parts there.
+    `ahead`: the covered components that run ahead by their own code, and are parts there.
     """
 
     component: Any
@@ -52,14 +51,14 @@ class Part:
 
 
 _parts: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""The components that are a part of some pipeline, by id: those of pydantic have no hash."""
+"""The components that are a part of some pipeline, by id: pydantic components have no hash."""
 
 _covered: dict[int, frozenset[int]] = {}
 _here: ContextVar[frozenset[int]] = ContextVar("teola_covered", default=frozenset())
 
 
 def part_of(component: object) -> Any | None:
-    """The component, or the one that it is a twin of, if a run of it is to be told."""
+    """Return the component, or a twin's original, if runs of the component are reported; else None."""
     if not _parts:
         return None
     for each in (component, original_of(component)):
@@ -69,13 +68,13 @@ def part_of(component: object) -> Any | None:
 
 
 def original_of(component: object) -> object:
-    """What a twin is the twin of; any other component is its own."""
+    """Return the original of a twin; any other component itself."""
     return vars(type(component)).get("__teola_twin_of__", component)
 
 
 @contextlib.contextmanager
 def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
-    """The run of a part begins, in the session of the call, if there is one."""
+    """Surround the run of a part, in the session of the call, if there is a session."""
     session, around, outer = current(), innermost.get(), _foreseen.get()
     if session is None or (outer is not None and outer is not component):
         yield
@@ -102,16 +101,16 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
 
 
 _foreseen: ContextVar[object | None] = ContextVar("teola_foreseen", default=None)
-"""The outermost component, inside of that, whose whole run is foreseen: what it leads to is not entered."""
+"""The outermost inner component whose whole run is predicted: components inside are not entered."""
 
 
 @contextlib.contextmanager
 def heard(
     component: object, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[Callable[[Any], Any]]:
-    """The run of a component, which may be inside of a function of the user's that is read.
+    """Surround the run of a component, possibly inside a user function that is read.
 
-    What it came to is to be given to the function that this gives.
+    The yielded function is to be called with the component's result.
     """
     own = innermost.get()
     if own is None or own.session is not current() or _foreseen.get() is not None:
@@ -145,7 +144,7 @@ def _inside_own(own: OwnRun) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """A component of a class of the user's, whose function is read as its run begins."""
+    """A component of a user's class, whose function is read as its run begins."""
 
     component: Any
     reading: Reading
@@ -155,7 +154,7 @@ _readings: dict[int, Reading] = {}
 
 
 def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OwnRun | None:
-    """What a call of the component's method is, if its function is read."""
+    """Return the run for a call of the component's method, if its function is read."""
     reading = _readings.get(id(component))
     if reading is None:
         return None
@@ -170,8 +169,8 @@ def own_run(component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[
 
 @dataclass(frozen=True, slots=True)
 class OwnSteps:
-    """The steps of a workflow, by name. `undisturbed`: those beside which no other uses the state; `is_whole`: there
-    are no other steps.
+    """The steps of a workflow, by name. `undisturbed`: steps beside which no other step uses the state; `is_whole`:
+    no further steps exist.
     """
 
     workflow: Any
@@ -185,12 +184,12 @@ _steps: dict[int, OwnSteps] = {}
 
 
 def steps_of(workflow: Any) -> OwnSteps | None:
-    """The steps of a workflow that are read, if it was traced."""
+    """Return the read steps of a workflow, if the workflow was traced."""
     return _steps.get(id(workflow))
 
 
 def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
-    """A run of a step that begins here."""
+    """Return a run of a step that begins now."""
     function, workflow = steps.functions[name], steps.workflow
     contexts = {key: held for key, held in kwargs.items() if foreign.is_kind_of(held, Context)}
     given = {key: held for key, held in kwargs.items() if key not in contexts}

@@ -39,7 +39,7 @@ PURE_POSTPROCESSORS = (SimilarityPostprocessor, LongContextReorder, MetadataRepl
 
 
 def add_postprocessor(draft: Draft, postprocessor: BaseNodePostprocessor, nodes: str, query: str) -> str:
-    """Add what `postprocessor` does with `nodes` and the `query`; the name of what it leaves of them."""
+    """Add `postprocessor` on `nodes` and the `query`; returns the name of the remaining nodes."""
     draft.reading(postprocessor)
     if is_reranker(postprocessor) and (top := _add_reranking(draft, postprocessor, nodes, query)):
         return top
@@ -67,7 +67,7 @@ def _add_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> str |
         return outcome(act(query, nodes), reranking=scores)
 
     asked = rehearse(act("question", [NodeWithScore(node=TextNode(text="passage"), score=1.0)]))
-    if not asked:  # it scores in a way that items cannot express
+    if not asked:  # items cannot express its scores
         return None
     draft.rely_on(reranker)
     first = asked[0]
@@ -77,20 +77,20 @@ def _add_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> str |
 
 
 def _add_llm_reranking(draft: Draft, reranker: Any, nodes: str, query: str) -> str | None:
-    """Its prompts need no answers of each other, so that all of them may be asked at once."""
+    """Add the prompts of an LLM reranker, all asked at once, since no prompt needs the answer to another."""
     functions = (reranker._format_node_batch_fn, reranker._parse_choice_select_answer_fn)
     if not all(map(is_harmless, functions)) or not is_plain_template(reranker.choice_select_prompt):
         return None
     if not is_model(reranker.llm):
         draft.leave("TB208", reranker, type(reranker.llm).__name__)
         return None
-    if asks_outside(reranker) and not reads_any_choice(functions[1]):  # it may end before the next prompt is asked
+    if asks_outside(reranker) and not reads_any_choice(functions[1]):  # the run may end before the next prompt
         draft.leave("TB218", reranker)
         return None
 
     def asked(query: str, nodes: Nodes) -> list[Any]:
         double = stand_in(reranker)
-        double._parse_raw_response = lambda *_: []  # of answers that no model has written yet
+        double._parse_raw_response = lambda *_: []  # the answers are not written yet
         return rehearse(lambda: double._postprocess_nodes(fresh(nodes), QueryBundle(query)), decoding=repeat(""))
 
     def prompts(query: str, nodes: Nodes, is_async: bool = False) -> list[Any]:

@@ -1,14 +1,14 @@
-"""`QueryPipeline`, which llama-index-core had until 0.13: a module runs ahead once its own inputs are there.
+"""`QueryPipeline`, part of llama-index-core until 0.13: a module runs ahead once the module's own inputs exist.
 
-LlamaIndex runs the modules in waves (`arun`) or one by one (`run`), and goes on to do so. Ahead of it run, in the order
-of the data, the modules that only ask known models and stores, by their own code, unheard:
+LlamaIndex runs the modules in waves (`arun`) or in sequence (`run`), and still does. Ahead of LlamaIndex's run, in the
+order of the data, run the modules with only known models and stores, by their own code, with callbacks muted:
 
     question -> retriever a ----------------> prompt -> llm        waves: retriever b waits for neither, but the first
              -> prompt -> llm -> retriever b -^                    llm, in the wave of retriever a, keeps it waiting
 
-What a module takes is told by LlamaIndex's own functions. Where that hangs on more than the links (a condition, an
-optional key, two links to one key, a module without keys, which runs in the first wave whatever is linked to it), the
-module is left to its own run, as is one that may have effects, and what is behind it goes on from its value.
+LlamaIndex's own functions tell the inputs of a module. Some inputs depend on more than the links: a condition, an
+optional key, two links to one key, a module without keys (run in the first wave despite links). Modules with such
+inputs, or with possible effects, are left to LlamaIndex's run, and later modules go on from the values.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ if PIPELINES:
     from llama_index.core.response_synthesizers.base import SynthesizerComponent  # type: ignore[attr-defined]
 
 Outputs = Mapping[str, Any]
-"""What a module comes to, by the keys of its links."""
+"""The outputs of a module, by the keys of its links."""
 
 
 def install() -> None:
-    """Let pipelines tell what they are given, and modules what they come to. Idempotent."""
+    """Make pipelines report their inputs, and modules their outputs. Idempotent."""
     if PIPELINES:
         _ENTERING.replace(QueryPipeline, "_run_multi", coroutines=["_arun_multi"])
         _TELLING.replace(QueryComponent, "run_component", coroutines=["arun_component"])
 
 
 def add_query_pipeline(draft: Draft, pipeline: Any) -> tuple[str, ...]:
-    """Add the modules of a pipeline; the names of what its last ones come to."""
+    """Add the modules of a pipeline; returns the names of the last modules' outputs."""
     draft.reading(pipeline)
     if not is_stock(pipeline, QueryPipeline):
         draft.leave("TB220", pipeline)
@@ -107,7 +107,7 @@ def add_query_pipeline(draft: Draft, pipeline: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What goes from one module to another."""
+    """A link from one module to another."""
 
     source: str
     source_key: str | None
@@ -122,7 +122,7 @@ def _links_to(pipeline: Any, key: str) -> list[_Link]:
 
 
 def _in_order(pipeline: Any) -> list[str]:
-    """The keys of the modules, each behind all that it is linked to; those of a circle are left out."""
+    """Return the keys of the modules, each after all its sources; modules of a circle are left out."""
     waiting = list(pipeline.module_dict)
     ordered: list[str] = []
     while ready := [key for key in waiting if all(link.source in ordered for link in _links_to(pipeline, key))]:
@@ -137,7 +137,7 @@ def _shape(pipeline: Any) -> Any:
 
 
 def _waits_for_links(draft: Draft, module: Any, links: list[_Link]) -> bool:
-    """It runs once all its links have brought something, each for a key of its own, and no sooner."""
+    """Whether a module runs exactly when all its links have brought a value, each for a separate key."""
     if not links:
         return True
     free = module.free_req_input_keys
@@ -152,7 +152,7 @@ def _waits_for_links(draft: Draft, module: Any, links: list[_Link]) -> bool:
 
 
 def _taken(key: str, module: Any, links: list[_Link]) -> Callable[..., dict[str, Any]]:
-    """What the module is given: of the values of what it is linked to, or, first of all, of the pipeline's inputs."""
+    """Return a function from the sources' values (or the pipeline's inputs) to the module's inputs."""
 
     def first(inputs: Mapping[str, Outputs]) -> dict[str, Any]:
         return dict(inputs[key])
@@ -170,7 +170,7 @@ def _taken(key: str, module: Any, links: list[_Link]) -> Callable[..., dict[str,
 
 
 def _own(value: Any) -> Any:
-    """The same, for one module alone: others change nodes and lists that they are given."""
+    """Return a copy of nodes and lists for a single module: modules may change their inputs."""
     if isinstance(value, list):
         is_of_nodes = all(isinstance(each, NodeWithScore) for each in value)
         return fresh(value) if is_of_nodes else list(value)
@@ -182,9 +182,9 @@ def _own(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How a module runs ahead. `asks`: by its own code. `engine`: what it waits for, by name.
+    """The early run of a module. `asks`: by the module's own code. `engine`: the awaited engine, by name.
 
-    `is_outside`: its requests leave this process.
+    `is_outside`: requests leave this process.
     """
 
     run: Callable[..., Any]
@@ -195,7 +195,7 @@ class _Work:
 
 
 def _name(key: str, module: Any) -> str:
-    """Its key, if it was not made up by a chain."""
+    """Return the module's key, unless invented by a chain; else a name by its class."""
     return key if key.isidentifier() else plain_class(module).__name__.removesuffix("Component").lower()
 
 
@@ -216,7 +216,7 @@ def _add_module(draft: Draft, name: str, work: _Work, taken: Callable[..., Any],
 
 
 def _work_of(draft: Draft, module: Any) -> _Work | None:
-    """How the module runs ahead, None if that is left to its own run."""
+    """Return the early run of a module, None if left to the module's own run."""
     if is_stock(module, InputComponent):
         return _Work(lambda taken: module._run_component(**taken))
     if is_stock(module, PromptComponent):
@@ -270,7 +270,7 @@ def _asked(draft: Draft, module: Any) -> _Work | None:
 
 
 def _read(draft: Draft, module: Any) -> object:
-    """Something, if the module is stock and what it holds can be read."""
+    """Return a true value if the module is stock and its parts can be read."""
     if is_stock(module, RetrieverComponent):
         return add_retriever(draft, module.retriever, Query())
     if is_stock(module, SynthesizerComponent):
@@ -287,7 +287,7 @@ def _read(draft: Draft, module: Any) -> object:
 
 
 def _by_itself(draft: Draft, module: Any, engine: tuple[str, EngineSpec] | None) -> _Work:
-    """Its own run. That of a coroutine needs the caller's loop only where the clients of models live there."""
+    """Return the module's own run. A coroutine's run needs the caller's loop only if clients of models live there."""
     draft.run_ahead(*reachable(module))
     is_outside = asks_outside(module)
     if not draft.is_async:
@@ -301,7 +301,7 @@ def _by_itself(draft: Draft, module: Any, engine: tuple[str, EngineSpec] | None)
 
 
 def _entry(inputs: Any, *, is_async: bool) -> Entry:
-    """Of inputs that others may change, or that can be read once, nothing runs ahead."""
+    """Return the entry; without inputs if they are not plain data, so nothing runs ahead."""
     is_known = isinstance(inputs, Mapping) and is_plain(inputs)
     return Entry(None, is_async, modules=inputs if is_known else None)
 

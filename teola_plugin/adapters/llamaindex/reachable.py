@@ -1,4 +1,4 @@
-"""The components that a pipeline holds, however deep: what an engine's own run may come to."""
+"""The components inside a pipeline, at any depth: all components that an engine's own run may reach."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ HOLDERS = (
     BaseQuestionGenerator, BaseChatEngine, BaseEvaluator, BaseExtractor, BaseTool, ObjectRetriever,
     BaseObjectNodeMapping, Workflow, *MODULES,
 )  # fmt: skip
-"""Components that may hold others."""
+"""Components that may hold components."""
 
 LIBRARIES = frozenset(["llama_index", "workflows", "pydantic", "builtins", "abc", "typing"])
 
 MOST = 1000
-"""So many components, lists and dictionaries are looked at; what a pipeline has beyond that is left to its own run."""
+"""The number of components, lists and dictionaries inspected; further components are left to the pipeline's own run."""
 
 
 def reachable(pipeline: Any, leaves: tuple[type, ...] = ()) -> list[Any]:
-    """The components that `pipeline` holds, itself first, each once.
+    """Return the components inside `pipeline`, itself first, each once.
 
-    LLMs and `leaves` are among them, but not looked into.
+    LLMs and `leaves` are among them, but not searched.
     """
 
     def is_worth_a_look(value: Any) -> bool:
@@ -75,7 +75,7 @@ def reachable(pipeline: Any, leaves: tuple[type, ...] = ()) -> list[Any]:
 
 
 def _held(component: Any) -> Iterator[Any]:
-    """The values of its attributes, private ones of pydantic too, and those that the user's own classes have."""
+    """Yield the values of a component's attributes, private pydantic attributes and user class attributes included."""
     for cls in type(component).__mro__:
         if cls.__module__.partition(".")[0] not in LIBRARIES and "__teola__" not in vars(cls):
             yield from vars(cls).values()
@@ -84,17 +84,17 @@ def _held(component: Any) -> Iterator[Any]:
 
 
 def asks_models_of_others(pipeline: Any) -> bool:
-    """Some model that it holds is not on an engine of ours."""
+    """Whether the pipeline has a model that is not on an engine of ours."""
     return any(isinstance(each, LLM) and not is_ours(each) for each in reachable(pipeline))
 
 
 def asks_outside(pipeline: Any) -> bool:
-    """Whether some model that it holds is asked by requests that leave this process."""
+    """Whether requests to a model of the pipeline leave this process."""
     models: list[Any] = [m for m in reachable(pipeline, (BaseEmbedding,)) if isinstance(m, LLM | BaseEmbedding)]
     is_elsewhere = any(map(is_hosted, models)) or any(model.spec.is_outside for model in models if is_ours(model))
     return asks_models_of_others(pipeline) or is_elsewhere
 
 
 def is_silent(component: Any) -> bool:
-    """It prints nothing."""
+    """Whether the component prints nothing."""
     return not any(getattr(component, name, False) for name in ("_verbose", "verbose"))

@@ -1,9 +1,9 @@
-"""What the reader is told of LlamaIndex: how a program calls models, templates and components, and makes them.
+"""LlamaIndex for the reader: how a program calls and makes models, templates and components.
 
     asker = LlamaIndexAsker(is_async=False)
     asker.use(run, engine, "query", (question,), {})
 
-Of a class of the user's nothing is known here: the reader reads its methods, or stops.
+A user's class is unknown here: the reader reads its methods, or stops.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OF_SETTINGS = {"llm": "_llm", "embed_model": "_embed_model"}
 
 
 class LlamaIndexAsker:
-    """Implements `asking.Asker` for one call. `is_async`: the call has an event loop.
+    """Implements `asking.Asker` for one call. `is_async`: whether the call has an event loop.
 
     `reached`: how often components of the user's own classes were read, by their ids, in the evaluation that came
     furthest.
@@ -63,7 +63,7 @@ class LlamaIndexAsker:
         self._hearing: dict[int, Any] = {}
 
     def begin(self) -> None:
-        """An evaluation begins."""
+        """Begin an evaluation."""
         self._here = Counter()
         self._contexts = Contexts()
 
@@ -103,7 +103,7 @@ class LlamaIndexAsker:
         return Callee(ask, name)
 
     def _note_heard(self, llm: Any) -> None:
-        """What handlers of a model hold may change from here on."""
+        """Note that objects held by handlers of a model may change from here on."""
         if id(llm) not in self._hearing:
             self._hearing[id(llm)] = llm
             self.heard.update(noted_by(handlers_of(llm)))
@@ -133,7 +133,7 @@ class LlamaIndexAsker:
         return Pending(force)
 
     def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-        """What a method of a component returns. Raises: Barrier, Stalled, and what the program raises there."""
+        """Return the result of a component's method. Raises: Barrier, Stalled, and the program's own errors."""
         if not is_own(component):
             return self._parts.use(run, component, method, args, kwargs)
         if not run.in_doubt:
@@ -166,7 +166,7 @@ class LlamaIndexAsker:
 
 
 def _of_settings(run: Run, name: str) -> Any:
-    """What `Settings.name` gives, where somebody has set it."""
+    """Return `Settings.name`, if set. Raises: Barrier if not set."""
     own = foreign.own_attributes(Settings) or {}
     held = own.get(_OF_SETTINGS.get(name, ""))
     if held is None:

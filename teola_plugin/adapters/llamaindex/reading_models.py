@@ -1,7 +1,7 @@
-"""What a call of a model asks for, and what the program gets of the reply; templates that a program fills in.
+"""The request of a model call, and the program's value of the reply; templates filled in by a program.
 
-The request is what LlamaIndex's own method asks in a rehearsal, and the program's value is what the same method makes
-of the engine's reply. So each call of a model that asks once can be read, whatever it is built on.
+The request is the request of LlamaIndex's own method in a rehearsal. The program's value is the same method's result
+with the engine's reply. So every model call with a single request can be read, on any kind of model.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ HINT = "declare its class with teola_plugin.pure if a call leaves nothing behind
 
 
 class Models:
-    """Requests of models, each rehearsed once in a call. A call that was foreseen checks how the model is set again."""
+    """Requests of models, each rehearsed once in a call. A predicted call checks the model's settings again."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, Request] = {}
 
     def ask(self, run: Run, llm: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-        """The value of `llm.method(*args, **kwargs)`. Raises: Barrier, and what LlamaIndex raises before it asks."""
+        """Return the value of `llm.method(*args, **kwargs)`. Raises: Barrier, LlamaIndex's errors before a request."""
         require_readable(llm)
         is_async, name = method not in _HOLDS, method if method in _HOLDS else method[1:]
         exchange = Exchange(run)
@@ -74,7 +74,7 @@ class Models:
 
 
 def require_readable(llm: Any) -> None:
-    """Raises: Barrier if a call of the model may do more than ask for one reply."""
+    """Raises: Barrier if a call of the model may do more than request one reply."""
     if not is_model(llm):
         raise Barrier(f"it asks {type_name(type(llm))}", HINT)
 
@@ -108,7 +108,7 @@ def _request(
 
 
 def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """No client refuses it: it is a text, or messages of texts, and nothing besides."""
+    """Whether no client refuses the request: a text, or messages of texts, and no further arguments."""
     if name not in ("complete", "chat"):
         return True
     asked = [*given, *named.values()]
@@ -120,8 +120,8 @@ def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """A copy for one use: stock code may keep or change what it is given. Templates are not safe to share."""
-    if type(value) in (set, frozenset):  # a copy may be in another order
+    """Return a copy for one use: stock code may keep or change arguments. Templates are not safe to share."""
+    if type(value) in (set, frozenset):  # a copy may iterate in another order
         return value
     if isinstance(value, BasePromptTemplate):
         return copy.deepcopy(value)
@@ -133,7 +133,7 @@ def _own(value: Any) -> Any:
 
 
 def _out(exchange: Exchange, value: Any) -> Any:
-    """An argument of a model. Templates and schemas among them are handed on. Raises: Undecided, Barrier."""
+    """Return an argument of a model. Templates and schemas are passed on. Raises: Undecided, Barrier."""
     if type(value) is Opaque:
         held = value.held
         if is_template(held):
@@ -156,7 +156,7 @@ def _plain_parts(args: Arguments, kwargs: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_safe(value: Any) -> bool:
-    """A request that is made of the value is made, whatever it will be."""
+    """Whether a request made of the value is certain, whatever the value."""
     return type(value) is str or (type(value) is Unknown and value.holds == "text")
 
 
@@ -169,7 +169,7 @@ def is_template(held: Any) -> bool:
 
 
 def require_plain_template(template: Any) -> None:
-    """Raises: Barrier if filling it in may run code of the user's."""
+    """Raises: Barrier if filling in the template may run user code."""
     if not is_plain_template(template):
         raise Barrier(
             f"it fills in a {type_name(type(template))} with functions, a parser or code of its own",
@@ -178,7 +178,7 @@ def require_plain_template(template: Any) -> None:
 
 
 def fill_in(run: Run, template: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """What a method of a template gives. Raises: Barrier, and what LlamaIndex raises."""
+    """Return the result of a template's method. Raises: Barrier, and LlamaIndex's errors."""
     require_plain_template(template)
     if args or kwargs.keys() & {"llm", "completion_to_prompt", "messages_to_prompt"}:
         raise Barrier(f"it calls {method} with arguments that are not read")
@@ -195,7 +195,7 @@ def fill_in(run: Run, template: Any, method: str, args: Arguments, kwargs: Mappi
 
 
 def make_template(run: Run, cls: type, make: Callable[..., Any], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """A template that the program makes of texts and messages. Raises: Barrier, Undecided, what LlamaIndex raises."""
+    """Return a template made by the program of texts and messages. Raises: Barrier, Undecided, LlamaIndex's errors."""
     if len(args) > 1 or kwargs.keys() - {"template", "message_templates", "prompt_type"}:
         raise Barrier(f"it makes a {type_name(cls)} with arguments that are not read")
     exchange = Exchange(run)

@@ -1,9 +1,9 @@
-"""Components that a program uses: stock ones run beside the call, those of the user's own classes are read.
+"""Components used by a program: stock components run beside the call, components of the user's classes are read.
 
-stock      one request: the component's own method, heard by nobody; what it asks of engines lands in slots, where
-           the framework's own run finds it. Only components that do nothing else.
-own        `custom_query`, `_query`, `_retrieve` or `_postprocess_nodes` is read, and then what the framework's
-           method around it does with the value
+stock      one request: the component's own method, with callbacks muted; the engine requests land in slots, where
+           the framework's own run finds them. Only components without further effects.
+own        `custom_query`, `_query`, `_retrieve` or `_postprocess_nodes` is read, and then the treatment of the value
+           by the framework's method around it
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ METHODS: Mapping[type, tuple[str, ...]] = {
         "get_query_embedding", "get_text_embedding", "get_text_embedding_batch", "get_agg_embedding_from_queries",
     ),
 }  # fmt: skip
-"""What a program calls of components, each with a coroutine of the same name after an `a`."""
+"""The methods of components that a program may call, each with a coroutine of the same name after an `a`."""
 
 
 def class_of(component: Any) -> type:
-    """The class of a component, below that of our twin."""
+    """Return the class of a component, below our twin's."""
     return next(each for each in foreign.mro_of(type(component)) if "__teola__" not in foreign.namespace_of(each))
 
 
 def kind_of(held: Any) -> type | None:
-    """Which of `METHODS` an object is a kind of."""
+    """Return the key of `METHODS` that an object is a kind of."""
     return next((kind for kind in METHODS if foreign.is_kind_of(held, kind)), None)
 
 
@@ -74,19 +74,19 @@ def kind_of(held: Any) -> type | None:
 
 
 TOLD = "told"
-"""The operation of a request that nobody makes ahead: the framework's own run tells its value when it has it."""
+"""The operation of a request that never runs ahead: the framework's own run reports the value."""
 
 
 def told_key(component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Tells apart the values that runs of components tell; None if this one is like no other."""
+    """Return the key of a component's reported value; None if the arguments cannot be compared."""
     asked = value_key((list(args), dict(kwargs)))
     return (TOLD, Same(component), method, asked) if is_comparable(asked) else None
 
 
 class Parts:
-    """Stock components, each looked at once in a call. `is_async`: the call has an event loop.
+    """Stock components, each inspected once in a call. `is_async`: whether the call has an event loop.
 
-    Of one that may do more than ask, the framework's own run tells the value.
+    The value of a component with other possible effects is reported by the framework's own run.
     """
 
     def __init__(self, *, is_async: bool) -> None:
@@ -94,11 +94,11 @@ class Parts:
         self._known: dict[int, tuple[Any, bool, Hashable | None]] = {}
 
     def use(self, run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-        """What a method of a component returns, as a request. Raises: Barrier."""
+        """Return the result of a component's method, as a request. Raises: Barrier."""
         may_begin, provider = self._known_of(component)
         name = type_name(class_of(component))
         if run.open is not None and not foreign.is_kind_of(component, BaseEmbedding):
-            raise Barrier(f"the run is in a {name} already")  # which runs ahead by itself
+            raise Barrier(f"the run is in a {name} already")  # the component runs ahead by itself
         if not may_begin and not tells(component, method):
             raise Barrier(f"it uses a {name}, of which it is not known that it only asks")
         is_async = method.startswith("a")
@@ -138,7 +138,7 @@ class Parts:
         )
 
     def _known_of(self, component: Any) -> tuple[bool, Hashable | None]:
-        """Whether a component only asks, and whom of those outside of this process."""
+        """Return whether a component only asks, and the provider outside this process, if any."""
         known = self._known.get(id(component))
         if known is None:
             is_model = foreign.is_kind_of(component, BaseEmbedding)
@@ -155,7 +155,7 @@ def _text_of(value: Any) -> Any:
 
 
 def tells(component: Any, method: str) -> bool:
-    """Whether LlamaIndex's own method of this name, which tells what it returns, is the component's."""
+    """Whether the component's method is LlamaIndex's own, intercepted to report its result."""
     found = foreign.in_mro(class_of(component), method)
     return type(found) is types.FunctionType and "__teola_original__" in found.__dict__
 
@@ -178,24 +178,24 @@ def _provider_of(component: Any) -> Hashable | None:
 
 
 def is_own(component: Any) -> bool:
-    """Whether a component is of a class of the user's, so that what it does is read."""
+    """Whether a component is of a user's class, whose functions are read."""
     return kind_of(component) in _READ and not foreign.is_library_class(class_of(component))
 
 
 def is_read(component: Any) -> bool:
-    """Whether there is a function of the user's in it in which something may be asked."""
+    """Whether the component has a user function that may make requests."""
     try:
         if not is_own(component):
             return False
         found = (function_of(component), function_of(component, is_async=True))
         functions = [each for each in found if each is not None]
         return bool(functions) and may_ask(component, functions)
-    except Barrier:  # a class that cannot be looked at
+    except Barrier:  # the class is unreadable
         return False
 
 
 def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
-    """Whether anything may be asked in these functions of a component: it holds something to ask, or they name it."""
+    """Whether these functions of a component may make requests: to inner components, or to components they name."""
     for function in functions:
         for each in functions_in(function):
             compiled(each)
@@ -205,7 +205,7 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
 
 
 def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:
-    """The user's function that is read for a component; None if the framework's method around it was changed, too."""
+    """Return the user's function read for a component; None if the framework's method around it was changed, too."""
     cls = class_of(component)
     base = CustomQueryEngine if foreign.is_subtype(cls, CustomQueryEngine) else kind_of(component)
     if base is None or base not in _READ or not foreign.has_known_classes(cls):
@@ -231,17 +231,17 @@ _READ: Mapping[type, tuple[tuple[str, ...], str]] = {
     ),
     BaseNodePostprocessor: (("postprocess_nodes", "apostprocess_nodes"), "_postprocess_nodes"),
 }  # fmt: skip
-"""By the class: the framework's methods that call the user's, and the name of the user's, without a coroutine's `a`."""
+"""By class: the framework's methods that call the user's method, and the method's name, without a coroutine's `a`."""
 
 
 def own_function(cls: type, base: type, name: str) -> types.FunctionType | None:
-    """The function that a class of the user's has in place of that of `base`."""
+    """Return the function of a user's class that overrides the method of `base`."""
     found = foreign.in_mro(cls, name)
     return None if found is foreign.in_mro(base, name) else without_span(found)
 
 
 def without_span(found: Any) -> types.FunctionType | None:
-    """A function, or the one that LlamaIndex has put a span around; None for anything else."""
+    """Return a function, or the function inside a LlamaIndex span; None for any other object."""
     if type(found) is types.FunctionType:
         return found
     if type(found) is not wrapt.FunctionWrapper:
@@ -254,7 +254,7 @@ def without_span(found: Any) -> types.FunctionType | None:
 
 
 def read_own(run: Run, component: Any, method: str, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """What `component.method(*args, **kwargs)` returns, of a class of the user's. Raises: Barrier."""
+    """Return the result of `component.method(*args, **kwargs)`, for a user's class. Raises: Barrier."""
     kind, is_async = kind_of(component), method.startswith("a")
     function = function_of(component, is_async=is_async)
     name = type_name(class_of(component))
@@ -295,7 +295,7 @@ def _nodes_and_query(run: Run, nodes: Any, query_bundle: Any = None, query_str: 
 
 
 def _answered(run: Run, value: Any) -> Any:
-    """The response that `query` of a custom query engine makes of a text."""
+    """Return the response that `query` of a custom query engine makes of a text."""
     if type(value) is Unknown and value.holds != "text":
         return run.unknown(value, is_safe=True)
     if type(value) is str or type(value) is Unknown:
@@ -304,7 +304,7 @@ def _answered(run: Run, value: Any) -> Any:
 
 
 def _found(run: Run, nodes: Any) -> Any:
-    """The nodes that `retrieve` makes of those that were found: each once."""
+    """Return the nodes that `retrieve` makes of the nodes found: each once."""
     if type(nodes) is not list or run.is_unknown(nodes):
         return unknown_from(run, nodes, "any", is_safe=False)
     kept, seen = [], set[Any]()
@@ -329,9 +329,9 @@ def _found(run: Run, nodes: Any) -> Any:
 
 
 def own_attribute(run: Run, owner: Opaque, name: str) -> Any:
-    """What a component of the user's has beside what the reader knows of objects: methods with spans, private fields.
+    """Return a user component's attribute beyond the reader's knowledge of objects: methods with spans, private fields.
 
-    `asking.NOT_MINE` if that is nothing.
+    `asking.NOT_MINE` for any other attribute.
     """
     held = owner.held
     found = foreign.in_mro(type(held), name)

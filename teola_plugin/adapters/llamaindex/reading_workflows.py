@@ -1,7 +1,7 @@
-"""Steps of workflows: events as data, and what a step asks of its context.
+"""Steps of workflows: events as data, and the use of the context by a step.
 
-A step is read as it begins, from its event and from the state that there is. Sending an event, or writing it to the
-stream, does nothing while a step is read: the workflow's own run does it, and begins the steps that come after.
+A step is read as it begins, from its event and from the present state. Sending an event, or writing an event to the
+stream, does nothing while a step is read: the workflow's own run sends the event, and begins the next steps.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ WRITING = frozenset(["set", "set_state", "edit_state", "clear"])
 
 @dataclass(eq=False)
 class StepContext:
-    """Stands for the context of a step. `state`: the state as the step began, None if it is not known.
+    """The stand-in for the context of a step. `state`: the state as the step began, None if unknown.
 
-    `is_checked`: a state with fields checks what it is given. `collected`: the events in its buffers. `is_steady`:
-    whether nobody changes the state before the step reads it, given whether the step waits before that.
+    `is_checked`: a state with fields checks its values. `collected`: the events in the buffers. `is_steady`: whether
+    the state stays unchanged until the step reads it, given whether the step waits before.
     """
 
     state: dict[str, Any] | None
@@ -60,24 +60,24 @@ class StepContext:
 
 @dataclass(eq=False)
 class _Store:
-    """Stands for the state of a workflow."""
+    """The stand-in for the state of a workflow."""
 
     context: StepContext
 
 
 def is_of_context(held: Any) -> bool:
-    """Whether an object stands for a context, or for its state."""
+    """Whether an object stands for a context, or for a context's state."""
     return type(held) is StepContext or type(held) is _Store
 
 
 @dataclass
 class Contexts:
-    """What steps have stored, in one evaluation."""
+    """The values stored by steps, in one evaluation."""
 
     stored: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def attribute(self, run: Run, held: Any, name: str) -> Any:
-        """What a context, or its store, has under a name."""
+        """Return the attribute of a context or of its store."""
         if type(held) is StepContext:
             if name == "store":
                 return Opaque(_Store(held), is_own=True)
@@ -147,7 +147,7 @@ def _is_event(value: Any) -> bool:
 
 
 def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id: Any = None) -> Any:
-    """As `Context.collect_events`, from the buffers as the step began."""
+    """As `Context.collect_events`, from the buffers at the begin of the step."""
     run.require_known(buffer_id)
     if type(expected) is not list or not foreign.is_kind_of(ev, Event):
         raise Undecided if run.is_unknown(expected) else Barrier("it collects events in an unusual way")
@@ -171,7 +171,7 @@ def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id
 
 
 def state_of(context: Any) -> tuple[dict[str, Any] | None, bool]:
-    """The values in the state, by name, and whether it has fields; None if it is not kept in memory."""
+    """Return the values of the state, by name, and whether the state has fields; None if the state is not in memory."""
     store = context.store if HAS_STATE else None
     storage = vars(store).get("_memory_storage") if isinstance(store, InMemoryStateStore) else None
     record = storage.load_sync() if storage is not None else None
@@ -184,7 +184,7 @@ def state_of(context: Any) -> tuple[dict[str, Any] | None, bool]:
 
 
 def buffers_of_step() -> dict[str, list[Any]]:
-    """The events that the step which runs here has collected so far."""
+    """Return the events collected so far by the running step."""
     if not HAS_STATE:
         return {}
     step = StepWorkerStateContextVar.get(None)
@@ -192,12 +192,12 @@ def buffers_of_step() -> dict[str, list[Any]]:
 
 
 def may_write(function: types.FunctionType) -> bool:
-    """Whether a step may change the state of its workflow, told by the names in its code."""
+    """Whether a step may change the state of its workflow, by the names in its code."""
     return any(not WRITING.isdisjoint(each.__code__.co_names) for each in functions_in(function))
 
 
 def may_send(function: types.FunctionType) -> bool:
-    """Whether a step may begin several others, told by the names in its code."""
+    """Whether a step may begin several steps, by the names in its code."""
     return any("send_event" in each.__code__.co_names for each in functions_in(function))
 
 
@@ -210,7 +210,7 @@ def is_event_class(cls: type) -> bool:
 
 
 def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """An event that a step makes, of which nothing is known here: what it holds is for the steps after that."""
+    """Return an event made by a step, with unknown contents: the fields matter only to later steps."""
     facts = facts_of(cls)
     if facts.kind != "record" or facts.user_names & {"__init__", "model_post_init"} or foreign.is_abstract(cls):
         return run.unknown(holds=cls)
@@ -225,7 +225,7 @@ def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) 
 
 
 def _fields_of(cls: type) -> dict[str, Any] | None:
-    """The schemas of the fields of an event, if nothing else is checked."""
+    """Return the schemas of an event's fields, if no other checks exist."""
     schema: Any = foreign.namespace_of(cls).get("__pydantic_core_schema__")
     if type(schema) is dict and schema.get("type") == "definitions":
         schema = schema["schema"]
@@ -245,7 +245,7 @@ _HELD = {"str": "text", "bool": "bool"}
 
 
 def _takes(schema: Any, value: Any) -> bool:
-    """Whether pydantic surely takes a value, without code of the user's."""
+    """Whether pydantic surely takes a value, without user code."""
     kind = schema["type"]
     if kind == "default" or kind == "nullable":
         is_none = kind == "nullable" and value is None

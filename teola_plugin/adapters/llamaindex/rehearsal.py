@@ -1,8 +1,8 @@
-"""What rehearsals of LlamaIndex's code need besides (see adapters/rehearsal.py): silence, copies, prompts in pieces.
+"""Rehearsals of LlamaIndex's code (see adapters/rehearsal.py): muted callbacks, copies, prompts in pieces.
 
-Nobody may hear a rehearsal: while one runs, LlamaIndex's dispatchers and callback managers are mute in its context
-(splitting a text is enough to open a span). It works on copies: `stand_in` has its own templates, because
-`PromptTemplate.partial_format` is not thread-safe.
+No event of a rehearsal is heard: meanwhile LlamaIndex's dispatchers and callback managers are mute in the rehearsal's
+context (splitting a text is enough to open a span). A rehearsal works on copies: `stand_in` has its own templates,
+because `PromptTemplate.partial_format` is not thread-safe.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from teola_plugin.seams import is_unheard
 T = TypeVar("T")
 
 QUERY_MARK = "\u241fquery\u241f"
-"""Stands for the user's query while a prompt is taken apart into its pieces. U+241F is no white space, so no splitter
-strips it."""
+"""The mark of the user's query while a prompt is cut into pieces. U+241F is no white space, so no splitter strips the
+mark.
+"""
 
 
 def install() -> None:
-    """Make dispatchers and callback managers mute in rehearsals. Idempotent."""
+    """Mute dispatchers and callback managers in rehearsals. Idempotent."""
     for method in ("event", "span_enter", "span_exit", "span_drop"):
         intercept(Dispatcher, method, muted(None))
     for method, answer in {"on_event_start": "", "on_event_end": None, "start_trace": None, "end_trace": None}.items():
@@ -41,7 +42,10 @@ def install() -> None:
 
 
 def _muted_block(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Where nobody may hear, errors are not marked as told: the framework's own run gets the same objects."""
+    """Return a wrapper that does not mark errors as reported where callbacks are muted.
+
+    The framework's own run gets the same error objects.
+    """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_unheard():
@@ -53,7 +57,7 @@ def _muted_block(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stand_in(component: T, **changes: Any) -> T:
-    """A shallow copy with templates of its own, silent on the console, with `changes` to its attributes."""
+    """Return a shallow copy with its own templates, silent on the console, with `changes` to its attributes."""
     double = copy.copy(component)
     for name, value in vars(component).items():
         if isinstance(value, BasePromptTemplate):
@@ -65,7 +69,7 @@ def stand_in(component: T, **changes: Any) -> T:
 
 
 def fresh(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-    """Copies that the framework's code may write to: scores, metadata and text, but not deeper."""
+    """Return copies that the framework's code may write to: scores, metadata and text, but not deeper."""
     return [
         NodeWithScore(node=n.node.model_copy(update={"metadata": dict(n.node.metadata or {})}), score=n.score)
         for n in nodes
@@ -73,7 +77,7 @@ def fresh(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
 
 
 def pieces(text: str, mark: str, name: str) -> tuple[Arg, ...]:
-    """The arguments of a prefilling: `text` cut at each mark, which is a reference to `name`."""
+    """Return the arguments of a prefilling: `text` cut at each mark, with a reference to `name` for each mark."""
     args: list[Arg] = []
     for at, piece in enumerate(text.split(mark)):
         args += [Ref(name)] if at else []
@@ -82,4 +86,4 @@ def pieces(text: str, mark: str, name: str) -> tuple[Arg, ...]:
 
 
 ANY_VECTOR = np.zeros(1, dtype=np.float32)
-"""For a rehearsal whose search is canned."""
+"""A vector for rehearsals with a canned search."""

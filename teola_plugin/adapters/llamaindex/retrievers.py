@@ -4,8 +4,7 @@
     QueryFusionRetriever      prefilling -> decoding, one query per line -> embedding -> searching -> call(fuse)
     anything else             @ pipeline: its own run tells the value
 
-Nodes and fusions are made by the components' own methods, in rehearsals; the shape of the graph is all that stands
-here.
+Nodes and fusions are made by the components' own methods, in rehearsals; only the shape of the graph is defined here.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Nodes = list[NodeWithScore]
 
 
 def add_retriever(draft: Draft, retriever: BaseRetriever, query: Query) -> str:
-    """Add what `retriever` does with `query`; the name of its nodes."""
+    """Add `retriever` on `query`; returns the name of the nodes."""
     draft.reading(retriever)
     if is_stock(retriever, QueryFusionRetriever):
         return _add_fusion(draft, retriever, query)
@@ -62,14 +61,14 @@ def add_retriever(draft: Draft, retriever: BaseRetriever, query: Query) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A vector retriever whose every step is known. `asked` is None for a store that lives in this process."""
+    """A vector retriever with known steps only. `asked` is None for a store in this process."""
 
     retriever: VectorIndexRetriever
     embedded: Asked
     asked: Asked | None
 
     def nodes(self, query: str, found: Any) -> Nodes:
-        """The nodes of `found`: the store's own columns, or the vector to look for where the store is in-process."""
+        """Return the nodes of `found`: the store's own columns, or the query vector for a store in this process."""
         vector, hits = (ANY_VECTOR, [found]) if self.asked else (found, [])
         bundle = QueryBundle(query, embedding=np.asarray(vector).tolist())
         return outcome(lambda: _retrieved(stand_in(self.retriever), bundle), searching=hits)
@@ -83,7 +82,7 @@ def _retrieved(retriever: BaseRetriever, bundle: QueryBundle) -> Nodes:
 
 
 def may_embed(draft: Draft, component: object, model: Any) -> bool:
-    """What the embedding model of `component` is asked can be foreseen; a break if not."""
+    """Whether requests to the embedding model of `component` are predictable; notes a break if not."""
     if not is_embedder(model):
         draft.leave("TB204", component, type(model).__name__, "use EngineEmbedding or HuggingFaceEmbedding")
         return False
@@ -94,7 +93,7 @@ def may_embed(draft: Draft, component: object, model: Any) -> bool:
 
 
 def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
-    """What `retriever` asks its leaves for, or None (and a break) if that cannot be known."""
+    """Return the leaf requests of `retriever`; None, with a break, if they are unpredictable."""
     if not is_stock(retriever, VectorIndexRetriever):
         if not is_read(retriever):
             draft.leave("TB201", retriever)
@@ -113,7 +112,7 @@ def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
     asked = rehearse(
         lambda: stand_in(retriever)._retrieve(QueryBundle(QUERY_MARK)), embedding=[] if is_local else [ANY_VECTOR]
     )
-    is_ranked_again = retriever._vector_store_query_mode == VectorStoreQueryMode.MMR  # with the vector we leave out
+    is_ranked_again = retriever._vector_store_query_mode == VectorStoreQueryMode.MMR  # by the vector left out here
     if is_ranked_again or [a.op for a in asked] != (["embedding"] if is_local else ["embedding", "searching"]):
         draft.leave("TB207", retriever, str(retriever._vector_store_query_mode))
         return None
@@ -123,11 +122,11 @@ def _read_search(draft: Draft, retriever: BaseRetriever) -> _Search | None:
 
 
 def _add_vector(draft: Draft, search: _Search, name: str, query: Query) -> str:
-    """The vector to search with: the query's own, or the mean of several texts'."""
+    """Add the query vector: the query's own, or the mean of several texts' vectors."""
     if query.strings is None:
         return _add_embedding(draft, search, name, Ref(query.text))
     if query.keeps_original and not isinstance(search.embedded.payload, Foreign):
-        _add_embedding(draft, search, name, Ref("query"))  # known before the others are, and shared with them
+        _add_embedding(draft, search, name, Ref("query"))  # known before the rest, and shared with them
 
     def mean(strings: list[str], vectors: list[Any]) -> Any:
         bundle = QueryBundle("query", custom_embedding_strs=strings)
@@ -158,7 +157,7 @@ def _add_embedding(draft: Draft, search: _Search, name: str, text: Ref) -> str:
 def _add_searching(draft: Draft, search: _Search, name: str, vector: Ref) -> str:
     asked = search.asked
     assert asked is not None
-    if isinstance(search.embedded.payload, Foreign):  # a list of numbers, as the service told them
+    if isinstance(search.embedded.payload, Foreign):  # a list of numbers, as the service returned them
         vectors = draft.call("vector", "as_vector", as_vector, vector, depth=int(vector.star))
         vector = Ref(vectors, star=vector.star)
     return draft.ask(
@@ -185,12 +184,12 @@ def _add_fusion(draft: Draft, fusion: Any, query: Query) -> str:
         if not vectors or fusion.use_async:  # else the first retriever leaves its vector in the bundle for all
             vectors = (_add_vector(draft, search, "q0", query),)
             vectors += (_add_embedding(draft, search, "q", star(queries)),) if queries else ()
-        if search.asked is None:  # a search in this process is made of the vectors, and costs next to nothing
+        if search.asked is None:  # a search in this process follows from the vectors, and costs next to nothing
             found += vectors
             continue
         found.append(_add_searching(draft, search, "hits0", Ref(vectors[0])))
         found += [_add_searching(draft, search, "hits", star(v)) for v in vectors[1:]]
-    draft.cover(fusion)  # also where its own run tells its nodes: what it asks itself is asked here
+    draft.cover(fusion)  # also if its own run reports the nodes: its own requests are in the graph
     if not is_known or fusion.object_map:
         return draft.await_run("nodes", fusion, "retrieve", query.text, *found)
 
@@ -213,7 +212,7 @@ def _add_fusion(draft: Draft, fusion: Any, query: Query) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Canned:
-    """A retriever that has its answers, in the order in which fusion asks for them."""
+    """A retriever with prepared answers, in the order of fusion's requests."""
 
     answers: Iterator[Nodes]
 
@@ -222,7 +221,7 @@ class _Canned:
 
 
 def _add_queries(draft: Draft, fusion: Any, wanted: int, text: str) -> str | None:
-    """The queries that an LLM writes, one by one."""
+    """Add the queries written by an LLM, one by one."""
     if not is_model(fusion._llm):
         draft.leave("TB208", fusion, type(fusion._llm).__name__)
         return None

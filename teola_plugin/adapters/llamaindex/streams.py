@@ -1,8 +1,8 @@
-"""What comes back before it is finished: its call ends with it.
+"""Unfinished results: the call ends with its result.
 
-A streaming response is read by the caller. That of a chat engine is read by a thread or task of the framework's, which
-writes it to the memory while the caller is given a copy; or by the caller too, where an older engine writes the memory
-in the stream itself. A workflow is a task. A response that nobody reads any more ends its call when it is forgotten.
+The caller reads a streaming response. A chat engine's response is read by a thread or task of the framework's, which
+writes the text to the memory while the caller gets a copy; with an older engine the caller's stream itself writes the
+memory. A workflow is a task. An abandoned response ends its call on garbage collection.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from teola_plugin.seams import active
 STREAMS = (StreamingResponse, AsyncStreamingResponse, StreamingAgentChatResponse)
 
 _open: dict[int, Call] = {}
-"""The calls of chat responses that are being written, by the id of the response: they have no hash."""
+"""The calls of chat responses still being written, by the id of the response: responses have no hash."""
 
 
 def install() -> None:
-    """Let chat responses say when they are written. Idempotent."""
+    """Make chat responses report the end of writing. Idempotent."""
     _ENDING.replace(StreamingAgentChatResponse, "write_response_to_history", coroutines=["awrite_response_to_history"])
 
 
 def until_read(value: Any, call: Call) -> Any:
-    """The framework's own response; the call ends now, or with its stream, or with the workflow."""
+    """Return the framework's own response; the call ends now, or with its stream, or with the workflow."""
     name = "response_gen"
     if isinstance(value, StreamingAgentChatResponse):
         if value.is_writing_to_memory:
@@ -40,7 +40,7 @@ def until_read(value: Any, call: Call) -> Any:
             return value
         name = "achat_stream" if value.chat_stream is None else "chat_stream"
     if isinstance(value, WorkflowHandler):
-        done: Any = getattr(value, "_result_task", value)  # in older versions it is a future itself
+        done: Any = getattr(value, "_result_task", value)  # in older versions the handler is a future itself
         done.add_done_callback(lambda _: call.close())
         return value
     stream = getattr(value, name) if isinstance(value, STREAMS) else None

@@ -1,13 +1,13 @@
-"""Response synthesizers as primitives. Which prompts an answer takes is told by a rehearsal of the synthesizer itself.
+"""Response synthesizers as primitives. A rehearsal of the synthesizer itself yields the prompts of an answer.
 
     accumulate, simple_summarize   all prompts are known after retrieval; asked one by one by a call without coroutines
-    tree_summarize                 so are those of the leaves; each level follows the answers of the one below
-    refine, compact                the first prompt is known; of the later ones, with chat templates, all that stands
-                                   before the existing answer, which is prefilled while the first answer is written
+    tree_summarize                 the prompts of the leaves likewise; each level follows the answers of the level below
+    refine, compact                the first prompt is known; of the later prompts, with chat templates, the text before
+                                   the existing answer, which is prefilled while the first answer is written
     generation                     one prompt, known from the start
 
-An answer that is not known yet is a *mark*. A prompt without a mark is final; one with a mark is known up to it. What
-is further away (deeper levels, later refinements) is left to the framework's own run.
+An unknown answer is a *mark*. A prompt without a mark is final; a prompt with a mark is known up to the mark. Later
+prompts (deeper levels, later refinements) are left to the framework's own run.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from teola_plugin.engines import Foreign
 from teola_plugin.graph import Ref
 
 KNOWN = (CompactAndAccumulate, Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize, Generation)
-"""Subclasses first."""
+"""The known synthesizers, subclasses first."""
 
 GATHERS = (Accumulate, TreeSummarize)
-"""From coroutines these ask all that they can at once by themselves. A rehearsal could only keep them from it."""
+"""Synthesizers that make all possible requests at once in coroutines. A rehearsal could only hinder them."""
 
 LEVELS = 3
-"""Of a tree, so many above its leaves run ahead. Three are enough for the leaves of a thousand nodes."""
+"""The number of early levels of a tree above its leaves. Three suffice for the leaves of a thousand nodes."""
 
 MARK = "\u241fanswer\u241f"
-"""Stands for an answer that no model has written yet."""
+"""The mark of an answer that no model has written yet."""
 
 
 def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, question: str) -> str | None:
-    """Add how `synthesizer` answers `question` from `nodes`; the name of what it answers, None if it is left alone."""
+    """Add the answer of `synthesizer` to `question` from `nodes`; returns its name, None if left alone."""
     draft.reading(synthesizer)
     if not _is_readable(draft, synthesizer):
         return None
@@ -86,7 +86,7 @@ def add_synthesizer(draft: Draft, synthesizer: BaseSynthesizer, nodes: str, ques
 def _add_levels(
     draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[str, ...], given: tuple[str, str], answers: str
 ) -> str:
-    """The levels of a tree above its leaves, each from the answers of all below. A tree that is done has none left."""
+    """Add the levels of a tree above its leaves, each from all answers below. A finished tree has no further levels."""
     levels = [answers]
     for _ in range(LEVELS):
         above = draft.call(
@@ -117,20 +117,20 @@ def _add_generation(draft: Draft, prompts: _Prompts, first: Asked, mode: tuple[s
 def _is_readable(draft: Draft, synthesizer: BaseSynthesizer) -> bool:
     code = _obstacle(synthesizer)
     if code is None:
-        return not (synthesizer._streaming and isinstance(synthesizer, Accumulate))  # which raises in the run itself
+        return not (synthesizer._streaming and isinstance(synthesizer, Accumulate))  # a streaming one raises in the run
     draft.leave(code, synthesizer, type(synthesizer._llm).__name__ if code == "TB208" else "")
     return False
 
 
 def _obstacle(synthesizer: BaseSynthesizer) -> str | None:
-    """The code of what forbids a rehearsal of it, if anything does."""
+    """Return the code of the obstacle to a rehearsal, None without an obstacle."""
     if not any(is_stock(synthesizer, c) for c in KNOWN):
         return "TB209"
     if getattr(synthesizer, "_multimodal", False) or synthesizer._output_cls or _filters_answers(synthesizer):
         return "TB211"
     if not is_model(synthesizer._llm):
         return "TB208"
-    if not is_free_of_code(synthesizer._prompt_helper):  # it counts tokens
+    if not is_free_of_code(synthesizer._prompt_helper):  # the helper counts tokens
         return "TB209"
     if not all(is_plain_template(t) for t in vars(synthesizer).values() if isinstance(t, BasePromptTemplate)):
         return "TB212"
@@ -142,19 +142,19 @@ def _filters_answers(synthesizer: BaseSynthesizer) -> bool:
 
 
 class _Prompts:
-    """The requests of a synthesizer, told by rehearsals of it. Its settings are read anew each time."""
+    """The requests of a synthesizer, from its rehearsals. The settings are read anew each time."""
 
     def __init__(self, synthesizer: BaseSynthesizer) -> None:
         self._synthesizer = synthesizer
 
     def asked(self, question: str, nodes: Sequence[NodeWithScore], is_async: bool = False) -> list[Asked]:
-        """Every request, in order; from the second on they may hang on answers not known yet."""
+        """Return every request, in order; from the second on, requests may depend on unknown answers."""
         return self.asked_after(question, nodes, (), is_async)
 
     def asked_above(
         self, question: str, nodes: Sequence[NodeWithScore], is_async: bool, *levels: Sequence[str]
     ) -> list[Asked]:
-        """The requests of the level above these answers; none above the root."""
+        """Return the requests of the level above these answers; none above the root."""
         if len(levels[-1]) < 2:
             return []
         return self.asked_after(question, nodes, list(chain.from_iterable(levels)), is_async)
@@ -162,7 +162,7 @@ class _Prompts:
     def asked_after(
         self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str], is_async: bool = False
     ) -> list[Asked]:
-        """The requests after those that `answers` are the answers of."""
+        """Return the requests after the requests answered by `answers`."""
         synthesizer = self._synthesizer
         if isinstance(synthesizer, GATHERS) and (is_async or _uses_coroutines(synthesizer)):
             return []
@@ -171,11 +171,11 @@ class _Prompts:
         asked = self._rehearsed(question, nodes, answers)[len(answers) :]
         if is_async:
             return [a._replace(payload=from_coroutine(a.payload)) for a in asked]
-        # The framework will ask in coroutines, on an event loop that is not there yet.
+        # The framework will ask in coroutines, on an event loop that does not exist yet.
         return [a for a in asked if not (_uses_coroutines(synthesizer) and isinstance(a.payload, Foreign))]
 
     def first(self) -> Asked:
-        """The first request for some node, with `QUERY_MARK` as the question."""
+        """Return the first request for a sample node, with `QUERY_MARK` as the question."""
         return self._rehearsed(QUERY_MARK, [_node("context")])[0]
 
     def _rehearsed(self, question: str, nodes: Sequence[NodeWithScore], answers: Sequence[str] = ()) -> list[Asked]:
@@ -190,7 +190,7 @@ def _uses_coroutines(synthesizer: BaseSynthesizer) -> bool:
 
 
 def _read(response: Any) -> None:
-    """A stream asks its model only when it is read."""
+    """Exhaust a streaming response, which asks its model only then."""
     stream = getattr(response, "response_gen", None)
     if isinstance(stream, Generator):
         for _ in stream:
@@ -210,7 +210,7 @@ def _known_prefix(asked: Asked) -> str:
 
 
 def _is_context_first(synthesizer: BaseSynthesizer) -> bool:
-    """The later prompts of a refinement hold their context before the existing answer, so it pays to prefill them."""
+    """Whether later prompts of a refinement have their context before the existing answer, so prefilling pays."""
     double = stand_in(synthesizer)
     double.__class__ = Refine  # no compaction, so two nodes make two steps
     asked = _Prompts(double).asked("question", [_node("first context"), _node("second context")])

@@ -1,9 +1,9 @@
 """A LlamaIndex pipeline as a p-graph, read from its components without running the pipeline.
 
-inputs(query, question)              the same text: `query` for what retrieves, `question` for what answers,
+inputs(query, question)              the same text: `query` for retrieval, `question` for answering,
                                      so that a call of `retrieve` alone runs nothing of the answer ahead
 
-A pipeline that cannot be read as one graph has those of its parts, see parts.py.
+A pipeline that cannot be read as one graph has the graphs of its parts, see parts.py.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ READABLE = (BaseQueryEngine, BaseRetriever, BaseSynthesizer, *PIPELINES)
 
 
 def knows(pipeline: Any) -> bool:
-    """A component of LlamaIndex that may hold others, or the class of an index."""
+    """Whether the object is a LlamaIndex component that may hold components, or the class of an index."""
     if isinstance(pipeline, type):
         return issubclass(pipeline, VectorStoreIndex)
     return isinstance(pipeline, (*HOLDERS, *INGESTS))
 
 
 def trace(pipeline: Any) -> Traced:
-    """The p-graph of a pipeline, and of its parts; empty, with a break, if it cannot be read."""
+    """Return the p-graph of a pipeline, and of its parts; empty, with a break, for an unreadable pipeline."""
     traced = Traced(Graph((), (), ())) if isinstance(pipeline, type) else _traced_whole(pipeline)
     is_index = isinstance(pipeline, type | VectorStoreIndex)
     return replace(traced, makes=is_index)
@@ -96,7 +96,7 @@ def _traced(component: Any, *, is_async: bool) -> tuple[Traced, Draft]:
     outputs: tuple[str, ...] = ()
     if isinstance(component, (*READABLE, *INGESTS, BaseNodePostprocessor)):
         try:
-            # On a thread of its own: counting the tokens of messages leaves an event loop behind on the caller's.
+            # On a separate thread: counting the tokens of messages leaves an event loop behind on its thread.
             with ThreadPoolExecutor(1) as thread:
                 outputs = thread.submit(copy_context().run, _read, draft, component).result()
         except Exception as e:  # the framework's own code, rehearsed; its run will raise the same in its own place

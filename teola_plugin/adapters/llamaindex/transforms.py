@@ -1,4 +1,4 @@
-"""Query transforms as primitives: what an LLM makes of the query, before anything is searched with it.
+"""Query transforms as primitives: an LLM transforms the query before any search.
 
     HyDEQueryTransform, (Step)DecomposeQueryTransform     prefilling -> decoding -> call(transformed)
     IdentityQueryTransform                                nothing
@@ -35,10 +35,10 @@ KNOWN = (HyDEQueryTransform, StepDecomposeQueryTransform, DecomposeQueryTransfor
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The names of what is searched with and what is answered: `text`, and `question`, which is the same text.
+    """The names of the search text and of the question: `text`, and `question`, which is the same text.
 
-    `strings`: the texts whose vectors are averaged to search with, where that is not the text itself. `keeps_original`:
-    the query as it came is among them.
+    `strings`: the texts whose vectors are averaged for the search, if different from the text. `keeps_original`: the
+    original query is among them.
     """
 
     text: str = "query"
@@ -50,7 +50,7 @@ class Query:
 def add_transform(
     draft: Draft, transform: BaseQueryTransform, metadata: Mapping[str, Any], query: Query
 ) -> Query | None:
-    """Add what `transform` makes of `query`; None if it is left alone."""
+    """Add `transform` on `query`; None if the transform is left alone."""
     draft.reading(transform)
     if is_stock(transform, IdentityQueryTransform):
         return query

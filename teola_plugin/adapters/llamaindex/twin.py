@@ -1,9 +1,9 @@
-"""The optimized object: it *is* the user's object, state and all, seen through a subclass with entry methods.
+"""The optimized object: the user's object itself, state and all, seen through a subclass with entry methods.
 
-LlamaIndex asks `isinstance` and sets private attributes while it runs (`engine._response_synthesizer._streaming`), so
+LlamaIndex checks `isinstance` and sets private attributes while running (`engine._response_synthesizer._streaming`). So
 a twin shares the `__dict__` of its original, and its class has the same names. Entry methods open a call and run the
-framework's own method in it; they carry the dispatcher's own mark, so no second span appears. Copies and pickles of a
-twin are plain. A stream keeps its call open until it ends, is closed, or is forgotten.
+framework's own method inside; they carry the dispatcher's own mark, so no second span appears. Copies and pickles of a
+twin are plain. A stream keeps its call open until the stream ends, is closed, or is forgotten.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from teola_plugin.seams import active, current
 
 log = logging.getLogger(__name__)
 MAKES = ("with_retriever", "as_query_engine", "as_retriever", "as_chat_engine")
-"""Methods that make a pipeline of the user's, to be optimized too."""
+"""Methods that make a pipeline from the user's object, to be optimized too."""
 
 
 def make_twin(pipeline: Any, calls: Calls) -> Any:
-    """The twin of a component or of the class of an index; the object itself if its class forbids one."""
+    """Return the twin of a component or of the class of an index; the object itself if its class forbids a twin."""
     if isinstance(pipeline, type):
         return make_class_twin(pipeline, calls)
     cls = plain_class(pipeline)
@@ -62,15 +62,15 @@ def make_twin(pipeline: Any, calls: Calls) -> Any:
             namespace[name] = _again(cls, name, calls)
     try:
         twin: Any = type(cls)(cls.__name__, (cls,), namespace)
-    except TypeError:  # a class that wants arguments from its subclasses
+    except TypeError:  # the class wants arguments from its subclasses
         return pipeline
-    if issubclass(cls, Workflow):  # whose classes each begin without steps added from outside
+    if issubclass(cls, Workflow):  # each class of workflows begins without steps added from outside
         twin._step_functions = cls._step_functions
     return _sharing(twin, pipeline)
 
 
 def calls_of(pipeline: Any) -> Calls | None:
-    """What a twin's entry methods go through; None for anything else."""
+    """Return the calls behind a twin's entry methods; None for any other object."""
     made = pipeline if isinstance(pipeline, type) else type(pipeline)
     calls: Calls | None = vars(made).get("__teola_calls__")
     return calls
@@ -91,7 +91,7 @@ def _entries(cls: type, calls: Calls) -> dict[str, Any]:
 
 
 def _read_steps(pipeline: Any) -> dict[str, Any]:
-    """The steps of a workflow, which are read as they begin."""
+    """Return the steps of a workflow, which are read as they begin."""
     steps = steps_of(pipeline)
     return {name: _step(steps, name, function) for name, function in steps.functions.items()} if steps else {}
 
@@ -111,7 +111,7 @@ def _step(steps: OwnSteps, name: str, function: Any) -> Any:
 def _reading(
     steps: OwnSteps, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> contextlib.AbstractContextManager[None]:
-    """A step begins. LlamaIndex gives it all by name; who calls it otherwise runs it as it is."""
+    """Begin reading a step. LlamaIndex passes all arguments by name; other calls run the step unchanged."""
     if current() is None or args:
         return contextlib.nullcontext()
     try:
@@ -167,7 +167,7 @@ def _inputs_of(
 
 
 def _loop() -> asyncio.AbstractEventLoop | None:
-    """The loop on which a workflow will run, though `run` is no coroutine."""
+    """Return the loop of a workflow's run, though `run` is no coroutine."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -185,7 +185,7 @@ def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
 
 
 def _sharing(cls: Any, original: Any) -> Any:
-    """An object of this class with the state of `original`: not a copy, the same."""
+    """Return an object of this class with the state of `original`, shared and not copied."""
     made = object.__new__(cls)  # its own `__new__` may warn of the class
     object.__setattr__(made, "__dict__", original.__dict__)
     for name in ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__"):

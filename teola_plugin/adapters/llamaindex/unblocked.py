@@ -1,14 +1,15 @@
-"""Synchronous code that the framework calls from its coroutines, kept from holding up the caller's event loop.
+"""Synchronous code that the framework calls from its coroutines, prevented from blocking the caller's event loop.
 
 `TransformQueryEngine.aquery` runs its transform on the loop, Chroma has no async search, `aretrieve` of many a
-retriever is `retrieve`. Each waits for a model or a store there, and every other query of the process waits with it. So
-the same code runs first on a thread, unheard, and asks the session; then on the loop, where each answer is there:
+retriever is `retrieve`. Each waits for a model or a store there, and every other query of the process waits, too. So
+the same code first runs on a thread, with callbacks muted, and asks the session; then on the loop, where each answer is
+present:
 
     thread:  double._retrieve(query)  --ask-->  session          replies are noted
     loop:    self._retrieve(query)    --ask-->  the noted ones    callbacks, events and errors in their place
 
-Only code without effects runs twice: stock components, none of which prints (as FLARE always does), on models and
-stores that ask the session.
+Only code without effects runs twice: stock components without prints (FLARE always prints), on models and stores that
+ask the session.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ Act = Callable[..., Any]
 
 
 def install() -> None:
-    """Instrument the coroutines that are synchronous inside. Idempotent."""
+    """Instrument the coroutines with synchronous code inside. Idempotent."""
     intercept(BaseRetriever, "_aretrieve", _unblocking(_retrieve))
     intercept(BasePydanticVectorStore, "aquery", _unblocking(lambda store, query: store.query(query)))
     intercept(TransformQueryEngine, "_aquery", _unblocking(_transform))
@@ -81,7 +82,7 @@ def _transform(engine: Any, query: QueryBundle) -> Any:
 
 
 def _unblocking(act: Act) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`act`, given the component and its argument, is what the coroutine calls on the loop."""
+    """Return a wrapper. `act`: the coroutine's synchronous code, as a function of the component and its argument."""
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +102,7 @@ def _unblocking(act: Act) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
-    """A thread of its own: those of the loop may all be taken, by user code that waits for this very call."""
+    """Run on a separate thread: user code waiting for the same call may hold all threads of the loop."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 
@@ -111,7 +112,7 @@ async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(_end, over)
 
-    with contextlib.suppress(RuntimeError):  # there is no thread to be had
+    with contextlib.suppress(RuntimeError):  # no thread is available
         threading.Thread(target=copy_context().run, args=(run,), name="teola-unblocked", daemon=True).start()
         try:
             await over
@@ -120,7 +121,7 @@ async def _on_a_thread(act: Callable[[], Any], noted: _Notes) -> None:
 
 
 def _end(over: asyncio.Future[None]) -> None:
-    if not over.done():  # it was cancelled
+    if not over.done():  # unless cancelled
         over.set_result(None)
 
 
@@ -128,12 +129,12 @@ def _end(over: asyncio.Future[None]) -> None:
 
 
 def only_asks(component: Any) -> bool:
-    """Its run has no effects beside what it asks of models and stores."""
+    """Whether a component's run has no effects beside requests to models and stores."""
     return _only_ask(_parts_of(component))
 
 
 def _may_repeat(component: Any) -> bool:
-    """It only asks, and there is something to ask."""
+    """Whether a component only asks, and has a model or store to ask."""
     parts = _parts_of(component)
     return _only_ask(parts) and any(map(_waits, parts))
 
@@ -147,7 +148,7 @@ def _only_ask(parts: Sequence[Any]) -> bool:
 
 
 def _streams(parts: Sequence[Any]) -> bool:
-    """A stream of a model elsewhere may be asked for, and cannot be read twice."""
+    """Whether a foreign model may be asked for a stream, which cannot be read twice."""
     is_elsewhere = any(isinstance(part, LLM) and not is_ours(part) for part in parts)
     return is_elsewhere and any(getattr(part, "_streaming", False) for part in parts)
 
@@ -178,11 +179,11 @@ _ACTING = (
     "llama_index.core.indices.property_graph", "llama_index.core.query_engine.jsonalyze",
     "llama_index.core.query_engine.knowledge_graph", "llama_index.core.query_engine.pandas",
 )  # fmt: skip
-"""Where the components are that have a database or an interpreter do what a model, or the user, wrote."""
+"""The modules of components whose database or interpreter executes text written by a model or the user."""
 
 
 def _is_repeatable(held: Any) -> bool:
-    """It is no code of the user's, or such that may run once more."""
+    """Whether the value is no user code, or user code that may run twice."""
     match held:
         case BasePromptTemplate(output_parser=parser):
             return _is_repeatable(parser) and is_plain_template(held, parser=type(parser))
@@ -200,12 +201,12 @@ def _is_repeatable(held: Any) -> bool:
 
 
 class _Over(BaseException):
-    """Ends a run on a thread that nobody waits for any more. Not an `Exception`: synthesizers swallow those."""
+    """The end of an abandoned run on a thread. Not an `Exception`: synthesizers swallow exceptions."""
 
 
 @dataclass
 class _Notes:
-    """What the run on the thread asked, was answered and told, for the run on the loop."""
+    """The requests, replies and reports of the run on the thread, for the run on the loop."""
 
     session: Session
     replies: dict[Hashable, deque[tuple[Reply, bool]]] = field(default_factory=lambda: defaultdict(deque))

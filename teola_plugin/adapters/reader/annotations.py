@@ -1,4 +1,4 @@
-"""What the fields and items of classes hold, told by their annotations."""
+"""The kinds of values in fields and items of classes, by annotation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from teola_plugin.adapters.reader import foreign
 
 
 def field_of(cls: type, name: str) -> str | type | None:
-    """What a declared field of a pydantic model or a dataclass holds; None if there is none, or code may run."""
+    """Return the kind of a declared field of a pydantic model or a dataclass; None without a field, or if code runs."""
     mro = foreign.mro_of(cls)
     is_hidden = type(foreign.in_mro(cls, name)) is property
     if is_hidden or not foreign.has_plain_lookup(cls) or not _is_data_class(mro):
@@ -24,7 +24,7 @@ def field_of(cls: type, name: str) -> str | type | None:
 
 
 def _is_data_class(mro: tuple[type, ...]) -> bool:
-    """Its fields are attributes: of a TypedDict they are items."""
+    """Whether the fields of the class are attributes, unlike the items of a TypedDict."""
     bases = (foreign.base_model(), foreign.old_model())
     return any(foreign.is_one_of(each, bases) or "__dataclass_fields__" in foreign.namespace_of(each) for each in mro)
 
@@ -33,7 +33,7 @@ _SIMPLE: dict[Any, str] = {str: "text", bool: "bool", int: "number", float: "num
 
 
 def holds_of_annotation(annotation: Any, owner: type) -> str | type:
-    """What a value so annotated holds, in the words of `Unknown.holds`."""
+    """Return the kind of a value with this annotation, as in `Unknown.holds`."""
     if type(annotation) is str:
         annotation = _resolved(annotation, owner)
     for simple, holds in _SIMPLE.items():
@@ -57,7 +57,7 @@ _NAMES: dict[str, Any] = {"str": str, "bool": bool, "int": int, "float": float}
 
 
 def _resolved(annotation: str, owner: type) -> Any:
-    """A simple name that nothing in the owner's module hides, `list[str]`; None for anything else."""
+    """Resolve a simple name that the owner's module does not hide, or `list[str]`; None for any other annotation."""
     module = sys.modules.get(foreign.module_of(owner))
     hidden = vars(module) if type(module) is types.ModuleType else {}
     if annotation in _NAMES:

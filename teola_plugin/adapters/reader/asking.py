@@ -1,4 +1,4 @@
-"""What the reader asks the adapters: how their frameworks' objects are used, and what a use of them asks for."""
+"""The interface between reader and adapters: uses of the frameworks' objects, and the requests of each use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Run = Any
 """A `run.Run`, which is made of asks."""
 
 NOT_MINE: Any = object()
-"""What a hook answers to what it does not know."""
+"""The result of a hook for objects that the adapter does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of an engine, as the framework's own run will make it, and what becomes of its reply.
+    """A request of an engine, as the framework's run will make it, and the use of the reply.
 
-    `key` tells requests apart: equal for two that ask for the same. `value` makes of the engine's reply what the
-    framework hands to the program; it may raise what the framework would raise. `holds`: see `values.Unknown`.
-    `may_raise`: `value` may raise for some reply. `source`: the component that the program asks, or a `Round` of it.
+    `key` tells requests apart: equal requests have equal keys. `value` turns the engine's reply into the value that the
+    framework returns to the program, and may raise the framework's errors. `holds`: see `values.Unknown`.
+    `may_raise`: `value` may raise for some replies. `source`: the component that the program asks, or a `Round` of it.
 
-    `act`: what is not one request of one engine (a retriever, a tool that only reads): a function that runs beside the
-    call, inside its session, and whose result takes the place of the engine's reply. `is_async`: a coroutine function.
+    `act`: replaces the request of an engine (for a retriever, or a tool that only reads) by a function that runs beside
+    the call, inside of the session. The result replaces the engine's reply. `is_async`: `act` is a coroutine function.
     """
 
     key: Hashable
@@ -52,13 +52,13 @@ class Request:
 
 @dataclass(slots=True)
 class Ask:
-    """A request that an evaluation came to, the n-th of its key.
+    """A request that an evaluation found, the n-th of the key.
 
-    `gates`: the sources of what may raise before it, other than replies to the same component at the same place: a loop
-    that asks one judge about each of its items is read as a batch, which LangChain asks at once whatever the replies.
-    What may raise in the same round does count: the component asks no second model behind a reply that is no JSON.
-    `is_possible`: it stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`. `where`: see
-    `run.Run`.
+    `gates`: the sources of operations before the request that may raise, except replies to the same component at the
+    same place: a loop that asks a judge about each item is read as a batch, which LangChain asks at once whatever the
+    replies. Operations of the same round that may raise do count: no second model is asked behind a reply that is no
+    JSON. `is_possible`: the request stands on a path that may not be taken. `mark`: see `trace.Asides.when_asked`.
+    `where`: see `run.Run`.
     """
 
     request: Request
@@ -70,32 +70,32 @@ class Ask:
 
     @property
     def key(self) -> tuple[Hashable, int]:
-        """Tells apart the asks of one evaluation."""
+        """The identity of the ask within an evaluation."""
         return self.request.key, self.number
 
     @property
     def is_certain(self) -> bool:
-        """The program makes it, unless an engine fails."""
+        """Whether the program makes the request, unless an engine fails."""
         return not (self.is_possible or self.gates)
 
 
 class Asker(Protocol):
-    """An adapter's knowledge of its framework's objects. Each hook answers NOT_MINE for what it does not know."""
+    """An adapter's knowledge of the framework's objects. Each hook returns NOT_MINE for unknown objects."""
 
     def attribute(self, run: Run, owner: Opaque, name: str) -> Any:
-        """What reading an attribute of a framework's object gives."""
+        """Return an attribute of a framework's object."""
         ...
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What calling a framework's object or function gives."""
+        """Return the result of a call of a framework's object or function."""
         ...
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What making an object of a framework's class gives."""
+        """Return a new object of a framework's class."""
         ...
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:
-        """What `left | right` gives."""
+        """Return the result of `left | right`."""
         ...
 
 

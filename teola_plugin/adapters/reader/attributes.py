@@ -1,4 +1,4 @@
-"""Attributes of anything, read and stored: what would run code of the user's is interpreted or not read."""
+"""Attributes of all values, read and stored: user code is interpreted or not read, never run."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _MODULE: Any = vars(types.ModuleType)["__dict__"]
 _ARGS = BaseException.__dict__["args"]
 _MODULE_TEXTS = frozenset(["__name__", "__doc__", "__file__", "__version__"])
 _OF_EVENTS = frozenset(["get", "keys", "items", "values"])
-"""Methods of an event of a workflow that are those of the dict in it."""
+"""Methods of a workflow event that belong to the dict inside of the event."""
 
 _OF_FIELDS = frozenset(["name", "init", "repr", "compare", "kw_only", "type"])
-"""What is read of a dataclass' field as it is."""
+"""Attributes of a dataclass field that are read directly."""
 
 _RECORDS = ("record", "slots", "tuple")
 
 
 def attribute(run: Any, value: Any, name: str) -> Any:
-    """What `value.name` gives. Raises: AttributeError, Undecided, Barrier, and what a property raises."""
+    """Return `value.name`. Raises: AttributeError, Undecided, Barrier, and errors of a property."""
     if type(value) is Unknown:
         return methods.unknown_field(run, value, name)
     if isinstance_of(value, Opaque):
@@ -61,7 +61,7 @@ def attribute(run: Any, value: Any, name: str) -> Any:
 
 
 def bound(run: Any, function: Any, value: Any, name: str) -> Callee:
-    """A method, as it is read from an object: it is called with the object first."""
+    """Return a bound method: a callable that gets the object as the first argument."""
     loaded = run.load(function)
     return Callee(lambda inner, args, kwargs: call(inner, loaded, (value, *args), kwargs), name)
 
@@ -112,7 +112,7 @@ def _property_of_record(run: Any, value: Any, name: str, found: property) -> Any
 
 
 def _member_attribute(run: Any, value: Any, name: str) -> Any:
-    """Of a member of an enum without special methods."""
+    """Return an attribute of a member of an enum without special methods."""
     if name in ("value", "name"):
         own = foreign.own_attributes(value)
         if own is None or f"_{name}_" not in own:
@@ -155,7 +155,7 @@ def _property(run: Any, value: Any, name: str, found: property) -> Any:
 
 
 def _from_class(run: Any, value: Any, cls: type, name: str, found: Any) -> Any:
-    """What an object has by its class: a method, or data."""
+    """Return an attribute that an object has by its class: a method, or data."""
     kind = type(found)
     if kind is types.FunctionType:
         return bound(run, found, value, name)
@@ -174,7 +174,7 @@ def _class_method(run: Any, cls: type, name: str, found: Any) -> Any:
     return bound(run, found.__func__, run.load(cls), name)
 
 
-# --- objects of others -----------------------------------------------------------------------------------------------
+# --- foreign objects -------------------------------------------------------------------------------------------------
 
 
 def _opaque_attribute(run: Any, value: Opaque, name: str) -> Any:
@@ -267,7 +267,7 @@ def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
 
 
 def _opaque_member_attribute(run: Any, held: Any, name: str) -> Any:
-    """`value` or `name` of a member of an enum with special methods of its own, which these do not use."""
+    """Return `value` or `name` of a member of an enum with special methods, which neither attribute uses."""
     own = foreign.own_attributes(held)
     if own is None or is_user_code(name, in_mro(type(held), name)) or f"_{name}_" not in own:
         raise Barrier(f"it uses {name} of {describe(held)}")
@@ -317,7 +317,7 @@ def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
 
 
 def set_attribute(run: Any, value: Any, name: str, new: Any) -> None:
-    """`value.name = new`, for objects of the reader's own. Raises: AttributeError, Barrier."""
+    """Store `value.name = new` in an object of the reader's own. Raises: AttributeError, Barrier."""
     if type(value) is Unknown:
         _set_unknown(run, value, name, new)
         return
@@ -336,7 +336,7 @@ def set_attribute(run: Any, value: Any, name: str, new: Any) -> None:
 
 
 def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
-    """A reply stays unknown; what is read of it later has to be of the kind that was foretold."""
+    """Allow a store into an unknown reply, which stays unknown: later reads must find the kind that was predicted."""
     is_text = type(new) is str or (type(new) is Unknown and new.holds == "text")
     if value.holds == "message" and ((name == "content" and is_text) or (name in ("name", "id") and is_text)):
         return
@@ -408,7 +408,7 @@ def _note_field(run: Any, value: Any, name: str) -> None:
 
 @functools.cache
 def _notes_extra() -> bool:
-    """Whether this release of pydantic counts a field that is not declared among those that were set."""
+    """Whether this release of pydantic counts undeclared fields among the set fields."""
     from pydantic import BaseModel
 
     class Probe(BaseModel, extra="allow"):

@@ -1,4 +1,4 @@
-"""Bounds of what one operation may compute: sizes of results, and the time that a regular expression takes."""
+"""Limits of one operation: sizes of results, and the time of a regular expression."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ ITEMS = 1_000_000
 CHARACTERS = 10_000_000
 BITS = 100_000
 STEPS = 5_000_000
-"""Of a regular expression; some 50 ms."""
+"""Steps of a regular expression; some 50 ms."""
 
 SHORT = 16
-"""In a text of this length each pattern is done in time."""
+"""The length of texts in which any pattern is fast."""
 
 _PER_TICK = 50
-"""Elements that C handles in the time of one operation of the reader's."""
+"""Elements that C handles in the time of one operation of the reader."""
 
 
 def items(run: Any, count: int) -> None:
-    """Allow a result of so many items. Raises: Barrier."""
+    """Allow a result of `count` items. Raises: Barrier."""
     if count > ITEMS:
         raise Barrier("it makes a very large container")
     run.tick(1 + max(0, count) // _PER_TICK)
 
 
 def characters(run: Any, count: int) -> None:
-    """Allow a text of this length. Raises: Barrier."""
+    """Allow a text of `count` characters. Raises: Barrier."""
     if count > CHARACTERS:
         raise Barrier("it makes a very large text")
     run.tick(1 + max(0, count) // 5_000)
 
 
 def bits(count: int) -> None:
-    """Allow a whole number of so many bits. Raises: Barrier."""
+    """Allow an integer of `count` bits. Raises: Barrier."""
     if count > BITS:
         raise Barrier("it computes a very large number")
 
@@ -48,7 +48,7 @@ _WIDE = re.compile(r"\d{5,}")
 
 
 def spec(text: str) -> None:
-    """Allow a format specification. Raises: Barrier if it asks for a great width."""
+    """Allow a format specification. Raises: Barrier for a great width."""
     if len(text) > 4 and _WIDE.search(text):
         raise Barrier("it formats with a great width")
 
@@ -59,7 +59,7 @@ _REPEATS = (regex.MAX_REPEAT, regex.MIN_REPEAT, regex.POSSESSIVE_REPEAT)
 
 
 class _Shape:
-    """What the time of a pattern hangs on: repeated single characters, and whether there is more than that."""
+    """The parts of a pattern that decide the time: repeated single characters, and whether there are harder repeats."""
 
     def __init__(self, pattern: re.Pattern[Any]) -> None:
         tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
@@ -122,7 +122,7 @@ def _shape(pattern: re.Pattern[Any]) -> _Shape | None:
 
 
 def matching(run: Any, pattern: re.Pattern[Any], text: Any, *, is_anchored: bool = False) -> None:
-    """Allow matching a pattern with a text. Raises: Barrier if it may take long."""
+    """Allow matching a pattern with a text. Raises: Barrier if matching may take long."""
     size = len(text)
     run.tick(1 + size // 200)
     if size <= SHORT:

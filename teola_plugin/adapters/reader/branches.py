@@ -1,8 +1,9 @@
-"""Branches that an evaluation comes to before they are decided: what is learned of them, and what is assumed.
+"""Undecided branches of an evaluation: learned targets and assumed targets.
 
-A prediction with routes to learn from evaluates its program twice. The first evaluation assumes nothing, so what is
-certain is what it ever was; it notes which branches are undecided, and how they come out when their replies are there.
-If one of these has a likely target, the second evaluation goes there. What only that one comes to is possible.
+A prediction with routes to learn from evaluates the program twice. The first evaluation assumes nothing, so routes do
+not change which requests are certain. The first evaluation notes the undecided branches, and their targets once the
+replies are there. If an undecided branch has a likely target, the second evaluation goes there. Requests of the second
+evaluation alone are possible.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from teola_plugin.routes import CallRoutes
 
 @dataclass(slots=True)
 class Branches:
-    """Those of one evaluation of a `prediction`. `is_assuming`: it is the second.
+    """The branches of one evaluation of a `prediction`. `is_assuming`: the second evaluation.
 
-    `may_assume`: a branch is undecided that has a likely target. `has_assumed`: from here on all is only possible.
+    `may_assume`: an undecided branch has a likely target. `has_assumed`: from here on all requests are only possible.
     """
 
     routes: CallRoutes
@@ -29,13 +30,13 @@ class Branches:
     _times: Counter[Hashable] = field(default_factory=Counter)
 
     def undecided(self, branch: Hashable) -> Hashable | None:
-        """What to assume of an `if`, of which only the reader can tell how it comes out."""
+        """Return the target to assume of an undecided `if`, or None. Counts the branch as reached."""
         if not self.is_assuming:
             self.routes.reached(branch, self._next(branch))
         return self.assumed(branch)
 
     def assumed(self, branch: Hashable) -> Hashable | None:
-        """What to assume of an undecided branch; None if it is left undecided."""
+        """Return the target to assume of an undecided branch; None to leave the branch undecided."""
         likely = self.routes.likely(branch)
         self.may_assume |= likely is not None
         if likely is None or not self.is_assuming:
@@ -44,7 +45,7 @@ class Branches:
         return likely
 
     def decided(self, branch: Hashable, target: Hashable) -> None:
-        """An `if` has come out so; that counts where it was undecided before."""
+        """Record the target of an `if`, which counts if the branch was undecided before."""
         if not self.is_assuming:
             self.routes.took(branch, target, self._next(branch))
 

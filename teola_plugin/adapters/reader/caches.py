@@ -1,7 +1,7 @@
 """Functions under `functools.lru_cache` and `functools.cache`.
 
-What the cache has is looked up without asking the wrapper, which would count a hit: the garbage collector tells what it
-holds. What it has not, the function is read for, if the result is nothing that anybody can change.
+Cached results are found through the garbage collector, since a call of the wrapper would count a hit. On a miss the
+function is read, if the result is immutable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRAPPER: type = type(_WRAPPERS[0])
 
 
 def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call of a cached function comes to. Raises: Barrier, and what the function raises."""
+    """Return the result of a call of a cached function. Raises: Barrier, and errors of the function."""
     run.require_known(*args, *kwargs.values())
     if not all(type(each) in _KINDS for each in (*args, *kwargs.values())):
         raise Barrier("it calls a cached function with more than plain values")
@@ -47,14 +47,14 @@ def call_cached(run: Any, held: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _never_changes(value: Any) -> bool:
-    """It is plain, or a tuple of what is: also one with names."""
+    """Whether the value is immutable: plain, or a tuple (also a named tuple) of plain values."""
     parts = records.fields_of(value) if facts_of(type(value)).kind == "tuple" else None
     held = parts.values() if parts is not None else value if type(value) is tuple else [value]
     return all(map(foreign.is_atom, held))
 
 
 def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
-    """The function under a cache, what marks keyword arguments in its keys, and keys with their results."""
+    """Return the function under a cache, the separator of keyword arguments in keys, and the keys with results."""
     parts = gc.get_referents(held)
     at = next((at for at in range(len(parts) - 1, -1, -1) if parts[at] is _INFO), 0)
     if at < 4 or type(parts[at - 4]) is not dict or type(parts[at - 2]) is not object:
@@ -70,7 +70,7 @@ def _inside(held: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
 
 
 def _is_plain(key: Any, mark: Any) -> bool:
-    """Whether comparing a key runs no code of the user's."""
+    """Whether comparing a key runs no user code."""
     if type(key) is tuple:
         return all(each is mark or type(each) in _KINDS or any(each is kind for kind in _KINDS) for each in key)
     return type(key) in _KINDS
@@ -80,7 +80,7 @@ _PARAMETERS = [vars(each)["cache_parameters"].__code__ for each in _WRAPPERS]
 
 
 def _is_typed(held: Any) -> bool:
-    """Whether the cache tells 1 from 1.0. Raises: Barrier if that cannot be told."""
+    """Whether the cache distinguishes 1 from 1.0. Raises: Barrier if unknown."""
     told = vars(held).get("cache_parameters")
     if type(told) is not types.FunctionType or not foreign.is_one_of(told.__code__, _PARAMETERS):
         raise Barrier("it calls a cached function")

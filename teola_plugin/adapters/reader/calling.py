@@ -1,4 +1,4 @@
-"""How handlers call the values of the program that is read. `calls` installs itself here: it knows the handlers."""
+"""How handlers call values of the program. `calls`, which knows the handlers, installs itself here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _installed: list[Call] = []
 
 
 def install(call: Call) -> None:
-    """Let handlers call by this: `call(run, callee, args, kwargs)`."""
+    """Set the function by which handlers call: `call(run, callee, args, kwargs)`."""
     _installed[:] = [call]
 
 
 def call(run: Any, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What calling any value of the program gives."""
+    """Return the result of calling any value of the program."""
     return _installed[0](run, callee, args, kwargs)
 
 
 def callback(run: Any, callee: Any) -> Callable[..., Any]:
-    """What a function written in C may call for a value of the program."""
+    """Return a Python function, for functions in C, that calls a value of the program."""
     return lambda *args, **kwargs: call(run, callee, args, kwargs)

@@ -1,7 +1,7 @@
-"""Calls: of the program's own functions, which are read, and of what natives, classes and adapters know.
+"""Calls: of the program's own functions, which are read, and of callables that natives, classes and adapters know.
 
 call(run, callee, args, kwargs)        any value of the reader's
-call_site(run, callee, given)          the same, for an expression: unknown where it needs what is not known
+call_site(run, callee, given)          the same, for an expression: unknown if an operand is
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
 
 MOST_CODES = 4096
-"""So many compiled functions are kept."""
+"""Compiled functions that are kept."""
 
 
 @dataclass(eq=False)
 class Code:
-    """A compiled function. `simple`: how many arguments it takes, if these are all that it may be given.
+    """A compiled function. `simple`: the number of arguments, if all parameters are plain positional ones; else -1.
 
-    `only_computes`: calling it changes nothing, whatever it is given.
+    `only_computes`: calls have no effects, whatever the arguments.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Code:
 
 
 class FunctionValue(Callee):
-    """A function that the program made while it is read. `code`: for those who look at its name."""
+    """A function that the program made while being read. `code`: for code that looks at the function's name."""
 
     __slots__ = ("_around", "_defaults", "code")
 
@@ -91,7 +91,7 @@ _compilers: list[Callable[[Scope, str], Any]] = []
 
 
 def install_compiler(compiler: Callable[[Scope, str], Any]) -> None:
-    """Let functions be compiled by this. `statements` installs itself, which compiles calls to those in here."""
+    """Set the compiler of functions. `statements`, which compiles calls to the functions here, installs itself."""
     _compilers[:] = [compiler]
 
 
@@ -104,7 +104,7 @@ def _compiler(scope: Scope, filename: str) -> Any:
 def code_of(
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: Scope | None, name: str, filename: str
 ) -> Code:
-    """A compiled function."""
+    """Compile a function."""
     scope = scope_of(node, around)
     compiler = _compiler(scope, filename)
     body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
@@ -130,11 +130,11 @@ _COMPUTING = frozenset({
     "strip", "lstrip", "rstrip", "lower", "upper", "title", "split", "splitlines", "replace", "startswith", "endswith",
     "removeprefix", "removesuffix", "format", "join", "get", "items", "keys", "values", "find", "count",
 })  # fmt: skip
-"""Methods of plain values that change nothing; of other objects, nothing is called."""
+"""Methods of plain values without effects; methods of foreign objects are not called."""
 
 
 def only_computes(*parts: ast.AST) -> bool:
-    """Whether evaluating these expressions changes nothing and asks nothing, however often that is done."""
+    """Whether evaluating the expressions, however often, has no effects and makes no requests."""
     for each in (inner for part in parts for inner in ast.walk(part)):
         if isinstance(each, _DOING):
             return False
@@ -144,7 +144,7 @@ def only_computes(*parts: ast.AST) -> bool:
 
 
 def closure(code: Code, around: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any]) -> FunctionValue:
-    """A function that is defined in the program."""
+    """Make a function value for a function defined in the program."""
 
     def handler(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _invoke(run, code, around, around[1], defaults, keyword_defaults, args, kwargs)
@@ -156,7 +156,7 @@ _codes: dict[int, tuple[types.CodeType, Code | None]] = {}
 
 
 def compiled(function: types.FunctionType) -> Code | None:
-    """The compiled form of a function that exists already, None if it has no source. Kept by its code object."""
+    """Return the compiled form of an existing function, None if there is no source. Cached by code object."""
     code = function.__code__
     known = _codes.get(id(code))
     if known is not None:
@@ -173,7 +173,7 @@ def compiled(function: types.FunctionType) -> Code | None:
 
 
 def call(run: Run, callee: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call comes to. Raises: what the program raises there; Barrier, Undecided, Stalled."""
+    """Return the result of a call. Raises: errors of the program there; Barrier, Undecided, Stalled."""
     run.tick()
     is_direct, run.is_direct = run.is_direct, False
     if isinstance_of(callee, Callee):
@@ -211,7 +211,7 @@ calling.install(call)
 
 
 def call_site(run: Run, callee: Any, given: Given) -> Any:
-    """The value of a call expression."""
+    """Return the value of a call expression."""
     args, kwargs = given
     run.is_direct = True
     try:
@@ -221,7 +221,7 @@ def call_site(run: Run, callee: Any, given: Given) -> Any:
 
 
 def undecided(run: Run, operands: tuple[Any, ...]) -> Unknown:
-    """What a call comes to that needed what is not known. Raises: Stalled if it has used up part of an iterator."""
+    """Return the result of a call with unknown operands. Raises: Stalled if part of an iterator is used up."""
     if any(type(operand) is Lazy for operand in operands):
         raise Stalled("an iterator is used up in part")
     if any(map(_may_change, operands[1:])):
@@ -238,7 +238,7 @@ def _may_change(value: Any) -> bool:
 
 
 def callback(run: Run, value: Any) -> Callable[..., Any]:
-    """A Python function that calls a value of the reader's, for functions written in C."""
+    """Return a Python function, for functions in C, that calls a value of the reader's."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return call(run, value, args, kwargs)
@@ -247,7 +247,7 @@ def callback(run: Run, value: Any) -> Callable[..., Any]:
 
 
 def takes_all(callee: Any) -> tuple[bool, taking.Check | None]:
-    """Whether a function takes all items of its one argument, whatever they are, and what it does with each first."""
+    """Whether a function takes any items in its argument, and the check of each item that the function makes first."""
     if callee is str.join:
         return True, None
     held = callee.held if type(callee) is Opaque else None
@@ -264,7 +264,7 @@ _TAKING_ALL: tuple[tuple[Any, Any], ...] = (
 
 
 def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any) -> Any:
-    """The value of one of two expressions, of which one is evaluated by the truth of `on`, which is not known."""
+    """Evaluate both expressions and join the values; `on`, which is unknown, decides between the two."""
     found: dict[int, Any] = {}
 
     def arm(number: int, value: Evaluate) -> Block:
@@ -279,12 +279,12 @@ def chosen(run: Run, frame: Frame, first: Evaluate, second: Evaluate, on: Any) -
 
 
 def perhaps(run: Run, frame: Frame, act: Callable[[], None]) -> None:
-    """Something that may not happen."""
+    """Run an action that may not happen, as a fork."""
     run.fork(frame, lambda _: act(), lambda _: None)
 
 
 def all_hold(run: Run, frame: Frame, conditions: list[Evaluate]) -> bool | None:
-    """Whether all conditions are true; None if that is not known."""
+    """Whether all conditions are true; None if unknown."""
     for condition in conditions:
         value = condition(frame)
         try:
@@ -312,7 +312,7 @@ def _call_function(
 
 
 def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function comes to that is declared to have no effects: it is called, beside what is read."""
+    """Return the result of a function declared free of effects: the function is called beside the reading."""
     given = Exchange(run).out([args, kwargs])
     asked = value_key(given)
     if not is_comparable(asked):
@@ -384,7 +384,7 @@ def _bind(
     code: Code, frame: Frame, defaults: tuple[Any, ...], keyword_defaults: Mapping[str, Any], args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Give the parameters their values. Raises: TypeError as CPython."""
+    """Give the parameters their values. Raises: TypeError as in CPython."""
     names, given = code.names, code.arguments
     if len(args) > len(names) and given.vararg is None:
         raise TypeError(f"{code.name}() takes {len(names)} positional arguments but {len(args)} were given")

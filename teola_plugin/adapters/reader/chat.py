@@ -1,4 +1,4 @@
-"""Messages of LangChain in which only a text is not known yet: taking them for a chat cannot raise."""
+"""LangChain messages with an unknown text: converting them to a chat cannot raise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROLES = foreign.words("system human user ai assistant")
 
 
 def is_chat(run: Any, value: Any) -> bool:
-    """Whether a value is surely taken for a list of messages, whatever is unknown in it."""
+    """Whether a value certainly converts to a list of messages, whatever the unknown parts."""
     kind = type(value)
     if kind is not list and kind is not tuple:
         return False
@@ -22,7 +22,7 @@ def is_chat(run: Any, value: Any) -> bool:
 
 
 def is_message(run: Any, value: Any) -> bool:
-    """Whether a value is a message of which at most the text, the name and a random id are unknown."""
+    """Whether a value is a message with at most text, name and a random id unknown."""
     if type(value) is Unknown:
         return bool(value.holds == "message")
     cls = type(value)
@@ -33,7 +33,7 @@ def is_message(run: Any, value: Any) -> bool:
 
 
 def is_message_class(cls: type) -> bool:
-    """Whether a class is one of LangChain's messages, as they are without code of the user's; no chunk."""
+    """Whether a class is a message class of LangChain without user code; chunks are excluded."""
     kinds = sys.modules.get("langchain_core.messages")
     if kinds is None or not is_stock_record_class(cls) or facts_of(cls).user_names:
         return False
@@ -71,7 +71,7 @@ def _is_text(value: Any) -> bool:
 
 
 def message_of(run: Any, value: Any) -> Any:
-    """The message that the framework makes of what `is_pair` tells."""
+    """Return the message that the framework makes of a value accepted by `is_pair`."""
     convert = vars(sys.modules["langchain_core.messages"])["convert_to_messages"]
     if _is_text(value):
         role, text = "human", value

@@ -1,4 +1,4 @@
-"""What may be done with classes and objects of others, without running code of theirs: one door to it all."""
+"""Allowed uses of classes and foreign objects, without running their code: the one import for all of these."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ __all__ = [
 
 
 def match_args(run: Any, cls_value: Any, value: Any, count: int) -> list[Any]:
-    """What the first `count` positional patterns of a class are matched with."""
+    """Return the values to match with the first `count` positional patterns of a class."""
     places = match_places(run, cls_value, count)
     if places is None:
         return [value]

@@ -1,4 +1,4 @@
-"""Objects made by the program: by interpreting what the user wrote, or as the stock constructor would, never by it."""
+"""Objects made by the program: user code is interpreted, stock constructors are imitated; neither is run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Keywords = dict[str, Any]
 
 
 def construct(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
-    """What calling a class gives. Raises: what its constructor raises, Undecided, Barrier."""
+    """Return the result of calling a class. Raises: errors of the constructor, Undecided, Barrier."""
     cls = callee.held
     if not foreign.has_known_classes(cls):
         raise Barrier(f"it makes an object of {describe(callee)}, which has a metaclass")
@@ -40,7 +40,7 @@ def construct(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> An
     return maker(run, callee, facts, args, kwargs)
 
 
-# --- what has no fields ----------------------------------------------------------------------------------------------
+# --- without fields --------------------------------------------------------------------------------------------------
 
 
 def _exception(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
@@ -56,7 +56,7 @@ def _exception(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: 
 
 
 def _member(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
-    """A member of an enum, by its value."""
+    """Return the member of an enum with a value."""
     cls = callee.held
     members = in_mro(cls, "_value2member_map_")
     if len(args) != 1 or kwargs or is_subtype(cls, enum.Flag) or type(members) is not dict:
@@ -87,7 +87,7 @@ def _tuple(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keyw
 
 
 def bound_fields(names: tuple[str, ...], by_name: tuple[str, ...], args: Arguments, kwargs: Keywords) -> Keywords:
-    """Arguments by the names of the fields. `by_name`: those that are given by name only. Raises: TypeError."""
+    """Return the arguments by field name. `by_name`: the keyword-only fields. Raises: TypeError."""
     if len(args) > len(names):
         raise TypeError("too many positional arguments")
     found = dict(zip(names, args, strict=False))
@@ -115,7 +115,7 @@ def _record(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Key
 
 
 def _dataclass(run: Any, callee: Opaque, facts: Facts, args: Arguments, kwargs: Keywords) -> Any:
-    """As the `__init__` that `dataclass` writes: fields in order, then `__post_init__`."""
+    """Make an object as the `__init__` that `dataclass` writes: fields in order, then `__post_init__`."""
     cls = callee.held
     owner = foreign.owner_in_mro(cls, "__init__")
     fields = None if owner is None else dataclass_fields(owner)
@@ -164,7 +164,7 @@ def _values(
         elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = call(run, run.load(field.default_factory), (), {})
         elif field.default is not dataclasses.MISSING and (field.init or has_slots):
-            values[field.name] = run.load(field.default)  # else it stays with the class
+            values[field.name] = run.load(field.default)  # else the class keeps the default
     return values
 
 
@@ -199,7 +199,7 @@ def _are_known(run: Any, kwargs: Keywords) -> bool:
 
 
 def _unknowns(args: Arguments, kwargs: Keywords) -> list[Any]:
-    """The unknown values in arguments, three levels deep."""
+    """Return the unknown values in arguments, down to three levels."""
     found: list[Any] = []
     todo = [(each, 0) for each in (*args, *kwargs.values())]
     while todo:
@@ -246,7 +246,7 @@ _MAKERS: dict[str, Callable[[Any, Opaque, Facts, Arguments, Keywords], Any]] = {
 
 
 def call_object(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
-    """What calling an object gives that is neither a function nor a class: its `__call__` is interpreted."""
+    """Call an object that is neither function nor class by interpreting `__call__`. Returns the result."""
     cls = type(callee.held)
     facts = facts_of(cls)
     found = in_mro(cls, "__call__")
@@ -261,7 +261,7 @@ def call_object(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> 
 
 
 READER = "reader"
-"""The module that the classes say they are of which the reader makes."""
+"""The `__module__` of classes that the reader makes."""
 
 DEFINE_OUTSIDE = "define it outside of the function"
 
@@ -269,7 +269,7 @@ DEFINE_OUTSIDE = "define it outside of the function"
 def make_class(
     run: Any, qualified: str, bases: Arguments, namespace: Keywords, annotations: Keywords, decorators: Arguments = ()
 ) -> Any:
-    """The class of a `class` statement that holds data only. Raises: Barrier."""
+    """Return the class of a `class` statement that only holds data. Raises: Barrier."""
     is_dataclass, name = bool(decorators), qualified.rpartition(".")[2]
     if is_dataclass and name == qualified:  # its objects show the qualified name
         raise Barrier("it defines a class in a function that the program made", hint=DEFINE_OUTSIDE)

@@ -1,6 +1,6 @@
-"""What `with` enters: only contexts that change nothing which the program can see.
+"""Contexts of `with` statements: only contexts without effects that the program can see.
 
-Not semaphores: by them the user decides how much is asked at once, as by a lock that is held while something is asked.
+Semaphores are not read: with semaphores, or locks held during requests, the user limits concurrent requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ASYNC_LOCKS = (asyncio.Lock,)
 
 
 def entered(run: Any, context: Any) -> Any:
-    """What `with context as name` gives to the name. Raises: Barrier for what does anything when it is left.
+    """Return the value of `name` in `with context as name`. Raises: Barrier if leaving the context has effects.
 
     A lock is held until `run.locks` is put back.
     """

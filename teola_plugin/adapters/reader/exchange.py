@@ -1,13 +1,12 @@
-"""Between the reader's values and objects that a framework's own code may be given.
+"""Exchange between the reader's values and objects for a framework's own code.
 
-Stock code (a template, a parser, a helper) computes on copies that are made here, and what it makes is the reader's own
-again:
+Stock code (a template, a parser, a helper) computes on copies made here, and results become values of the reader again:
 
     exchange = Exchange(run)
     result = exchange.back(template.format_prompt(**exchange.out(values)))
 
-An id that a framework makes up at random in each run is not known. It may go through stock code that only carries it:
-it is replaced by a mark, and wherever the mark comes out, what holds it is unknown.
+An id that a framework makes up at random in each run is unknown. Stock code that only carries ids gets a mark in place
+of the id, and any text with the mark in a result becomes an unknown value.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unkn
 _numbers = itertools.count()
 
 MARK = "\ue002"
-"""How the mark of an id begins that is not known."""
+"""The beginning of the mark of an unknown id."""
 
 
 class Exchange:
-    """Values of one use of stock code."""
+    """The values of one use of stock code."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -44,7 +43,7 @@ class Exchange:
     # --- out -------------------------------------------------------------------------------------------------------
 
     def out(self, value: Any) -> Any:
-        """A copy for stock code. Raises: Undecided if something in it is not known, Barrier for objects of others."""
+        """Return a copy for stock code. Raises: Undecided if a part is unknown, Barrier for foreign objects."""
         kind = type(value)
         if kind in ATOMS:
             return value
@@ -79,7 +78,7 @@ class Exchange:
     # --- back ------------------------------------------------------------------------------------------------------
 
     def back(self, value: Any) -> Any:
-        """The reader's own value for what stock code has made."""
+        """Return the reader's own value for a result of stock code."""
         kind = type(value)
         if kind is str and self._marks and MARK in value:
             return self._marked(value)
@@ -115,14 +114,14 @@ class Exchange:
 
 
 ID = "id"
-"""`Unknown.holds` of an id that is made up at random in each run."""
+"""`Unknown.holds` of a random id that is made up in each run."""
 
 
 def unknown_id() -> Unknown:
-    """An id that a framework makes up anew in each run."""
+    """Return an unknown id that a framework makes up anew in each run."""
     return Unknown(ID)
 
 
 def is_random_id(value: Any) -> bool:
-    """See `unknown_id`."""
+    """Whether the value is an id from `unknown_id`."""
     return type(value) is Unknown and value.holds == ID

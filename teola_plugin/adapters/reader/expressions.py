@@ -1,7 +1,7 @@
 """Expressions of a program, compiled to closures over frames.
 
-Each closure does what CPython does, in its order. Where an operation meets a value that is not known yet, its result is
-not known either.
+Each closure performs the operations of CPython in the same order. An operation on an unknown value has an unknown
+result.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _COMPARE = {
 _UNARY = {ast.Not: "not", ast.USub: "-", ast.UAdd: "+", ast.Invert: "~"}
 
 _sites = itertools.count()
-"""Numbers of call expressions, which tell places in a program apart."""
+"""Numbers of call expressions, which identify places in a program."""
 
 MAPPINGS = (dict, OrderedDict, defaultdict)
 
 
 def refusing(what: str) -> Callable[..., Any]:
-    """A compiled construct that is not read."""
+    """Return the compiled form of a construct that is not read."""
 
     def refuse(*_: Any) -> Any:
         raise Barrier(what)
@@ -57,7 +57,7 @@ def refusing(what: str) -> Callable[..., Any]:
 
 
 def binary_name(op: ast.operator) -> str:
-    """How `operators` calls an operator."""
+    """Return the name of an operator in `operators`."""
     return _BINARY[type(op)]
 
 
@@ -69,7 +69,7 @@ class Expressions:
         self.filename = filename
 
     def expression(self, node: ast.expr) -> Evaluate:
-        """A compiled expression."""
+        """Compile an expression."""
         compile_ = getattr(self, f"_{type(node).__name__.lower()}", None)
         return compile_(node) if compile_ else refusing(f"it uses {type(node).__name__}")
 
@@ -134,7 +134,7 @@ class Expressions:
         return formatted
 
     def _items(self, nodes: Sequence[ast.expr], check: Check | None = None) -> Callable[[Frame], list[Any] | Unknown]:
-        """The compiled items of a display or call, unknown where it is not known how many they are.
+        """Compile the items of a display or call; the result is unknown where the number of items is.
 
         `check`: of each item, where some are spread.
         """
@@ -372,7 +372,7 @@ class Expressions:
         return self.function(node, "<lambda>")
 
     def function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str) -> Evaluate:
-        """A compiled definition of a function inside of the one that is read."""
+        """Compile the definition of a nested function."""
         code = calls.code_of(node, self.scope, name, self.filename)
         defaults = [self.expression(each) for each in node.args.defaults]
         pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
@@ -439,7 +439,7 @@ class Expressions:
         return called
 
     def _arguments(self, node: ast.Call) -> Callable[[Frame, Any], calls.Given]:
-        """The compiled arguments of a call, given the frame and what is called."""
+        """Compile the arguments of a call; the closure gets the frame and the callee."""
         if len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp) and not node.keywords:
             return self._only_generator(node.args[0])
         items = self._items(node.args)
@@ -466,7 +466,7 @@ class Expressions:
         return arguments
 
     def _only_generator(self, node: ast.GeneratorExp) -> Callable[[Frame, Any], calls.Given]:
-        """What takes all items of a generator gets them as a list, in which some may be unknown."""
+        """Compile a single generator argument: callees that take all items get a list, in which some may be unknown."""
         lazy = self._generatorexp(node)
         whole = self._collected(
             node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
@@ -526,7 +526,7 @@ class Expressions:
         only_computes = calls.only_computes(*parts, *inside)
 
         def once(inner: Frame, items: Any, check: Check | None) -> Any:
-            """Of items that are not known: one of them stands for all."""
+            """Evaluate unknown items once: one item stands for all."""
             run: Run = inner[RUN]
             made = [items]
             run.raises(run.sources(items))
@@ -623,7 +623,10 @@ class Expressions:
     def _rounds(
         self, generators: list[ast.comprehension], item: Callable[[Expressions], Evaluate]
     ) -> tuple[Evaluate, list[tuple[Store, list[Evaluate], Evaluate]], Evaluate]:
-        """The first source, and for each `for`: its target, conditions and (but for the first) source; the element."""
+        """Compile comprehension loops.
+
+        Returns the first source; target, conditions and (after the first) source of each `for`; and the element.
+        """
         if any(each.is_async for each in generators):
             return refusing("it uses an asynchronous comprehension"), [], refusing("")
         inner = self._in(comprehension_scope(generators, self.scope))
@@ -640,7 +643,7 @@ class Expressions:
     # --- targets -----------------------------------------------------------------------------------------------------
 
     def target(self, node: ast.expr) -> Store:
-        """A compiled target of an assignment."""
+        """Compile a target of an assignment."""
         match node:
             case ast.Name(id=name):
                 return self.scope.store(name)
@@ -679,7 +682,7 @@ class Expressions:
 
 
 def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> bool:
-    """Put some items of a display into a dict, and empty the list. Returns whether all their keys are known."""
+    """Move items of a display from the list into a dict. Returns whether all keys are known."""
     is_whole = True
     for key, value in made:  # when all of them are evaluated, as CPython does
         if is_hashed(run, key):
@@ -691,7 +694,7 @@ def _filled(run: Run, found: dict[Any, Any], made: list[tuple[Any, Any]]) -> boo
 
 
 def operate(run: Run, name: str, one: Any, two: Any) -> Any:
-    """`one <name> two`."""
+    """Return the result of `one <name> two`."""
     try:
         return operators.binary(run, name, one, two)
     except Undecided:
@@ -703,9 +706,9 @@ _OF_NUMBERS = ("+", "-", "*", "/", "//", "%")
 
 
 def all_of(run: Run, value: Any, check: Check | None = None, most: int | None = None) -> list[Any]:
-    """All items of an iterable. Raises: Stalled if it is not known how many they are.
+    """Return all items of an iterable. Raises: Stalled if the number of items is unknown.
 
-    `most`: of an iterator only so many are taken, and one more if there is one.
+    `most`: take at most this many items of an iterator, and one more if there is one.
     """
     try:
         if type(value) is Lazy and most is not None:
@@ -716,7 +719,7 @@ def all_of(run: Run, value: Any, check: Check | None = None, most: int | None = 
 
 
 def mapping(value: Any) -> dict[Any, Any]:
-    """What `**value` spreads. Raises: Barrier."""
+    """Return the dict that `**value` spreads. Raises: Barrier."""
     if type(value) not in MAPPINGS:
         raise Barrier("it spreads what is no plain dict")
     return value  # type: ignore[no-any-return]
@@ -741,10 +744,10 @@ def _set_of(run: Run, items: list[Any]) -> Any:
 
 
 def _without_order(run: Run, items: list[Any]) -> Any:
-    """A set that CPython makes in another way than of its elements, one by one.
+    """Return a set that CPython does not build from the elements one by one, so without a known order.
 
-    Constants it keeps as a frozenset with the code, and the file of that may have put them in another order; what is
-    spread it may take over at once.
+    CPython keeps constants as a frozenset with the code, whose file may hold them in another order; a spread set may be
+    copied at once.
     """
     run.require_known(items)
     return set(items)

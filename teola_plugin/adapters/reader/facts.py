@@ -1,15 +1,15 @@
-"""What kind of class it is, and with it what may be done with its objects.
+"""The kind of a class, which decides the allowed uses of the objects.
 
-    record     objects only hold fields; no operator, conversion or comparison of theirs runs code of the user's
+    record     objects only hold fields; operators, conversions and comparisons run no user code
     slots      the same, in `__slots__`
     tuple      a NamedTuple
     enum       members of an Enum
     exception  an exception without code of its own
-    component  a class of a framework that is no record, or a user's subclass of one
-    object     any other class whose attributes are looked up by the usual rules: its methods are interpreted
-    ""         nothing is done with its objects
+    component  a framework's class that is no record, or a user's subclass of a framework's class
+    object     any other class with the usual lookup of attributes: methods are interpreted
+    ""         objects are never used
 
-Classes can be changed at any time, so what was found is kept with all that it was found from, and compared.
+Classes can be changed at any time, so facts are stored with the parts of the class, and the parts are compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STOCK_MODULES = (
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema", "pydantic.main", "pydantic.root_model",
     "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api", "workflows.events",
 )  # fmt: skip
-"""Modules whose classes only hold what they are given."""
+"""Modules whose classes only hold data."""
 
 _STOCK_COMPONENTS = ("TransformComponent", "BaseDocumentTransformer", "BaseDocumentCompressor", "BlobLoader")
 """Classes of these modules that do more."""
@@ -54,7 +54,7 @@ _DATA_DUNDERS = foreign.words(
 """Names that a class may have for data of any kind."""
 
 _MAKING = frozenset(["__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__set_name__"])
-"""Special methods that nothing runs on an object that exists."""
+"""Special methods that are never run on an existing object."""
 
 _C_TYPES = frozenset(
     map(id, [
@@ -65,16 +65,16 @@ _C_TYPES = frozenset(
 
 
 MODEL_SLOTS = ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-"""What an object of a pydantic model has besides its fields."""
+"""The slots of a pydantic model besides the fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known about a class. `user_names`: methods and properties that a user has written.
+    """Known facts about a class. `user_names`: methods and properties that a user has written.
 
-    `members`: of a pydantic model, what reads and stores `MODEL_SLOTS`. `is_event`: of an event of a workflow, whose
-    objects keep what they are given under other names than their fields'. `is_computed`: it would be a record, but for
-    computed fields, which are asked when an object is shown or written out.
+    `members`: for pydantic models, the descriptors of `MODEL_SLOTS`. `is_event`: an event of a workflow, whose objects
+    keep data under other names than those of the fields. `is_computed`: a record but for computed fields, which run
+    when an object is shown or written out.
     """
 
     kind: str
@@ -93,7 +93,7 @@ _known: dict[int, tuple[type, int, list[foreign.Seen], Facts]] = {}
 
 
 def facts_of(cls: type) -> Facts:
-    """What is known about a class."""
+    """Return the known facts about a class."""
     known = _known.get(id(cls))
     if known is not None and known[0] is cls and known[1] == foreign.epoch():
         return known[3]
@@ -120,12 +120,12 @@ def _are_same(one: list[foreign.Seen], two: list[foreign.Seen]) -> bool:
 
 
 def kind_of(cls: type) -> str:
-    """See the module."""
+    """Return the kind of a class; see the module."""
     return facts_of(cls).kind
 
 
 def is_stock_record_class(cls: type) -> bool:
-    """A class of a framework that only holds data."""
+    """Whether the class is a framework's own and only holds data."""
     if not foreign.is_library_class(cls):
         return False
     name = foreign.name_of_class(cls)
@@ -136,7 +136,7 @@ def is_stock_record_class(cls: type) -> bool:
 
 
 def is_user_code(name: str, value: Any) -> bool:
-    """Whether reading or using the attribute of a class may run what the user wrote."""
+    """Whether reading or using the attribute of a class may run user code."""
     kind = type(value)
     if kind is types.FunctionType:
         return not foreign.is_of_library(value)
@@ -156,12 +156,12 @@ def is_user_code(name: str, value: Any) -> bool:
 
 
 def is_dunder(name: str) -> bool:
-    """Whether a name is of the kind that the language uses."""
+    """Whether a name is of the form reserved for the language."""
     return len(name) > 4 and name.startswith("__") and name.endswith("__")
 
 
 def _user_names(cls: type) -> dict[str, type]:
-    """Which of the names in the MRO are of code of the user's, and the class where it stands."""
+    """Return the names in the MRO that stand for user code, with the defining class of each."""
     found: dict[str, type] = {}
     seen: set[str] = set()
     for each in mro_of(cls):
@@ -174,7 +174,7 @@ def _user_names(cls: type) -> dict[str, type]:
         for name in own:
             if name not in seen or is_dunder(name):  # a library's method may call that of `super()`
                 found.setdefault(name, each)
-        if own and foreign.is_library_class(each):  # somebody has changed it
+        if own and foreign.is_library_class(each):  # the class was changed
             found.update(dict.fromkeys(own, each))
         seen.update(namespace)
     return found
@@ -186,7 +186,7 @@ _GENERATED = foreign.words(
 
 
 def _generated(cls: type, names: set[str]) -> set[str]:
-    """Which of these names `dataclass` has written, or `NamedTuple`."""
+    """Return the names whose functions `dataclass` or `NamedTuple` has written."""
     namespace = namespace_of(cls)
     if "_fields" in namespace and "__new__" in names and made_by_namedtuple(cls):
         return {"__new__"}
@@ -231,7 +231,7 @@ def _tuple(cls: type, dunders: set[str], names: frozenset[str]) -> Facts:
 
 
 def _record(cls: type, dunders: set[str], names: frozenset[str]) -> Facts | None:
-    """None if it is no record."""
+    """Return the facts of a record; None for any other class."""
     if dunders or foreign.name_of_class(cls) in _NO_RECORDS or not all(map(_may_be_of_record, mro_of(cls))):
         return None
     model = foreign.base_model()
@@ -312,6 +312,6 @@ def _other(cls: type, user: dict[str, type]) -> Facts:
 
 
 def text_accessor() -> type | None:
-    """The class of texts that `message.text` of LangChain gives."""
+    """Return the class of the texts in `message.text` of LangChain."""
     module = sys.modules.get("langchain_core.messages.base")
     return None if module is None else module.__dict__.get("TextAccessor")

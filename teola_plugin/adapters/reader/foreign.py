@@ -1,7 +1,7 @@
-"""What may be asked of objects and classes of others without running code of theirs.
+"""Questions about foreign objects and classes, answered without running their code.
 
-Attributes of a class are looked up in the dictionaries of the classes in its MRO, which the descriptors of `type` give;
-`isinstance`, `getattr` and the like would ask metaclasses, `__getattribute__`, `__class__` and properties.
+Attributes of a class are looked up in the dictionaries of the classes in the MRO, through descriptors of `type`;
+`isinstance`, `getattr` and similar functions would ask metaclasses, `__getattribute__`, `__class__` and properties.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import typing_extensions
 from teola_plugin.adapters.reader.values import Barrier, Opaque, isinstance_of, shown, type_name
 
 MISSING: Any = type("Missing", (), {"__slots__": (), "__repr__": lambda self: "MISSING"})()
-"""What a lookup gives that finds nothing."""
+"""The result of a lookup that finds nothing."""
 
 ATOMS: frozenset[type] = frozenset([
     type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented),
     decimal.Decimal, fractions.Fraction, uuid.UUID, datetime.date, datetime.time, datetime.datetime,
     datetime.timedelta, datetime.timezone, re.Pattern, re.Match, re.RegexFlag, uuid.SafeUUID,
 ])  # fmt: skip
-"""Types of values that never change and hold nothing else."""
+"""Types of immutable values without parts."""
 
 _MRO = type.__dict__["__mro__"]
 _NAMESPACE = type.__dict__["__dict__"]
@@ -50,16 +50,16 @@ ENUM_META = enum.EnumMeta
 _METAS = (type, abc.ABCMeta, enum.EnumMeta, *TYPED_DICT_METAS, *PROTOCOL_METAS)
 _KNOWN_METAS = frozenset(map(id, _METAS))
 BUILTINS = frozenset(id(each) for each in vars(sys.modules["builtins"]).values() if isinstance(each, type))
-"""Classes are compared by `is` and kept by their ids: a metaclass may define `__eq__` and `__hash__`."""
+"""Ids of classes, which are compared by `is`: a metaclass may define `__eq__` and `__hash__`."""
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
 def _is_model_meta(meta: type) -> bool:
-    """Whether it is the metaclass of pydantic's models, or of those of pydantic 1."""
+    """Whether the class is the metaclass of models of pydantic, or of pydantic 1."""
     for name in _OF_MODELS:
         module = sys.modules.get(name)
         if module is not None and module.__dict__.get("ModelMetaclass") is meta:
@@ -71,24 +71,24 @@ _OF_MODELS = ("pydantic._internal._model_construction", "pydantic.v1.main")
 
 
 def base_model() -> type | None:
-    """`pydantic.BaseModel`, None if nobody has imported pydantic."""
+    """`pydantic.BaseModel`, None if pydantic is not imported."""
     module = sys.modules.get("pydantic.main")
     return None if module is None else module.__dict__.get("BaseModel")
 
 
 def old_model() -> type | None:
-    """`pydantic.v1.BaseModel`, None if nobody has imported it."""
+    """`pydantic.v1.BaseModel`, None if pydantic.v1 is not imported."""
     module = sys.modules.get("pydantic.v1.main")
     return None if module is None else module.__dict__.get("BaseModel")
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    """The classes that attributes are looked up in, in order."""
+    """Return the classes in which attributes are looked up, in order."""
     return _MRO.__get__(cls)  # type: ignore[no-any-return]
 
 
 class Seen:
-    """What a class was made of when it was looked at: `is_seen` tells whether it still is."""
+    """The parts of a class when first looked at; `is_unchanged` compares them with the parts now."""
 
     __slots__ = ("cls", "codes", "epoch", "functions", "names", "namespace", "values")
 
@@ -106,7 +106,7 @@ class Seen:
         self.codes = [each.__code__ for each in self.functions]
 
     def is_unchanged(self) -> bool:
-        """Whether the class is made of the same objects as then."""
+        """Whether the class still consists of the same objects."""
         return (
             len(self.namespace) == len(self.names)
             and all(map(operator.is_, self.namespace, self.names))
@@ -116,7 +116,7 @@ class Seen:
 
 
 MOST_CLASSES = 5_000
-"""So many classes are kept in a table."""
+"""Classes that are kept in a table."""
 
 _CODE = operator.attrgetter("__code__")
 _seen: dict[int, Seen] = {}
@@ -125,17 +125,17 @@ _epochs = itertools.count(1)
 
 
 def begin() -> None:
-    """What is known about classes is to be checked again: they may have been changed. Called where a run begins."""
+    """Let known facts about classes be checked again, as classes may have changed. Called at the start of a run."""
     _epoch[0] = next(_epochs)
 
 
 def epoch() -> int:
-    """A number that `begin` changes."""
+    """Return a number that changes with `begin`."""
     return _epoch[0]
 
 
 def seen(cls: type) -> Seen:
-    """What a class is made of: another object if it has changed. Raises: Barrier if lookups in it could run code."""
+    """Return the parts of a class, a new object after a change. Raises: Barrier if lookups could run code."""
     known = _seen.get(id(cls))
     if known is not None and known.cls is cls:
         if known.epoch == _epoch[0] or known.epoch < 0:
@@ -150,12 +150,12 @@ def seen(cls: type) -> Seen:
 
 
 def namespace_of(cls: type) -> types.MappingProxyType[str, Any]:
-    """What the class itself defines. Raises: Barrier if a lookup could run code: names of a subclass of `str`."""
+    """Return the class's own names. Raises: Barrier if a lookup could run code (names of a subclass of `str`)."""
     return seen(cls).namespace
 
 
 def in_mro(cls: type, name: str) -> Any:
-    """What a class or the first of its bases defines under a name, or MISSING."""
+    """Return the value of a name in a class or the first base with the name, or MISSING."""
     for each in mro_of(cls):
         namespace = seen(each).namespace
         if name in namespace:
@@ -164,7 +164,7 @@ def in_mro(cls: type, name: str) -> Any:
 
 
 def owner_in_mro(cls: type, name: str) -> type | None:
-    """The first class that defines the name."""
+    """Return the first class in the MRO that defines the name."""
     for each in mro_of(cls):
         if name in namespace_of(each):
             return each
@@ -172,23 +172,23 @@ def owner_in_mro(cls: type, name: str) -> type | None:
 
 
 def name_of_class(cls: type) -> str:
-    """The name of a class, without asking its metaclass."""
+    """Return the name of a class, without asking the metaclass."""
     return type_name(cls)
 
 
 def module_of(cls: type) -> str:
-    """The name of the module that the class says it was made in, "" if it says none."""
+    """Return the name of the module that the class claims to be from, "" without a claim."""
     module = namespace_of(cls).get("__module__")
     return module if type(module) is str else ""
 
 
 def is_class(value: Any) -> bool:
-    """Whether the value is a class, by its type alone."""
+    """Whether the value is a class, by the value's type alone."""
     return isinstance_of(value, type)
 
 
 def is_kind_of(value: Any, cls: type) -> bool:
-    """Whether the value is an object of the class, by its type alone: `__class__` is not asked."""
+    """Whether the value is an object of the class, by the value's type alone: `__class__` is not asked."""
     return isinstance_of(value, cls)
 
 
@@ -198,13 +198,13 @@ def is_subtype(cls: type, of: type) -> bool:
 
 
 def is_atom(value: Any) -> bool:
-    """Whether the value never changes and holds nothing else. Safe for any object: metaclasses are not asked."""
+    """Whether the value is immutable without parts. Safe for any object: metaclasses are not asked."""
     cls = type(value)
     return type(cls) is type and cls in ATOMS
 
 
 def is_one_of(value: Any, kinds: Iterable[Any]) -> bool:
-    """Whether a value is one of these very objects. Safe for any object: `in` would ask for `__eq__` or `__hash__`."""
+    """Whether the value is identical to one of the objects. Safe: `in` would ask for `__eq__` or `__hash__`."""
     return any(value is kind for kind in kinds)
 
 
@@ -225,7 +225,7 @@ def is_abstract(cls: type) -> bool:
 
 
 def describe(value: Any) -> str:
-    """How a message calls a value."""
+    """Return the name of a value for messages."""
     held = value.held if isinstance_of(value, Opaque) else value
     if is_class(held):
         return f"the class {type_name(held)}"
@@ -240,7 +240,7 @@ def describe(value: Any) -> str:
 
 
 def has_plain_lookup(cls: type) -> bool:
-    """Whether attributes of its objects are found by the rules of `object`, and their classes too."""
+    """Whether lookups of attributes, and of `__class__`, in objects of the class follow the rules of `object`."""
     if not has_known_classes(cls) or id(owner_in_mro(cls, "__getattribute__")) not in _PLAIN_LOOKUP:
         return False
     own = in_mro(cls, "__dict__")
@@ -248,14 +248,14 @@ def has_plain_lookup(cls: type) -> bool:
 
 
 def own_attributes(value: Any) -> dict[str, Any] | None:
-    """The `__dict__` of an object with plain lookup; None if there is none, or lookups in it could run code."""
+    """Return the `__dict__` of an object with plain lookup; None without one, or if lookups could run code."""
     if type(in_mro(type(value), "__dict__")) is not types.GetSetDescriptorType:
         return None
     return plain_attributes(value)
 
 
 def plain_attributes(value: Any) -> dict[str, Any] | None:
-    """`own_attributes` of an object whose class is known to give its `__dict__` as `object` does."""
+    """`own_attributes` for an object whose class is known to give `__dict__` as `object` does."""
     own = object.__getattribute__(value, "__dict__")
     if type(own) is not dict:
         return None
@@ -266,36 +266,36 @@ def plain_attributes(value: Any) -> dict[str, Any] | None:
 
 
 def is_descriptor(value: Any) -> bool:
-    """Whether a class that has the value as an attribute may run code of it when the attribute is read."""
+    """Whether reading the value as an attribute of a class may run the value's code."""
     return any(in_mro(type(value), name) is not MISSING for name in ("__get__", "__set__", "__delete__"))
 
 
 def is_data_descriptor(value: Any) -> bool:
-    """Whether the value, as an attribute of a class, goes before what its objects have under the same name."""
+    """Whether the value, as an attribute of a class, precedes an object's attribute of the same name."""
     return any(in_mro(type(value), name) is not MISSING for name in ("__set__", "__delete__"))
 
 
-# --- whose code it is ------------------------------------------------------------------------------------------------
+# --- owners of code ---------------------------------------------------------------------------------------------------
 
 LIBRARIES = words(
     "abc enum dataclasses typing typing_extensions collections functools contextlib warnings builtins "
     "pydantic pydantic_core langchain_core langchain langchain_classic langchain_text_splitters langgraph "
     "llama_index llama_index_instrumentation dataclasses_json annotated_types"
 )  # fmt: skip
-"""Packages whose classes run no code of the user's, unless they are given some."""
+"""Packages whose classes run no user code, unless the user passes some in."""
 
 
 def is_in_library(module: str) -> bool:
-    """Whether the name of a module is of one of `LIBRARIES`, or of the package that LlamaIndex takes workflows from.
+    """Whether a module belongs to `LIBRARIES`, or to the package from which LlamaIndex takes workflows.
 
-    That one has a name that is anybody's.
+    Users' own packages may have the name `workflows` too, so the package is checked.
     """
     root = module.split(".")[0]
     return root in LIBRARIES or (root == "workflows" and of_workflows("Event") is not None)
 
 
 def of_workflows(name: str) -> Any:
-    """What `workflows.events` has under a name, if that is LlamaIndex's own; None if not."""
+    """Return the value of a name in `workflows.events`, if the module is LlamaIndex's own; else None."""
     events, handed_on = sys.modules.get("workflows.events"), sys.modules.get("llama_index.core.workflow")
     if type(events) is not types.ModuleType or type(handed_on) is not types.ModuleType:
         return None
@@ -304,7 +304,7 @@ def of_workflows(name: str) -> Any:
 
 
 def _workflow_meta() -> type | None:
-    """The metaclass of LlamaIndex's workflows, None if nobody has imported them."""
+    """Return the metaclass of LlamaIndex's workflows, None if workflows are not imported."""
     module = sys.modules.get("workflows.workflow")
     return module.__dict__.get("WorkflowMeta") if module is not None and is_in_library("workflows.workflow") else None
 
@@ -318,7 +318,7 @@ def is_standard(function: types.FunctionType) -> bool:
 
 
 def is_of_library(function: types.FunctionType, depth: int = 0) -> bool:
-    """Whether a function stands in a module of `LIBRARIES`, by the globals that it uses, and wraps no other."""
+    """Whether a function stands in a module of `LIBRARIES`, by the function's globals, and wraps only library code."""
     own = function.__globals__
     name = own.get("__name__")
     if type(name) is not str or not is_in_library(name) or depth > 5:
@@ -336,7 +336,7 @@ _HOLDERS = (dict, list, tuple, set, operator.itemgetter)  # the last is in the h
 
 
 def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
-    """Whether what a function of a library has in its closure runs no code of the user's."""
+    """Whether the contents of a closure cell of a library's function run no user code."""
     try:
         held = cell.cell_contents
     except ValueError:  # empty
@@ -353,7 +353,7 @@ def _is_of_library_too(cell: types.CellType, depth: int) -> bool:
 
 
 def is_library_class(cls: type) -> bool:
-    """Whether a class is what its module, one of `LIBRARIES`, has under its name."""
+    """Whether a class is the object that the module, one of `LIBRARIES`, has under the class's name."""
     name = module_of(cls)
     if not is_in_library(name):
         return False

@@ -1,6 +1,6 @@
-"""Whether the methods of a class are those that `dataclass` and `NamedTuple` write for it.
+"""Checks that `dataclass` or `NamedTuple` wrote the methods of a class.
 
-Their names, files and modules can be forged, so the class is made once more, from its fields alone, and the code of the
+Names, files and modules of methods can be forged. So an equal class is made from the fields alone, and the code of the
 methods is compared.
 """
 
@@ -20,7 +20,7 @@ _FLAGS = ("init", "repr", "compare", "kw_only")
 
 
 def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]] | None:
-    """The fields that `dataclass` noted on a class, in order; None if it is none or they were tampered with."""
+    """Return the fields that `dataclass` noted on a class, in order; None without fields, or after tampering."""
     namespace = namespace_of(cls)
     fields = namespace.get("__dataclass_fields__", MISSING)
     if type(fields) is not dict or type(namespace.get("__dataclass_params__")) is not dataclasses._DataclassParams:  # type: ignore[attr-defined]
@@ -40,7 +40,7 @@ def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]] | None:
 
 
 def kind_of_field(field: dataclasses.Field[Any]) -> str:
-    """ "field", "class" (a ClassVar) or "init" (an InitVar, which is given and not kept)."""
+    """Return "field", "class" (a ClassVar) or "init" (an InitVar, which is passed but not kept)."""
     kind = field._field_type  # type: ignore[attr-defined]
     if kind is dataclasses._FIELD:  # type: ignore[attr-defined]
         return "field"
@@ -48,14 +48,14 @@ def kind_of_field(field: dataclasses.Field[Any]) -> str:
 
 
 def parameters(cls: type) -> dict[str, bool] | None:
-    """How `dataclass` was called for a class, None if that was tampered with."""
+    """Return the parameters of `dataclass` for a class, None if tampered with."""
     given = namespace_of(cls)["__dataclass_params__"]
     found = {name: getattr(given, name) for name in _PARAMETERS}
     return found if all(type(value) is bool for value in found.values()) else None
 
 
 def made_by_dataclass(cls: type, names: set[str], post_init: bool) -> bool:
-    """Whether the functions under these names are what `dataclass` writes for the fields of the class."""
+    """Whether the functions under the names are the functions that `dataclass` writes for the fields of the class."""
     fields, given = dataclass_fields(cls), None
     if fields is not None:
         given = parameters(cls)
@@ -70,7 +70,7 @@ _Shape = tuple[str, str, tuple[str, Any] | None, bool, bool, bool | None, bool, 
 
 
 def _shape(field: dataclasses.Field[Any]) -> _Shape:
-    """All of a field that the code of the methods depends on."""
+    """Return all parts of a field that the code of the methods depends on."""
     default: tuple[str, Any] | None = None
     if field.default_factory is not dataclasses.MISSING:
         default = ("default_factory", list)
@@ -83,7 +83,7 @@ def _shape(field: dataclasses.Field[Any]) -> _Shape:
 
 @functools.lru_cache(maxsize=256)
 def _methods(shapes: tuple[_Shape, ...], given: tuple[bool, ...], post_init: bool) -> Mapping[str, Any] | None:
-    """What `dataclass` writes for such fields, called in this way; None where it refuses."""
+    """Return the names that `dataclass` writes for the fields and parameters; None if `dataclass` refuses."""
     kept: list[tuple[str, Any, Any]] = []
     for name, kind, default, is_in_init, is_in_repr, is_hashed, is_compared, is_keyword in shapes:
         hint: Any = int if kind == "field" else dataclasses.InitVar[int]
@@ -101,7 +101,7 @@ def _methods(shapes: tuple[_Shape, ...], given: tuple[bool, ...], post_init: boo
 
 
 def _is_same(one: Any, two: Any) -> bool:
-    """Whether two functions have the same code, and the module has no names of its own for what the code uses."""
+    """Whether two functions have the same code, and the module does not redefine names that the code uses."""
     if type(one) is not types.FunctionType or type(two) is not types.FunctionType:
         return False
     if one.__code__ != two.__code__ or any(name in one.__globals__ for name in ("hash", "NotImplemented")):
@@ -116,7 +116,7 @@ def _is_same(one: Any, two: Any) -> bool:
 
 
 def made_by_namedtuple(cls: type) -> bool:
-    """Whether objects of a class are made by the function that `namedtuple` writes for its fields."""
+    """Whether objects of a class are made by the function that `namedtuple` writes for the class's fields."""
     namespace = namespace_of(cls)
     fields, new = namespace.get("_fields", MISSING), namespace.get("__new__", MISSING)
     if type(fields) is not tuple or not all(type(name) is str for name in fields):

@@ -1,9 +1,9 @@
-"""The reader's own objects: what was changed since when, and what they hold after a branch that is not decided yet.
+"""The reader's own objects: changes since a point, and contents after an undecided branch.
 
-Both arms of an undecided `if` are evaluated, one after the other, from the same state; what differs afterwards is
-`Unknown`. So each change is noted in a *log* first: object and content before. A path that leaves (`continue`, `break`,
-`return`) while the other goes on is a `Leave`: its state is kept and joined where both meet again. Until then whatever
-is evaluated may not happen.
+Both arms of an undecided `if` are evaluated, first one and then the other, from the same state; differing values become
+`Unknown`. So each change is first noted in a *log*: the object and the old content. A path that leaves (`continue`,
+`break`, `return`) while the other path goes on is a `Leave`: the state is kept, and joined where both paths meet again.
+Until then, evaluated statements may not happen.
 
     if reply == "no":        arm 1: leaves; its state is kept
         continue             arm 2: goes on; its asks are possible
@@ -25,21 +25,21 @@ from teola_plugin.adapters.reader import facts
 from teola_plugin.adapters.reader.values import ANYWHERE, GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
 
 Log = dict[int, tuple[Any, Any]]
-"""By the id of an object: the object and a content of it."""
+"""An object and a content of the object, by the object's id."""
 
 _ANYTHING: frozenset[Hashable] = frozenset([GENERAL])
 
 _UNBOUND = Unknown(sources=_ANYTHING)
-"""A variable that one of two paths has not set."""
+"""A variable that is set on only one of two paths."""
 
 MAX_LEAVES = 40
-"""So many paths that left are kept at once; a loop that asks more often has its rounds told apart no more."""
+"""Open leaves that are kept; in loops with more, rounds are no longer told apart."""
 
 MAX_ROUNDS = 6
-"""So often the rounds of a loop are evaluated whose number is not known."""
+"""Evaluations of a loop body with an unknown number of rounds."""
 
 MAX_MOMENTS = 8
-"""So many states are told apart in which a `try` may have been left by an error."""
+"""States that are distinguished where an error may have left a `try`."""
 
 
 class Frame(dict[Any, Any]):
@@ -49,7 +49,7 @@ class Frame(dict[Any, Any]):
 
 
 class Signal:
-    """How a statement ended, other than by going on to the next one (None)."""
+    """The end of a statement, other than going on to the next (None)."""
 
     __slots__ = ("name",)
 
@@ -75,7 +75,7 @@ ATOMS = (str, int, bool, type(None), bytes)
 
 @dataclass(slots=True)
 class Marks:
-    """What goes with a path besides the contents of objects."""
+    """The state of a path besides the contents of objects."""
 
     counts: Counter[Hashable]
     tainted: dict[int, Any]
@@ -84,7 +84,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A state: the contents of what has changed since a `Beginning`. `changes`: how many there were before."""
+    """A state: the contents of objects changed since a `Beginning`. `changes`: the number of changes before."""
 
     contents: Log
     marks: Marks
@@ -93,9 +93,9 @@ class Moment:
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """The state where a `try` begins, and the moments since at which something may have raised, None for any moment.
+    """The state at the start of a `try`, and the moments since at which an operation may have raised (None: any).
 
-    `errors`: what may have been raised.
+    `errors`: the errors that may have been raised.
     """
 
     log: Log
@@ -109,9 +109,9 @@ class Beginning:
 
 @dataclass(slots=True, eq=False)
 class Leave:
-    """A path that left. `contents` where they differ from what the path that goes on began with, which `log` has.
+    """A path that left. `contents`: the contents that differ from the start of the path that goes on (in `log`).
 
-    `why`: what decides whether it is taken comes from there.
+    `why`: the sources of the decision to take the path.
     """
 
     how: Signal
@@ -122,21 +122,21 @@ class Leave:
     log: Log = field(default_factory=dict)
 
     def content(self, key: int, here: Any) -> Any:
-        """What an object held when the path left; `here`: what it holds now."""
+        """Return the content of an object when the path left; `here`: the object, for the content now."""
         found = self.contents.get(key) or self.log.get(key)
         return found[1] if found else content_of(here)
 
     def complete(self, since: Log) -> None:
-        """Make it a path from the state that `since` goes back to."""
+        """Extend the path to start from the state before the changes in `since`."""
         for key, (held, _) in since.items():
             if key not in self.contents:
                 self.contents[key] = held, self.content(key, held)
 
 
 class Heap:
-    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a number of its own for each arm.
+    """The state of one evaluation. `in_doubt`: the path may not be taken. `path`: a separate number for each arm.
 
-    `counts`: how often each request was made; of those that are `uncounted`, this often or more.
+    `counts`: how often each request was made; at least so often for requests in `uncounted`.
     """
 
     def __init__(self) -> None:
@@ -163,18 +163,18 @@ class Heap:
 
     @property
     def in_doubt(self) -> bool:
-        """What is evaluated here may not happen."""
+        """Whether the current path may not be taken."""
         return bool(self._arms or self._leaves)
 
     @property
     def is_logging(self) -> bool:
-        """Changes of variables are to be noted."""
+        """Whether changes of variables must be noted."""
         return bool(self._logs)
 
     def raises(
         self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[BaseException] = Exception, is_here: bool = True
     ) -> None:
-        """Something may raise an `error`; whether it does hangs on what comes from `sources` (none: on anything).
+        """Note that an operation may raise an `error`, depending on the values of `sources` (none: on anything).
 
         `is_here`: in the state of this moment, not on a path that was evaluated before.
         """
@@ -198,14 +198,14 @@ class Heap:
     # --- objects -----------------------------------------------------------------------------------------------------
 
     def fix(self, held: Any) -> None:
-        """From here on the object may not be changed: it stands for one of somebody else's."""
+        """Forbid changes of the object from here on: the object stands for a foreign object."""
         self._fixed[id(held)] = held
 
     def note(self, held: Any) -> None:
-        """The object, which is the reader's to change, is about to change."""
+        """Note that an object, which the reader may change, is about to change."""
         key = id(held)
         self._changes += 1
-        self._orders.pop(key, None)  # what is put back may be in another order
+        self._orders.pop(key, None)  # restored content may be in another order
         if key in self._given and key not in self._changed:
             self._changed[key] = held, content_of(held)
         for log in self._logs:
@@ -214,13 +214,13 @@ class Heap:
 
     @property
     def has_changed_given(self) -> bool:
-        """Whether the program has changed, in place, something that it was given."""
+        """Whether the program has changed an input in place."""
         return bool(self._changed)
 
     def keep_order(self, held: Any, *made_of: Any) -> Any:
-        """The program has made a set, as CPython makes it, of these: its elements stand in the same order.
+        """Note that the program made a set of these objects as CPython does, so with the elements in the same order.
 
-        One that it has changed in place hangs on its past even if it was empty.
+        The order of a set that was changed in place depends on the set's past even if the set was empty.
         """
         is_changed = any(each is held for each in made_of)
         if all(map(self.has_order, made_of)) and (not is_changed or id(held) in self._orders):
@@ -230,33 +230,33 @@ class Heap:
         return held
 
     def has_order(self, held: Any) -> bool:
-        """Whether a value is walked in the order of the framework's run: the order of a set hangs on all its past."""
+        """Whether iteration has the order of the framework's run: the order of a set depends on all past changes."""
         if type(held) not in SETS or len(held) < 2:
             return True
         return id(held) in self._orders and all(map(has_own_hash, held))
 
     def forget_order(self, held: Any) -> None:
-        """The elements of a set may stand in another order in the framework's run."""
+        """Note that the elements of a set may have another order in the framework's run."""
         self._orders.pop(id(held), None)
 
     def put_back(self) -> None:
-        """What was given to the evaluation is again as it was."""
+        """Restore the inputs of the evaluation."""
         for held, content in self._changed.values():
             set_content(held, content)
         self._changed.clear()
 
     def taint(self, held: Any) -> None:
-        """What the object holds is unknown from here on."""
+        """Note that the content of the object is unknown from here on."""
         self.note(held)
         if id(held) not in self._tainted:
             self._tainted = {**self._tainted, id(held): held}
 
     def is_tainted(self, held: Any) -> bool:
-        """See `taint`."""
+        """Whether the content of the object is unknown; see `taint`."""
         return bool(self._tainted) and id(held) in self._tainted
 
     def sources(self, *values: Any) -> frozenset[Hashable]:
-        """Where all that is unknown in the values comes from; empty if nothing is unknown in them."""
+        """Return the sources of all unknown parts of the values; empty without unknown parts."""
         found: set[Hashable] = set()
         todo, seen = list(values), set[int]()
         while todo:
@@ -271,7 +271,7 @@ class Heap:
         return frozenset(found)
 
     def parts(self, value: Any) -> Iterable[Any]:
-        """The values that a value holds."""
+        """Return the parts of a value."""
         if type(value) is dict:
             return value.values()
         return value if type(value) in (list, tuple) else ()
@@ -279,9 +279,9 @@ class Heap:
     # --- undecided branches ------------------------------------------------------------------------------------------
 
     def fork(self, frame: Frame, first: Block, second: Block, why: frozenset[Hashable] = ANYWHERE) -> Ended:
-        """Evaluate both arms and go on with what is true after either. Raises: Stalled if that cannot be told.
+        """Evaluate both arms and go on with the joined state. Raises: Stalled if the states cannot be joined.
 
-        `why`: what decides between them comes from there.
+        `why`: the sources of the decision between the arms.
         """
         outer, self._why = self._why, self._why | why
         try:
@@ -345,32 +345,32 @@ class Heap:
         return NOWHERE
 
     def begin(self) -> Beginning:
-        """Note from here on what is changed, and where something may raise."""
+        """Start noting changes, and the moments at which an operation may raise."""
         beginning = Beginning(self._log(), self._marks(), len(self._leaves), self.raised, self.advanced)
         self._beginnings.append(beginning)
         return beginning
 
     def end(self, beginning: Beginning) -> None:
-        """Note it no more."""
+        """Stop noting changes and moments of `begin`."""
         self._beginnings.remove(beginning)
         self._logs = [log for log in self._logs if log is not beginning.log]
 
     def caught(self, beginning: Beginning) -> None:
-        """Whatever may have raised since is caught, so that nothing hangs on it."""
+        """Note that possible errors since the beginning are caught, so later requests do not depend on them."""
         self.raised = beginning.raised
         self.gates = beginning.marks.gates
         for leave in self._leaves[beginning.leaves :]:
             leave.marks.gates = self.gates
 
     def has_come_here(self) -> None:
-        """The framework's run is known to have come to where the evaluation is: nothing up to here has raised."""
+        """Note that the framework's run has come to this place, so no operation before has raised."""
         self.gates = NO_SOURCES
         for beginning in self._beginnings:
             beginning.raised, beginning.moments = self.raised, []
             beginning.errors.clear()
 
     def go_back(self, beginning: Beginning, why: frozenset[Hashable]) -> None:
-        """The state may be that of any moment at which something may have raised since; see `fork`."""
+        """Set the state to a join of all moments since at which an operation may have raised; see `fork`."""
         gates = self.gates
         if not beginning.moments:
             self._merge(beginning.log, why)
@@ -385,14 +385,14 @@ class Heap:
         self.gates = gates
 
     def leave_iterators(self) -> None:
-        """What was made before is used up no further: how far it is, nobody knows."""
+        """Forbid further use of the iterators made before: their positions are unknown."""
         self._paths += 1
         self.path = self._paths
 
     def repeat(self, frame: Frame, round_: Block, why: frozenset[Hashable]) -> None:
-        """Go on with what is true after any number of rounds; see `fork`. Raises: Stalled if that cannot be told.
+        """Go on with the state after any number of rounds; see `fork`. Raises: Stalled if the state is unknown.
 
-        A round is evaluated until another one changes nothing that is known.
+        A round is evaluated until another round changes no known value.
         """
         for _ in range(MAX_ROUNDS):
             log, tainted, marked = self._log(), self._tainted.keys(), len(self._leaves)
@@ -409,9 +409,10 @@ class Heap:
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
     def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
-        """Let all paths that left so since `marked` meet here, with the one that arrives (None), if one does.
+        """Join all paths that left by `how` since `marked`, and the arriving path (None), if there is one.
 
-        Those since `until`, and the one that arrives then, leave what is around this: `break` in the `else` of a loop.
+        Paths since `until`, and the arriving path with them, leave the statement around: `break` in the `else` of a
+        loop.
         """
         mine = [leave for leave in self._leaves[marked:until] if leave.how is how]
         is_here = ended is how and until is None
@@ -430,7 +431,7 @@ class Heap:
         return None if is_here and how is not RETURN else ended
 
     def settle(self, block: Block, frame: Frame) -> Ended:
-        """Evaluate a block in which paths may leave. If it raises on a path while others have left, these go on."""
+        """Evaluate a block in which paths may leave. After an error on one path, the paths that left before go on."""
         marked = len(self._leaves)
         try:
             return block(frame)
@@ -438,24 +439,24 @@ class Heap:
             if len(self._leaves) == marked:
                 raise
             self.raises(is_here=False)
-            for leave in self._leaves[marked:]:  # where they meet, it may have raised
+            for leave in self._leaves[marked:]:  # where the paths meet, an error may have been raised
                 leave.marks.gates |= self.gates
             return NOWHERE
 
     @property
     def leaves(self) -> int:
-        """How many paths have left and not met the one that is evaluated."""
+        """The number of paths that have left and not met the current path."""
         return len(self._leaves)
 
     def drop_leaves(self, marked: int) -> None:
-        """Forget the paths that left since: the evaluation that they belong to is over."""
+        """Forget the paths that left since: their evaluation is over."""
         for leave in self._leaves[marked:]:
             self._forget(leave)
 
     # --- joins -------------------------------------------------------------------------------------------------------
 
     def joined(self, one: Any, two: Any, why: frozenset[Hashable] = ANYWHERE) -> Any:
-        """A value that stands for either; see `fork`."""
+        """Return a value that stands for either value; see `fork`."""
         if one is two:
             return one
         kind = type(one)
@@ -474,16 +475,16 @@ class Heap:
         return Unknown(held_one if held_one == held_two else "any", why | self.sources(one, two))
 
     def _is_settled(self, held: Any) -> bool:
-        """What the object holds is known, and the same on both paths that are merged."""
+        """Whether the content of the object is known, and the same on both paths under merge."""
         return id(held) not in self._unsettled and not self.is_tainted(held)
 
     def _fresh(self, held: Any) -> Any:
-        """It stands for two objects, of which changes cannot be told apart."""
+        """Fix a joined object, which stands for two objects whose changes cannot be told apart."""
         self.fix(held)
         return held
 
     def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
-        """The state, which is that after arm two, becomes that after either."""
+        """Join the current state, after arm two, with the state after arm one."""
         self._merge({**two_log, **one_left}, why)
         self._merge_marks(one_marks)
 
@@ -492,7 +493,7 @@ class Heap:
         self._merge_marks(leave.marks)
 
     def _merge(self, others: Log, why: frozenset[Hashable]) -> None:
-        """The objects hold what they do, or else what is in `others`; see `fork`."""
+        """Let each object hold either its content or the content in `others`; see `fork`."""
         self._unsettled = others
         for held, other in others.values():
             self._merge_one(held, other, why)
@@ -522,7 +523,7 @@ class Heap:
         set_content(held, merged)
 
     def _become(self, contents: Log, since: Log, marks: Marks) -> None:
-        """The state becomes another path's: its `contents`, and for the rest what `since` goes back to."""
+        """Replace the state by another path's: its `contents`, and else the contents before the changes in `since`."""
         for key, (held, content) in {**since, **contents}.items():
             self.note(held)
             set_content(held, content if key in contents else since[key][1])
@@ -541,7 +542,7 @@ class Heap:
             return _Arm(frame, asked, ended, frame.get(2) if ended is RETURN else None)
         except Exception:  # of the program that is read
             return _Arm(frame, asked, has_raised=True)
-        except Barrier as e:  # it may never come to it
+        except Barrier as e:  # the program may never come there
             raise Stalled from e
         finally:
             self._asked.pop()
@@ -549,14 +550,14 @@ class Heap:
             self.path = outer
 
     def _agree(self, asked: set[Hashable]) -> None:
-        """Both arms asked for these."""
+        """Note requests that both arms made."""
         if self._asked:
             self._asked[-1] |= asked
         if not self.in_doubt:
             self.decided(asked)
 
     def decided(self, asked: set[Hashable]) -> None:
-        """These asks happen on each path."""
+        """Note asks that happen on each path."""
 
     def _leave(self, leave: Leave) -> None:
         if len(self._leaves) >= MAX_LEAVES:
@@ -590,7 +591,7 @@ class Heap:
 
 @dataclass(slots=True)
 class _Arm:
-    """What evaluating one arm came to."""
+    """The result of evaluating one arm."""
 
     frame: Frame
     asked: set[Hashable]
@@ -600,7 +601,7 @@ class _Arm:
 
 
 def content_of(held: Any) -> Any:
-    """What an object of the reader's holds now, as a copy of one level."""
+    """Return the content of an object of the reader's now, as a copy of one level."""
     kind = type(held)
     if kind in LISTS:
         return list(held)
@@ -612,7 +613,7 @@ def content_of(held: Any) -> Any:
 
 
 def set_content(held: Any, content: Any) -> None:
-    """Let an object hold what `content_of` has told."""
+    """Set the content of an object to a result of `content_of`."""
     kind = type(held)
     if kind is list:
         held[:] = content
@@ -638,7 +639,7 @@ _HASHED = (
 
 
 def has_own_hash(value: Any) -> bool:
-    """The hash of a value is that of its content: the same in the framework's run, whose object is another one."""
+    """Whether the hash depends on the content alone, so is the same for the equal object in the framework's run."""
     kind = type(value)
     if kind in (tuple, frozenset):
         return all(map(has_own_hash, value))
@@ -646,7 +647,7 @@ def has_own_hash(value: Any) -> bool:
 
 
 def holds_of(value: Any) -> str | type:
-    """What a value is, in the words of `Unknown.holds`."""
+    """Return the kind of a value, as in `Unknown.holds`."""
     kind = type(value)
     if kind is Unknown:
         return value.holds  # type: ignore[no-any-return]
@@ -654,12 +655,12 @@ def holds_of(value: Any) -> str | type:
 
 
 def sources_of(value: Any) -> frozenset[Hashable]:
-    """The places that an unknown value comes from."""
+    """Return the origins of an unknown value."""
     return value.sources if type(value) is Unknown else NO_SOURCES
 
 
 def _are_alike(one: Any, two: Any) -> bool:
-    """As much is known of the one as of the other, and it is the same."""
+    """Whether the same is known of both values, and known parts are equal."""
     if one is two:
         return True
     kind = type(one)

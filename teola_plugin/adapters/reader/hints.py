@@ -1,7 +1,7 @@
 """Types written in a function's body: `list[str]`, `Optional[Grade]`, `Literal["a"]`, `A | None`.
 
-The objects are made by `typing` itself. It compares and hashes what it is given, so only classes without a metaclass of
-the user's, other such types, and atoms are handed on.
+`typing` itself makes the objects, and compares and hashes the parts. So only classes without a metaclass of the user's,
+types made here, and atoms are allowed as parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEPTH = 6
 
 
 def subscripted(run: Any, held: Opaque, at: Any) -> Opaque | None:
-    """`held[at]` where that is a type; None if it is none. Raises: Undecided, Barrier."""
+    """Return `held[at]` if the result is a type, else None. Raises: Undecided, Barrier."""
     form: Any = held.held
     parts = at if type(at) is tuple else (at,)
     if _is_one(form, _LITERALS):
@@ -48,14 +48,14 @@ def subscripted(run: Any, held: Opaque, at: Any) -> Opaque | None:
 
 
 def united(a: Any, b: Any) -> Opaque | None:
-    """`a | b` where both are types; None if they are not."""
+    """Return `a | b` if both are types, else None."""
     if not (is_hint(a) and is_hint(b)):
         return None
     return Opaque(operator.or_(_unwrapped(a), _unwrapped(b)))
 
 
 def is_hint(value: Any) -> bool:
-    """Whether a value of the reader's is a type of those that this module makes, a class, or None."""
+    """Whether a value of the reader's is a type made by this module, a class, or None."""
     return value is None or (foreign.is_kind_of(value, Opaque) and _is_held_hint(value.held))
 
 

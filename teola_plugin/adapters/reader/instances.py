@@ -1,7 +1,7 @@
-"""What kind of object a value is: `isinstance`, `issubclass`, `type`, `except` and the class patterns of `match`.
+"""Class checks: `isinstance`, `issubclass`, `type`, `except` and the class patterns of `match`.
 
-A class may answer by a metaclass or a `__subclasshook__` of the user's. So the answer is found from the MRO, and that
-of abstract base classes from what `abc` keeps, as `abc` does.
+A class may answer by a metaclass or a `__subclasshook__` of the user's. So the answer comes from the MRO, and for
+abstract base classes from the registries of `abc`, as in `abc`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _KNOWN = (
     types.ModuleType,
     functools.partial,
 )
-"""Types of objects that say of themselves what class they are of, though they have a lookup of their own."""
+"""Types with a lookup of their own whose objects report their class correctly."""
 
 _HELD: dict[str, type] = {"text": str, "texts": list, "bool": bool}
 
 
 def is_instance(run: Any, value: Any, cls_value: Any) -> Any:
-    """`isinstance(value, cls_value)`. Raises: TypeError, Undecided, Barrier."""
+    """Return `isinstance(value, cls_value)`. Raises: TypeError, Undecided, Barrier."""
     classes = _classes(run, cls_value)
     if type(value) is Unknown:
         return _of_unknown(run, value, classes)
@@ -71,7 +71,7 @@ def _is_instance_of(run: Any, cls: type, of: type) -> bool:
 
 
 def is_subclass(run: Any, cls_value: Any, of_value: Any) -> Any:
-    """`issubclass(cls_value, of_value)`."""
+    """Return `issubclass(cls_value, of_value)`."""
     classes = _classes(run, of_value)
     if type(cls_value) is Unknown:
         raise Undecided
@@ -83,7 +83,7 @@ def is_subclass(run: Any, cls_value: Any, of_value: Any) -> Any:
 
 
 def type_of(run: Any, value: Any) -> Any:
-    """`type(value)`."""
+    """Return `type(value)`."""
     if type(value) is Unknown:
         held = _HELD.get(value.holds) if type(value.holds) is str else None
         return run.load(held) if held is not None else run.unknown(value, is_safe=True)
@@ -100,7 +100,7 @@ def type_of(run: Any, value: Any) -> Any:
 
 
 def _classes(run: Any, value: Any) -> list[type]:
-    """The classes that a class, a tuple or a union of classes stands for."""
+    """Return the classes that a class, a tuple or a union of classes stands for."""
     if type(value) is tuple:
         return [each for part in value for each in _classes(run, part)]
     if type(value) is Unknown:
@@ -139,7 +139,7 @@ def _is_like_abc(cls: type) -> bool:
 
 
 def _is_subclass(run: Any, cls: type, of: type, depth: int) -> bool:
-    """Whether `issubclass` says so, without code of the user's. Raises: Barrier."""
+    """Whether `issubclass` holds, found without running user code. Raises: Barrier."""
     run.tick()
     if is_subtype(cls, of):
         return True
@@ -152,7 +152,7 @@ def _is_subclass(run: Any, cls: type, of: type, depth: int) -> bool:
 
 
 def _by_abc(run: Any, cls: type, of: type, depth: int) -> bool:
-    """As `ABCMeta.__subclasscheck__`, without keeping the answer."""
+    """Return the result of `ABCMeta.__subclasscheck__`, without caching."""
     registry, cache, negative, version = _abc._get_dump(of)
     if any(each() is cls for each in cache):
         return True
@@ -171,14 +171,14 @@ def _by_abc(run: Any, cls: type, of: type, depth: int) -> bool:
 
 
 def _hooked(cls: type, of: type, hook: Any) -> Any:
-    """The answer of a hook of the standard library, which looks for methods in the MRO."""
+    """Return the answer of a hook of the standard library, which looks for methods in the MRO."""
     function = hook.__func__ if type(hook) is classmethod else None
     if type(function) is not types.FunctionType or not _is_of_collections(function):
         raise Barrier(f"it asks whether something is of {describe(of)}, which decides that itself")
     if not foreign.has_known_classes(cls):
         raise Barrier(f"it asks for the class of {describe(cls)}")
     for each in mro_of(cls):
-        namespace_of(each)  # lookups in it run no code
+        namespace_of(each)  # raises Barrier if lookups could run code
     return function(of, cls)
 
 
@@ -199,7 +199,7 @@ def _of_unknown(run: Any, value: Unknown, classes: list[type]) -> Any:
 
 
 def _holds(run: Any, holds: Any, of: type) -> bool | None:
-    """Whether what holds this is of a class; None if that is not known."""
+    """Whether values of the kind `holds` are instances of a class; None if unknown."""
     if type(of) in foreign.TYPED_DICT_METAS:
         raise TypeError("TypedDict does not support instance and class checks")
     if type(holds) is str and holds in _HELD:
@@ -213,7 +213,7 @@ def _holds(run: Any, holds: Any, of: type) -> bool | None:
 
 
 def _of_own(value: Any, classes: list[type]) -> bool:
-    """Of a function or coroutine of the program itself."""
+    """Whether a function or coroutine of the program itself is an instance of one of the classes."""
     kind = types.CoroutineType if type(value) is Pending else types.FunctionType
     if any(each is object or each is kind for each in classes):
         return True
@@ -234,7 +234,7 @@ def is_exception(value: Any) -> bool:
 
 
 def is_caught(run: Any, error: BaseException, kinds: Any) -> bool:
-    """Whether `except kinds` takes an exception."""
+    """Whether `except kinds` catches an exception."""
     if type(kinds) is tuple:
         return any(is_caught(run, error, each) for each in kinds)
     if type(kinds) is not Opaque or not is_class(kinds.held):
@@ -245,7 +245,7 @@ def is_caught(run: Any, error: BaseException, kinds: Any) -> bool:
 
 
 def takes_each(kinds: Any, errors: set[type[BaseException]]) -> bool:
-    """Whether `except kinds` takes all of these errors, and those of classes derived from them."""
+    """Whether `except kinds` catches all of the errors and of their subclasses."""
     if type(kinds) is tuple:
         return all(any(takes_each(each, {error}) for each in kinds) for error in errors)
     if type(kinds) is not Opaque or not is_class(kinds.held):
@@ -259,7 +259,7 @@ _SELF = frozenset(map(id, (bool, bytearray, bytes, dict, float, frozenset, int, 
 
 
 def match_places(run: Any, cls_value: Any, count: int) -> tuple[str, ...] | None:
-    """The attributes that positional patterns of a class stand for; None: the one pattern is for the value itself."""
+    """Return the attributes for positional patterns of a class; None if the pattern is for the value itself."""
     if type(cls_value) is not Opaque or not is_class(cls_value.held):
         raise Barrier("it matches what is no class")
     cls = cls_value.held

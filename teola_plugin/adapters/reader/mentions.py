@@ -1,4 +1,4 @@
-"""What a function may come to use, by the names in its code: a hint, which allows nothing."""
+"""The objects that a function may use, by the names in the code: a hint, never a permission."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
 MOST = 200
-"""So many functions are looked at."""
+"""Functions that are looked at."""
 
 
 def mentioned(callable_: Any) -> Iterator[Any]:
-    """What the names in the code of a function stand for, and in the code of the functions among these, and so on.
+    """Yield the values of the names in a function's code, and recursively in the code of functions among the values.
 
-    A function whose code is not known, and what comes after the first `MOST` ones, is given itself.
+    Functions without known code, and functions after the first `MOST`, are yielded themselves.
     """
     return (value for value, is_read in _named(callable_) if not is_read)
 
 
 def functions_in(callable_: Any) -> list[types.FunctionType]:
-    """The functions whose code `mentioned` looks into."""
+    """Return the functions whose code `mentioned` looks into."""
     return [value for value, is_read in _named(callable_) if is_read]
 
 
@@ -51,14 +51,14 @@ def _named(callable_: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def is_harmless(value: Any) -> bool:
-    """Nothing in it can be asked: it is data, or of the standard library."""
+    """Whether no part can make a request: data, or an object of the standard library."""
     if type(value) is types.ModuleType:
         return value.__name__.split(".")[0] in sys.stdlib_module_names
     return _is_harmless(value)
 
 
 def _mentioned(function: types.FunctionType) -> Iterator[Any]:
-    """What the names in the code of a function stand for, and its defaults."""
+    """Yield the values of the names in the code of a function, and the defaults."""
     codes = [function.__code__]
     while codes:
         code = codes.pop()
@@ -78,7 +78,7 @@ def _mentioned(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _functions_of(value: Any, names: Iterable[str]) -> Iterator[types.FunctionType]:
-    """The functions under these names of a module, or of the class of an object, that no package manager installed."""
+    """Yield the user's own functions among the names of a module, or of an object's class."""
     if type(value) is types.ModuleType:
         spaces: list[Any] = [value.__dict__]
     else:
@@ -95,7 +95,7 @@ _ASKED = frozenset({
     "invoke", "embed_query", "similarity_search", "complete", "get_query_embedding", "_query", "_retrieve",
     "_postprocess_nodes",
 })  # fmt: skip
-"""Methods of components: a class with one of them is none of data, though its objects may be pydantic's models."""
+"""Methods of components: classes with such a method do not count as data, even pydantic models."""
 
 _OF_DATA = ("__pydantic_fields__", "__dataclass_fields__", "__required_keys__", "_member_map_")
 _BASES = ((BaseException,), (dict,), (tuple,))
@@ -104,7 +104,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFuncti
 
 
 def _is_harmless(value: Any) -> bool:
-    """It is data, a class of data, or of the standard library: nothing in it can be asked."""
+    """Whether a value is data, a class of data, or of the standard library, so that no part can make a request."""
     kind = type(value)
     if kind in _PLAIN or (getattr(builtins, getattr(kind, "__name__", ""), None) is kind and kind is not type):
         if kind in (list, tuple, set, frozenset):

@@ -1,4 +1,4 @@
-"""Methods and fields of plain values, by closed lists: what is not in them is not read."""
+"""Methods and fields of plain values, by closed lists: methods not listed are not read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def has_method(kind: type, name: str) -> bool:
 
 
 def field(run: Any, value: Any, name: str) -> Any:
-    """An attribute of a value of a builtin type: data, or a method not called yet. Raises: AttributeError, Barrier."""
+    """Return an attribute of a value of a builtin type: data, or a bound method. Raises: AttributeError, Barrier."""
     kind = type(value)
     known(run, value)
     if has_method(kind, name):
@@ -135,7 +135,7 @@ def _field_value(value: Any, name: str) -> Any:
 
 
 def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """`value.name(*args, **kwargs)`."""
+    """Return the result of `value.name(*args, **kwargs)`."""
     kind = type(value)
     if kind is str:
         return texts.text_method(run, value, name, args, kwargs)
@@ -171,7 +171,7 @@ def _read(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, An
 
 
 def _comparable(run: Any, elements: Any) -> None:
-    """C compares the elements: what is inside of them has to be known, too."""
+    """Require known parts of the elements, since C compares the elements."""
     for each in elements:
         if type(each) is not Unknown and not isinstance_of(each, Opaque):
             run.require_known(each)
@@ -217,7 +217,7 @@ _SPECIAL: dict[tuple[type, str], _Method] = {
 
 
 def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A call that changes the value. Where it cannot be told how, all that it holds is unknown from there on."""
+    """Run a method that changes the value. If the change is unknown, the whole content is unknown from there on."""
     if type(value) in HASHES:
         raise Barrier("it changes a hash object", hint="give all of the data to the constructor")
     run.touch(value)
@@ -288,7 +288,7 @@ def _changed(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str,
 
 
 def _elements_of(run: Any, value: Any) -> Any:
-    """What is walked while a container grows: what C may know the type of stays as it is."""
+    """Return the elements to iterate while a container grows; types that C may treat specially are kept."""
     known(run, value)
     require_order(run, value)
     if isinstance_of(value, Opaque) or type(value) is Lazy:
@@ -314,7 +314,7 @@ def _update(run: Any, value: Any, args: Arguments, kwargs: dict[str, Any]) -> No
 
 
 def _sort(run: Any, value: list[Any], args: Arguments, kwargs: dict[str, Any]) -> None:
-    """As CPython does it, the list is empty while the keys are computed."""
+    """Sort a list. As in CPython, the list is empty while the keys are computed."""
     if args or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sort() takes no such arguments")
     elements = value[:]

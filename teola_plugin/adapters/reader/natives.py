@@ -1,4 +1,4 @@
-"""The functions that are known, found by identity: `native_of`."""
+"""Known functions, found by identity: `native_of`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["native_of", "natives_async", "natives_builtins", "natives_library"]
 
 
 def native_of(obj: Any) -> Handler | None:
-    """How a call of this very object is handled; None if it is not known."""
+    """Return the handler for calls of the object; None if unknown."""
     handler = registered(obj)
     if handler is not None:
         return handler
@@ -42,7 +42,7 @@ def native_of(obj: Any) -> Handler | None:
 
 
 def _bound(obj: types.BuiltinMethodType) -> Handler | None:
-    """A method of a plain value, such as `"a b".split`, that is kept somewhere."""
+    """Return the handler of a stored method of a plain value, such as `"a b".split`."""
     owner, name = obj.__self__, obj.__name__
     if type(type(owner)) is not type or not methods.has_method(type(owner), name):
         return None
@@ -50,7 +50,7 @@ def _bound(obj: types.BuiltinMethodType) -> Handler | None:
 
 
 def _unbound(obj: types.MethodDescriptorType) -> Handler | None:
-    """A method of a plain type, such as `str.strip`."""
+    """Return the handler of a method of a plain type, such as `str.strip`."""
     owner, name = obj.__objclass__, obj.__name__
     if not methods.has_method(owner, name):
         return None

@@ -1,4 +1,4 @@
-"""Handlers of `asyncio`: what is awaited is evaluated where it is awaited, one after the other."""
+"""Handlers of `asyncio`: coroutines are evaluated at the await, one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pendi
 
 
 def once(pending: Pending) -> Pending:
-    """A task: however often it is awaited, it is evaluated once."""
+    """Return a task, which is evaluated once however often it is awaited."""
     done: list[Any] = []
 
     def force() -> Any:
@@ -37,7 +37,7 @@ def _coroutine(value: Any) -> Pending:
 
 
 def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """`asyncio.gather`."""
+    """Handle `asyncio.gather`."""
     if kwargs.keys() - {"return_exceptions"}:
         raise TypeError("gather takes no such argument")
     back = kwargs.get("return_exceptions", False)
@@ -52,7 +52,7 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
             run.gates -= TIMED - before  # all are begun before any of them has waited
             try:
                 found.append(part.force())
-            except Exception as e:  # of the program that is read: the others go on
+            except Exception as e:  # of the program that is read: the rest goes on
                 found.append(e)
                 errors.append(e)
             after |= run.gates

@@ -164,7 +164,7 @@ def _bool(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _chooses(function: Callable[..., Any], *, none_is_truth: bool = False) -> Handler:
-    """Handles `filter` and the like: what is called says yes or no."""
+    """Handle `filter` and similar functions, which take a predicate."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) != 2 or kwargs:
@@ -275,7 +275,7 @@ _IN_ASCII = (int, float, bool, type(None))
 
 
 def shows(run: Any, *values: Any) -> None:
-    """The text of an object of somebody else's may raise."""
+    """Note that converting foreign objects to text may raise."""
     if all(type(each) in (str, *_IN_ASCII) for each in values):
         return
     for each in texts.inside(list(values)):
@@ -413,7 +413,7 @@ def _slices(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _pools(function: Callable[..., Any], pools: int | None) -> Handler:
-    """Handles what takes all elements of its first arguments before it gives any."""
+    """Handle functions that consume their first arguments whole before yielding."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args, *kwargs.values())

@@ -17,7 +17,7 @@ from teola_plugin.adapters.reader.values import Arguments, Barrier, Opaque, Unde
 
 
 def _fields(run: Any, value: Any) -> dict[str, Any]:
-    """The fields of a dataclass' object. Raises: TypeError if it is none, Undecided, Barrier."""
+    """Return the fields of a dataclass object. Raises: TypeError for objects without fields, Undecided, Barrier."""
     if type(value) is Unknown or run.is_unknown(value):
         raise Undecided
     if isinstance_of(value, Opaque):
@@ -28,7 +28,7 @@ def _fields(run: Any, value: Any) -> dict[str, Any]:
 
 
 def _fields_of(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """`dataclasses.fields`, of a class or an object of one."""
+    """Handle `dataclasses.fields`, of a class or an object."""
     if len(args) != 1 or kwargs:
         raise Barrier("it calls fields() in an unusual way")
     (given,) = args
@@ -51,7 +51,7 @@ def _asdict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _plain(run: Any, value: Any) -> Any:
-    """As `asdict` copies what a field holds."""
+    """Copy the value of a field as `asdict` does."""
     run.tick()
     kind = type(value)
     if run.is_unknown(value):

@@ -1,4 +1,4 @@
-"""Handlers of functions of LangChain and LangGraph that only compute; looked at where they have been imported."""
+"""Handlers of functions of LangChain and LangGraph that only compute; looked up in imported modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GOOD = (str, int, bool, float, type(None))
 
 
 def native_of(function: types.FunctionType) -> Handler | None:
-    """The handler of this very function, which is the module's own: not one that somebody has put there."""
+    """Return the handler of a function of the module itself; None for functions that a user has put there."""
     for (module_name, name), make in _FUNCTIONS.items():
         module = sys.modules.get(module_name)
         if module is None or type(module) is not types.ModuleType:
@@ -91,7 +91,7 @@ def _trim_messages(function: Any) -> Handler:
 
 
 def _add_messages(function: Any) -> Handler:
-    """Messages without an id get one at random, which is not known before the framework's own run."""
+    """Handle `add_messages`: messages without an id get a random id, unknown before the framework's run."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) != 2 or kwargs:
@@ -107,7 +107,7 @@ def _add_messages(function: Any) -> Handler:
 
 
 def _messages(run: Any, value: Any) -> list[Any]:
-    """As the framework makes messages of what it is given."""
+    """Convert a value to messages as the framework does."""
     given = value if type(value) is list else [value]
     made = []
     for each in given:
@@ -122,7 +122,7 @@ def _messages(run: Any, value: Any) -> list[Any]:
         if chat.is_pair(run, each):
             made.append(chat.message_of(run, each))
             continue
-        Exchange(run).out(each)  # it is known, but for its id
+        Exchange(run).out(each)  # known, except for the id
         made += _coerced(each)
     return made
 
@@ -171,7 +171,7 @@ def _merged(run: Any, left: list[Any], right: list[Any]) -> list[Any]:
 
 
 def _field(function: Any) -> Handler:
-    """Handles `pydantic.Field` of plain values."""
+    """Handle `pydantic.Field` of plain values."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         named = dict(kwargs)

@@ -61,7 +61,7 @@ from teola_plugin.adapters.reader.values import (
     isinstance_of,
 )
 
-# --- what reads plain values -----------------------------------------------------------------------------------------
+# --- readers of plain values -----------------------------------------------------------------------------------------
 
 _COLLECTING: tuple[Callable[..., Any], ...] = (
     math.fsum, math.prod, statistics.mean, statistics.median, statistics.median_low, statistics.median_high,
@@ -88,7 +88,7 @@ _READING: tuple[Callable[..., Any], ...] = (
 
 
 def _exponent(run: Any, *args: Any, **kwargs: Any) -> None:
-    """A number of few characters may be very large, or have very many digits."""
+    """Refuse exponents of four digits or more: a short text may stand for a very large number."""
     for each in (*args, *kwargs.values()):
         if type(each) is str and re.search(r"[eE][+-]?\d{4,}", each.replace("_", "")):
             raise Barrier("it computes a very large number")
@@ -98,7 +98,7 @@ _DIGITS = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 
 
 def _exact(run: Any, value: Any = "0", *args: Any, **kwargs: Any) -> None:
-    """Allow a Decimal of a number as it is written, which hangs on no context."""
+    """Allow a Decimal of a plain number, which does not depend on the context."""
     _exponent(run, value)
     if args or kwargs or type(value) not in (str, int) or (type(value) is str and not _DIGITS.fullmatch(value)):
         raise Barrier("it makes a Decimal, by the context of its thread")
@@ -121,7 +121,7 @@ def _in_order(run: Any, *args: Any, **kwargs: Any) -> None:
     require_order(run, *texts.inside([args, kwargs]))
 
 
-# --- effects, and what changes ---------------------------------------------------------------------------------------
+# --- effects, and changing values-------------------------------------------------------------------------------------
 
 _LEVELS = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
@@ -132,7 +132,7 @@ _OF_RECORDS = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 
 
 def _logs(level: int | None, *, is_method: bool) -> Handler:
-    """Handles a function that logs; `level`: None if that is its first argument."""
+    """Handle a function that logs; `level`: None if the first argument is the level."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         logger, args = (args[0], args[1:]) if is_method else (run.load(logging.root), args)
@@ -156,7 +156,7 @@ def _logs(level: int | None, *, is_method: bool) -> Handler:
 
 
 def _formatted(run: Any, message: Any = "", *args: Any) -> None:
-    """A record is made a text as logging does; whoever handles it may raise if that fails."""
+    """Format a record as logging does; a handler may raise if formatting fails."""
     shows(run, message, *args)
     if not args:
         return
@@ -176,7 +176,7 @@ def _warn(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _get_logger(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A logger that exists already: making one would be an effect."""
+    """Return an existing logger: making a logger would be an effect."""
     run.require_known(*args, *kwargs.values())
     name = args[0] if args else kwargs.get("name")
     if name is None:
@@ -203,7 +203,7 @@ def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _random(holds: str | type) -> Handler:
-    """Handles what gives another value each time, and raises for no arguments that are read."""
+    """Handle functions with a different value each time, which raise for no arguments that are read."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         return run.unknown(*args, holds=holds, is_safe=True)
@@ -212,7 +212,7 @@ def _random(holds: str | type) -> Handler:
 
 
 def _now(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The time of day, which has a zone if one is given."""
+    """Return the unknown time of day, with a zone if there is an argument."""
     given = [*args, *kwargs.values()]
     is_safe = len(given) <= 1 and all(type(each) in (datetime.timezone, type(None)) for each in given)
     return run.unknown(*given, holds=Aware if given else datetime.datetime, is_safe=is_safe)
@@ -260,7 +260,7 @@ def _dumps(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _has_plain_shape(value: Any, depth: int = 0) -> bool:
-    """json.dumps does not raise for what it is made of."""
+    """Whether json.dumps does not raise for the types in the value."""
     if depth > 20:
         return False
     if type(value) in (list, tuple):
@@ -393,7 +393,7 @@ def _deep_copied(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def _deep_copy(run: Any, value: Any, made: dict[int, Any]) -> Any:
-    """A deep copy of what holds unknown values."""
+    """Return a deep copy of a value with unknown parts."""
     kind = type(value)
     if id(value) in made:
         return made[id(value)]

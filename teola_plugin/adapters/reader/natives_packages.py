@@ -1,7 +1,7 @@
-"""Handlers of functions of other packages: loguru's loggers, what tenacity repeats, and tqdm's progress bars.
+"""Handlers of functions of other packages: loguru's loggers, tenacity's retries, and tqdm's progress bars.
 
-A logger writes nothing while a program is read. A function under `retry` is read as called once: an error in it, which
-would have it called again, ends what is read.
+Loggers write nothing during a reading. A function under `retry` is read as called once: an error, which would cause a
+second call, ends the reading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from teola_plugin.adapters.reader.values import (
 
 _LEVELS = frozenset({"trace", "debug", "info", "success", "warning", "error", "exception", "critical"})
 _REPEATED = frozenset({"retry_if_exception", "retry_if_exception_type", "retry_if_not_exception_type"})
-"""Conditions of tenacity's that ask nothing of a result."""
+"""Conditions of tenacity that do not look at results."""
 
 _AFTER_AN_ERROR = frozenset({
     "stop", "wait", "retry", "reraise", "sleep", "after", "before_sleep", "retry_error_cls", "retry_error_callback",
@@ -34,7 +34,7 @@ _AFTER_AN_ERROR = frozenset({
 
 
 def native_of(function: types.FunctionType) -> Handler | None:
-    """The handler of a function of one of these packages, or that one of them has made."""
+    """Return the handler of a function that the packages here define or have made."""
     name: Any = function.__globals__.get("__name__")
     module = sys.modules.get(name) if type(name) is str and name in _PACKAGES else None
     if type(module) is not types.ModuleType or vars(module) is not function.__globals__:
@@ -61,7 +61,7 @@ def _of_loguru(function: types.FunctionType, module: dict[str, Any]) -> Handler 
 
 
 def _catches(logger: Any) -> bool:
-    """Whether a message is written without an error for certain: what handlers raise is caught as they are set up."""
+    """Whether a message is certainly written without an error, as handlers are set up to catch their errors."""
     _, _, is_record, is_lazy, is_colored, _, _, patchers, _ = logger._options
     core = logger._core
     if is_record or is_lazy or is_colored or patchers or core.patcher is not None:
@@ -101,9 +101,9 @@ def _is_of_tenacity(cls: type, *modules: str) -> bool:
 
 
 def making_of(cls: type) -> Handler | None:
-    """The handler of making an object of a class of one of these packages.
+    """Return the handler for making an object of a class of the packages.
 
-    The class stands for a condition of tenacity's: none is asked before there is an error.
+    The class itself stands for a condition of tenacity, since conditions are not used before an error.
     """
     if _is_progress_bar(cls):
         return _walked
@@ -113,7 +113,7 @@ def making_of(cls: type) -> Handler | None:
 
 
 def _retry(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """What `retry(...)` gives: what decorates a function of the program; for `@retry` alone, the function decorated."""
+    """Return the decorator made by `retry(...)`, or for plain `@retry` the decorated function."""
     condition = kwargs.get("retry")
     held: Any = condition.held if type(condition) is Opaque else None
     is_made_here = foreign.is_class(held) and _is_of_tenacity(held, "tenacity.retry")
@@ -152,14 +152,14 @@ _PACKAGES = {"loguru._logger": _of_loguru, "tenacity": _of_tenacity, "tenacity.a
 
 
 def _is_progress_bar(cls: type) -> bool:
-    """Whether this is one of the classes of tqdm, which show how far a loop is."""
+    """Whether the class is a progress bar of tqdm."""
     name = foreign.module_of(cls)
     module = sys.modules.get(name) if name.partition(".")[0] == "tqdm" else None
     return type(module) is types.ModuleType and module.__dict__.get(foreign.name_of_class(cls)) is cls
 
 
 def _walked(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A progress bar gives what it is given; what it shows is shown by the framework's run."""
+    """Iterate a progress bar, which yields the elements of its iterable; the framework's run shows the bar."""
     if len(args) != 1 or not _BAR.issuperset(kwargs):
         raise Barrier("it gives a progress bar more than a label")
     return run.unknown(args[0]) if run.is_unknown(args[0]) else Lazy(run, iter(operators.iterated(run, args[0])))

@@ -1,7 +1,7 @@
-"""Handlers of tiktoken: its tables, and how many tokens a text has.
+"""Handlers of tiktoken: the encodings, and numbers of tokens.
 
-What a table makes of a text is a function of both. A table that this process does not hold yet would be fetched, by
-whoever asks for it first: that is left to the framework's run.
+The tokens of a text depend on the encoding and the text alone. An encoding that this process has not loaded would be
+fetched on first use: the framework's run does so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENCODING = ("encode", "encode_ordinary")
 
 
 def native_of(function: types.FunctionType) -> Handler | None:
-    """The handler of one of tiktoken's functions that give a table."""
+    """Return the handler of a function of tiktoken that returns an encoding."""
     for module, name in (("tiktoken.model", "encoding_for_model"), ("tiktoken.registry", "get_encoding")):
         if _of_module(module, name) is function:
             return _for_model if name == "encoding_for_model" else _by_name
@@ -59,7 +59,7 @@ def _text_in(run: Any, args: Arguments, kwargs: dict[str, Any], name: str) -> st
 
 
 def table_of(model: str) -> Any:
-    """The table that tiktoken has for a model. Raises: Barrier if it is not known, or not loaded yet."""
+    """Return tiktoken's encoding for a model. Raises: Barrier if the encoding is unknown or not loaded."""
     find = _of_module("tiktoken.model", "encoding_name_for_model")
     try:
         name = find(model)
@@ -77,7 +77,7 @@ def _loaded(name: str) -> Any:
 
 
 def is_table(held: Any) -> bool:
-    """Whether an object is a table of tiktoken's, which counts as the package says."""
+    """Whether an object is an encoding of tiktoken with the package's own methods."""
     cls = _of_module("tiktoken.core", "Encoding")
     if not foreign.is_class(cls) or type(held) is not cls or not all(_is_published(cls, name) for name in _ENCODING):
         return False
@@ -93,7 +93,7 @@ def _is_published(cls: type, name: str) -> bool:
 
 
 def attribute(table: Any, name: str) -> Callee | None:
-    """A method of a table that only computes."""
+    """Return a method of an encoding that only computes."""
     if name not in _ENCODING:
         return None
 
@@ -106,7 +106,7 @@ def attribute(table: Any, name: str) -> Callee | None:
 
 
 def tokens(run: Any, table: Any, text: Any, method: str = "encode") -> Any:
-    """The tokens of a text. Raises: Barrier, Undecided."""
+    """Return the tokens of a text. Raises: Barrier, Undecided."""
     if run.is_unknown(text):
         raise Undecided
     if type(text) is not str:
@@ -115,11 +115,11 @@ def tokens(run: Any, table: Any, text: Any, method: str = "encode") -> Any:
     run.tick(1 + len(text) // _CHARACTERS_PER_TICK)
     try:
         return list(_encoded(table, method, text))
-    except ValueError as e:  # it holds what stands for the end of a text
+    except ValueError as e:  # the text holds a special token
         raise Barrier("it counts the tokens of a text that may not be encoded") from e
 
 
 @functools.lru_cache(maxsize=64)
 def _encoded(table: Any, method: str, text: str) -> tuple[int, ...]:
-    """A function is read again with each reply that comes, and counts the same texts each time."""
+    """Cache the tokens: a function is read again at each reply, and counts the same texts each time."""
     return tuple(getattr(table, method)(text))

@@ -1,8 +1,8 @@
-"""Models of pydantic 1 (`pydantic.v1`): whether making an object of one runs nothing that a user wrote.
+"""Models of pydantic 1 (`pydantic.v1`): whether making an object runs no user code.
 
-They have no core schema. What runs is told by what their metaclass noted: the fields with their validators, the
-validators of the whole, the config. Only fields of plain types and of such models are taken, each with the validators
-that pydantic itself has for its type.
+Such models have no core schema. The notes of the metaclass list all code that runs: the fields with validators, the
+root validators, the config. Accepted are only fields of plain types and of accepted models, with pydantic's own
+validators for the type.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTED = foreign.words(
     "__post_root_validators__ __schema_cache__ __json_encoder__ __custom_root_type__ __private_attributes__ "
     "__slots__ __hash__ __class_vars__ __signature__"
 )
-"""What the metaclass puts into each class."""
+"""Names that the metaclass puts into each class."""
 
 _EMPTY = (
     ("__validators__", dict), ("__pre_root_validators__", list), ("__post_root_validators__", list),
@@ -39,7 +39,7 @@ _DEEPEST = 10
 
 
 def is_clean_old_model(cls: type, depth: int = 0) -> bool:
-    """Whether making an object of a model of pydantic 1, and its JSON schema, runs nothing that a user wrote."""
+    """Whether making an object of a model of pydantic 1, and making the JSON schema, runs no user code."""
     model = foreign.old_model()
     if model is None or depth > _DEEPEST or not foreign.has_known_classes(cls) or not foreign.is_subtype(cls, model):
         return False
@@ -105,7 +105,7 @@ def _is_clean_type(annotation: Any, depth: int) -> bool:
 
 
 def _is_of_pydantic(function: Any) -> bool:
-    """Whether it is a validator that pydantic has for a type; that of a model is a method of it."""
+    """Whether the function is pydantic's validator for a type; for a model the validator is a method of the model."""
     if type(function) is types.MethodType:
         function = function.__func__
     if type(function) is not types.FunctionType:

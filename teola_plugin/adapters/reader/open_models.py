@@ -1,7 +1,7 @@
-"""Objects of pydantic's models of which some values are unknown, or no plain data: made field by field.
+"""Objects of pydantic models with values that are unknown or not plain data: made field by field.
 
-Each field is checked by pydantic's core with the schema that it has in the model. That is what the model itself does if
-it has no validator of its own, so what is unknown in one field says nothing about the others.
+Pydantic's core checks each field with the field's schema from the model. A model without its own validators does the
+same, so an unknown value in one field does not affect the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLAIN_KEYS = frozenset(["type", "metadata"])
 
 
 def open_model(run: Any, cls: type, kwargs: dict[str, Any]) -> Any:
-    """An object of the model, or None if it has to be made as a whole. Raises: what pydantic raises, Barrier."""
+    """Make an object field by field; None if the model must be made as a whole. Raises: errors of pydantic, Barrier."""
     shape = _shape(cls)
     if shape is None:
         return None
@@ -39,12 +39,12 @@ def open_model(run: Any, cls: type, kwargs: dict[str, Any]) -> Any:
         elif schema["type"] == "default":
             found[name] = _default(run, schema)
         else:
-            return None  # pydantic says that it is missing
+            return None  # pydantic raises for the missing field
     return records.new_record(cls, found, {name for name in fields if name in kwargs})
 
 
 def _shape(cls: type) -> tuple[dict[str, Any], Any] | None:
-    """The schemas of the fields of a model that checks each for itself, and its config; None for any other."""
+    """Return the schemas of the fields, and the config; None unless the model checks each field on its own."""
     facts = facts_of(cls)
     if facts.kind != "record" or not facts.is_model or facts.user_names & {"__init__", "model_post_init"}:
         return None
@@ -59,7 +59,7 @@ def _shape(cls: type) -> tuple[dict[str, Any], Any] | None:
         return None
     config, inner = schema.get("config"), schema["schema"]
     if type(config) not in (dict, type(None)) or (config or {}).keys() - {"title"}:
-        return None  # it may change texts, or refuse values
+        return None  # the config may change texts, or refuse values
     if not _is(inner, "model-fields", _FIELDS) or inner.get("computed_fields") or type(inner["fields"]) is not dict:
         return None
     if not all(map(_is_open_field, inner["fields"].values())):
@@ -76,7 +76,7 @@ def _is_open_field(field: Any) -> bool:
 
 
 def _is_open(schema: Any) -> bool:
-    """Whether values of a field, and its default, are made without code of the user's."""
+    """Whether values and default of a field are made without user code."""
     if type(schema) is dict and schema.get("type") == "default":
         factory = schema.get("default_factory")
         is_known = factory is None or any(factory is each for each in _FACTORIES)
@@ -87,7 +87,7 @@ def _is_open(schema: Any) -> bool:
 
 
 def _is_instance_of(schema: Any) -> type | None:
-    """The class of which a value has to be, if nothing else is checked."""
+    """Return the class that values must have, if the schema checks no more."""
     cls: Any = schema.get("cls") if _is(schema, "is-instance", frozenset(["type", "cls", "metadata"])) else None
     return cls if foreign.is_class(cls) and type(cls) is type else None
 
@@ -102,7 +102,7 @@ def _default(run: Any, schema: dict[str, Any]) -> Any:
         return factory()
     default = schema["default"]
     if not is_plain_default(default):
-        return run.unknown(is_safe=True)  # a copy, that nobody has seen yet
+        return run.unknown(is_safe=True)  # a fresh copy
     loaded = run.load(default)
     run.require_known(loaded)
     return copy.deepcopy(loaded)  # as pydantic does
@@ -112,7 +112,7 @@ def _default(run: Any, schema: dict[str, Any]) -> Any:
 
 
 def _checked(run: Any, cls: type, name: str, schema: dict[str, Any], config: Any, value: Any) -> Any:
-    """What a field holds for a value."""
+    """Return the content of a field for a value."""
     kind = schema["type"]
     if kind == "any":
         return value
@@ -131,7 +131,7 @@ _validators: dict[int, tuple[Any, Any]] = {}
 
 
 def _validator(schema: dict[str, Any], config: Any) -> Any:
-    """Kept by the schema, which goes with one config."""
+    """Return the validator, cached by schema: each schema has one config."""
     known = _validators.get(id(schema))
     if known is None or known[0] is not schema:
         if len(_validators) >= foreign.MOST_CLASSES:
@@ -150,7 +150,7 @@ def _instance(run: Any, wanted: type, value: Any) -> Any:
 
 
 def _open_value(run: Any, cls: type, name: str, schema: dict[str, Any], value: Any) -> Any:
-    """What a field holds for a value that is unknown, or has something unknown in it."""
+    """Return the content of a field for a value with unknown parts."""
     if schema["type"] == "nullable" and type(value) is Unknown and schema.keys() <= _PLAIN_KEYS | {"schema"}:
         schema = schema["schema"]
     is_plain = schema.keys() <= _PLAIN_KEYS
@@ -174,7 +174,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The values in a value, if all that is unknown in it is among them."""
+    """Return the values in a value, if all unknown parts are among them."""
     if type(value) is Unknown:
         return [value]
     if type(value) is list and all(type(each) is Unknown or foreign.is_atom(each) for each in value):

@@ -1,6 +1,6 @@
-"""Operators over values of which some may be unknown.
+"""Operators over values that may be unknown.
 
-They give what CPython gives, or `Unknown`, or raise `Undecided` or `Barrier`.
+Each returns CPython's result or `Unknown`, or raises `Undecided` or `Barrier`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SEQUENCES = (list, tuple, str, bytes, bytearray)
 MUTABLE = (list, dict, set, deque, OrderedDict, Counter, defaultdict)
 NUMBERS = (int, float, bool, complex)
 REUSED = (int, float, complex, str, bytes, tuple, frozenset, range, bool, type(None))
-"""Of these, CPython may use one object for equal values."""
+"""Types where CPython may use the same object for equal values."""
 ATOMS = (int, float, bool, complex, str, bytes, type(None))
 
 
@@ -54,7 +54,7 @@ ATOMS = (int, float, bool, complex, str, bytes, type(None))
 
 
 def binary(run: Any, name: str, a: Any, b: Any) -> Any:
-    """`a <name> b`."""
+    """Return the result of `a <name> b`."""
     kind, other = type(a), type(b)
     if kind in NUMBERS and other in NUMBERS:
         _bound_numbers(name, a, b)
@@ -111,7 +111,7 @@ def _bound(run: Any, name: str, a: Any, b: Any) -> None:
 
 
 def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
-    """What cannot raise: text + text, text * number, and numbers that stay small enough for a float."""
+    """Return results that cannot raise: text + text, text * number, and numbers small enough for a float."""
     if name == "+" and texts.is_text(a) and texts.is_text(b):
         return run.unknown(a, b, holds="text", is_safe=True)
     if (found := unknowns.arithmetic(run, name, a, b)) is not None:
@@ -127,7 +127,7 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
 
 
 def _note_refused(run: Any, operation: Callable[[Any, Any], Any], a: Any, b: Any) -> None:
-    """Note that the operation raises, whatever the reply says, if it does for all that values of these kinds may be."""
+    """Note that the operation raises whatever the reply, if it raises for all possible values of these kinds."""
     pairs = [(one, two) for one in _samples_of(a) for two in _samples_of(b)]
     if pairs and not any(_takes(operation, one, two) for one, two in pairs):
         run.raises()
@@ -150,14 +150,14 @@ def _samples_of(value: Any) -> tuple[Any, ...]:
 
 
 def holds_texts(run: Any, value: Any) -> bool:
-    """It is a list of texts, known or not."""
+    """Whether the value is a list of texts, known or unknown."""
     if type(value) is list and not run.is_unknown(value):
         return all(map(texts.is_text, value))
     return kind_of(value) == "texts"
 
 
 def unary(run: Any, name: str, value: Any) -> Any:
-    """`-value`, `+value`, `~value`, `not value`."""
+    """Return the result of `-value`, `+value`, `~value`, `not value`."""
     if name == "not":
         return not truth(run, value)
     if name in ("-", "+") and unknown_number(value):
@@ -170,7 +170,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
 
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
-    """What `a` is after `a <name>= b`."""
+    """Return `a` after `a <name>= b`."""
     if kind_of(a) == "any" and name in _IN_PLACE and type(b) not in ATOMS:
         raise Barrier("it changes a value that is not known yet")
     if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
@@ -183,7 +183,7 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
         run.raises(b.sources if type(b) is Unknown else None)
         return a
     if is_unknown(run, a):
-        walked(run, b)  # raises a TypeError where it cannot be added
+        walked(run, b)  # raises a TypeError for elements that cannot be added
         return a
     if name == "*":
         _bound(run, name, a, b)
@@ -215,7 +215,7 @@ def _in_place_operand(run: Any, name: str, a: Any, b: Any) -> Any:
 
 
 def compare(run: Any, name: str, a: Any, b: Any) -> Any:
-    """`a <name> b`."""
+    """Return the result of `a <name> b`."""
     if type(a) in ATOMS and type(b) in ATOMS and name in _PLAIN:
         return _PLAIN[name](a, b)
     if name in ("is", "is not"):
@@ -245,7 +245,10 @@ def _equality(run: Any, is_equal: bool, a: Any, b: Any) -> Any:
 
 
 def _opaque_equality(is_equal: bool, a: Any, b: Any) -> Any:
-    """Only of what compares by identity: None and objects that are plain on one side say nothing about the other."""
+    """Compare foreign objects, which must compare by identity; a plain object never equals a foreign object.
+
+    Raises: Barrier for foreign objects with their own `__eq__`.
+    """
     for one in (a, b):
         if isinstance_of(one, Opaque) and not _has_default_equality(one.held):
             raise Barrier("it compares objects that are no plain data")
@@ -259,7 +262,7 @@ def _has_default_equality(held: Any) -> bool:
 
 
 def _defines(kind: type, *names: str) -> bool:
-    """Some class but `object` defines one of the special methods."""
+    """Whether a class other than `object` defines one of the special methods."""
     return any(foreign.owner_in_mro(kind, name) not in (None, object) for name in names)
 
 
@@ -321,12 +324,12 @@ def _listed(run: Any, is_in: bool, a: Any, elements: Any) -> Any:
         if type(found) is Unknown:
             unsure.append(found)
         elif found:
-            return is_in  # whatever the ones before are
+            return is_in  # whatever the elements before
     return run.unknown(*unsure, holds="bool", is_safe=True) if unsure else not is_in
 
 
 def _found(run: Any, a: Any, elements: Any) -> bool:
-    """`a in elements`: one after the other, until one is equal. Raises: Undecided when it comes to an unknown one."""
+    """Whether an element equals `a`, up to the first match. Raises: Undecided at an unknown element."""
     for each in elements:
         run.tick()
         if each is a or truth(run, compare(run, "==", each, a)):
@@ -361,7 +364,7 @@ def truth(run: Any, value: Any) -> bool:
 
 
 def _opaque_truth(value: Opaque) -> bool:
-    """Objects of classes that define neither `__bool__` nor `__len__` are true."""
+    """Whether an object counts as true: always in classes with neither `__bool__` nor `__len__`."""
     held = value.held
     if isinstance_of(held, Opaque) or type(held) is type or not _defines(type(held), "__bool__", "__len__"):
         return True
@@ -372,7 +375,7 @@ def _opaque_truth(value: Opaque) -> bool:
 
 
 def subscript(run: Any, held: Any, at: Any) -> Any:
-    """`held[at]`."""
+    """Return `held[at]`."""
     kind = type(held)
     if kind is Unknown:
         if kind_of(held) == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
@@ -421,7 +424,7 @@ def _all_texts(held: Any) -> bool:
 
 
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
-    """`held[at] = value`."""
+    """Store `held[at] = value`."""
     _before_change(run, held)
     if kind_of(held) == "texts" and not texts.is_text(value):
         held.holds = "any"
@@ -438,7 +441,7 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
 
 
 def del_item(run: Any, held: Any, at: Any) -> None:
-    """`del held[at]`."""
+    """Delete `held[at]`."""
     _before_change(run, held)
     if is_unknown(run, held) or is_unknown(run, at):
         _lose(run, held, at)
@@ -458,7 +461,7 @@ def _before_change(run: Any, held: Any) -> None:
 
 
 def _lose(run: Any, held: Any, at: Any) -> None:
-    """What the container holds is not known any more; that it took the item is not certain either."""
+    """Note that the content of the container is unknown from here on, and the store itself may have raised."""
     if type(held) is Unknown:
         run.raises(held.sources)
         return
@@ -469,5 +472,5 @@ def _lose(run: Any, held: Any, at: Any) -> None:
 
 
 def iterated(run: Any, value: Any) -> Iterator[Any]:
-    """The elements of a value, for a loop. Raises: Undecided, Barrier, TypeError."""
+    """Return an iterator over the elements of a value, for a loop. Raises: Undecided, Barrier, TypeError."""
     return walked(run, value)

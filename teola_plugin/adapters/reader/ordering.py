@@ -1,4 +1,4 @@
-"""Sorting, and the least and the greatest of values, as CPython does it: all keys first, or one after the other."""
+"""Sorting, minimum, maximum and sum, in the order of CPython: all keys first, or element by element."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COMPARED = type(functools.cmp_to_key(operator.sub)(0))
 
 
 def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The elements, sorted. Raises: Undecided, TypeError."""
+    """Return the elements, sorted. Raises: Undecided, TypeError."""
     known(run, *kwargs.values())
     run.tick(1 + len(elements) // 10)
     by = kwargs.get("key")
     keys = elements if by is None else [call(run, by, (each,), {}) for each in elements]
     if len(elements) < 2:
-        list[Any]().sort(reverse=kwargs.get("reverse", False))  # raises what it raises
+        list[Any]().sort(reverse=kwargs.get("reverse", False))  # for CPython's errors
         return elements[:]
     run.require_known(*[each for each in keys if type(each) is not _COMPARED])
     require_no_decimals(*keys)
@@ -30,7 +30,7 @@ def ordered(run: Any, elements: list[Any], kwargs: dict[str, Any]) -> list[Any]:
 
 
 def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The function `sorted`."""
+    """Handle the function `sorted`."""
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         raise TypeError("sorted() takes one positional argument")
     by_itself = kwargs.get("key") is None
@@ -38,7 +38,7 @@ def sort(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def in_any_order(run: Any, value: Any, check: Check | None = None) -> list[Any]:
-    """All elements of a value, for what comes to the same in any order: of sets of texts, or of whole numbers."""
+    """Return all elements, for functions that do not depend on the order: of sets of texts, or of integers."""
     is_set = type(value) in (set, frozenset) and not run.is_unknown(value)
     if is_set and set(map(type, value)) in ({str}, {int}):
         return list(value)
@@ -46,7 +46,7 @@ def in_any_order(run: Any, value: Any, check: Check | None = None) -> list[Any]:
 
 
 def extreme(function: Any) -> Handler:
-    """Handles `min` and `max`. All keys are computed even if it is undecided which is the one."""
+    """Handle `min` and `max`. All keys are computed even if the result is undecided."""
     is_better = operator.lt if function is min else operator.gt
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ def _best(run: Any, elements: list[Any], keys: list[Any], by: Any, is_better: An
 
 
 def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The function `sum`."""
+    """Handle the function `sum`."""
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0

@@ -11,7 +11,7 @@ from teola_plugin.adapters.reader.values import Barrier
 
 
 def place_of(function: types.FunctionType, name: str) -> Hashable:
-    """Where a name from outside of a function is kept: a cell, or the globals with the name."""
+    """Return the storage of an outside name of a function: a cell, or the globals with the name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     if name in cells:
         return id(cells[name])
@@ -19,7 +19,7 @@ def place_of(function: types.FunctionType, name: str) -> Hashable:
 
 
 def outside(function: types.FunctionType, name: str) -> Any:
-    """What a name from outside of a function stands for now. Raises: NameError, Barrier."""
+    """Return the current value of an outside name of a function. Raises: NameError, Barrier."""
     code = function.__code__
     if name in code.co_freevars:
         try:

@@ -1,9 +1,8 @@
-"""Where `print`, logging and warnings write to: whether that may raise, by what is set up now.
+"""The outputs of `print`, logging and warnings: whether writing may raise, by the current setup.
 
-Streams and handlers of the standard library and of installed packages take what they are given: the handlers of
-logging catch their own errors, those of streams too. What the user wrote in their place (a stream, a handler, a filter)
-may raise: a handler or filter of logging if its source says so. So may a stream that is closed or cannot write each
-text.
+Streams and handlers of the standard library and of installed packages accept all values: the handlers of logging catch
+their own errors, and errors of streams. User code in their place (a stream, a handler, a filter) may raise: handlers
+and filters of logging if the source says so. A stream may also raise if closed, or if the encoding lacks a character.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WRITES_ALL = ("utf8", "utf16", "utf32")
 
 
 def prints(texts: list[str | None]) -> bool:
-    """Whether `print` takes these texts for certain, None standing for any text."""
+    """Whether `print` certainly accepts the texts, None standing for any text."""
     stream = sys.stdout
     if stream is None:
         return True
@@ -47,7 +46,7 @@ def _is_encoded(text: str | None, encoding: str) -> bool:
 
 
 def _is_installed(cls: type) -> bool:
-    """The class is of the standard library, or of a package that was installed."""
+    """Whether the class is from the standard library or an installed package."""
     module = sys.modules.get(_module_of(cls))
     if _module_of(cls).split(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return vars(module).get(type_name(cls)) is cls
@@ -55,15 +54,15 @@ def _is_installed(cls: type) -> bool:
 
 
 def _module_of(cls: type) -> str:
-    """The name of the module that a class, which may be written in C, says it was made in."""
+    """Return the name of the module that a class, maybe written in C, claims to be from."""
     module = type.__dict__["__module__"].__get__(cls)
     return module if type(module) is str else ""
 
 
 def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
-    """Whether a record of this level (None: of any) is logged without an error for certain; and if it formats well.
+    """Whether a record of a level (None: any) is certainly logged without an error; the same if formatting fails.
 
-    The handlers of the standard library print an error of formatting, those of other packages may raise it.
+    Handlers of the standard library print a formatting error, handlers of other packages may raise the error.
     """
     if type(logger) not in (logging.Logger, logging.RootLogger):
         return False, False
@@ -77,17 +76,17 @@ def logs(logger: Any, level: int | None) -> tuple[bool, bool]:
 
 
 def users_hearing(logger: Any) -> list[Any]:
-    """Handlers of a logger, filters and formatters of classes of the user's, or functions."""
+    """Return the handlers, filters and formatters of a logger that are functions or objects of user classes."""
     return [each for each in hearers_of(logger) if each is not None and not _is_installed(type(each))]
 
 
 def makes_records() -> bool:
-    """Whether the record factory is that of the standard library, or of installed packages (Ray, vLLM) around it."""
+    """Whether the record factory is the standard library's, or wrapped by installed packages (Ray, vLLM)."""
     return _makes_records(logging.getLogRecordFactory())
 
 
 def hearers_of(logger: logging.Logger) -> Iterator[Any]:
-    """Handlers of a logger, what filters and formats for them, and their streams."""
+    """Yield the handlers of a logger, with their filters, formatters and streams."""
     yield from logger.filters
     for handler in _handlers_of(logger):
         yield from (handler, *handler.filters, handler.formatter, getattr(handler, "stream", None))
@@ -116,7 +115,7 @@ def _handlers_of(logger: Any) -> Iterator[Any]:
 
 
 def warns(category: type) -> bool:
-    """Whether a warning of this class is not made an error, for certain."""
+    """Whether a warning of the class certainly does not become an error."""
     shows: Any = getattr(warnings, "_showwarnmsg_impl", None)  # `catch_warnings` and pytest put that of a list there
     is_kept = type(getattr(shows, "__self__", None)) is list or getattr(shows, "__module__", "") == "warnings"
     if not is_kept or warnings.showwarning.__module__ not in ("warnings", "logging"):

@@ -1,4 +1,4 @@
-"""Values of which something inside is unknown, as components are given them."""
+"""Values with unknown parts, as inputs of components."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from teola_plugin.adapters.reader.values import Opaque, Unknown, isinstance_of
 
 
 def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
-    """The values inside of a value that are not known."""
+    """Yield the unknown parts of a value."""
     todo, seen = [value], set[int]()
     while todo:
         value = todo.pop()
@@ -33,7 +33,10 @@ def unknowns_in(run: Run, value: Any) -> Iterator[Any]:
 def unknown_from(
     run: Run, value: Any, holds: str | type, *, is_safe: bool, more: frozenset[Hashable] = frozenset()
 ) -> Unknown:
-    """What a component makes of a value in which something is unknown. Unless it `is_safe`, it may raise."""
+    """Return the unknown result of a component for a value with unknown parts.
+
+    Unless `is_safe`, the component may raise.
+    """
     found = list(unknowns_in(run, value))
     sources = more.union(*map(sources_of, found))
     if not is_safe:

@@ -12,11 +12,11 @@ from teola_plugin.adapters.reader.scopes import RUN, Evaluate, Scope
 from teola_plugin.adapters.reader.values import Barrier, Undecided
 
 Pattern = Callable[[Frame, Any], bool]
-"""Whether a value matches; binds what the pattern names. Raises: Undecided, Barrier."""
+"""Whether a value matches; binds the names of the pattern. Raises: Undecided, Barrier."""
 
 
 class Expressions(Protocol):
-    """What compiles the expressions in patterns, and knows the scope of the names in them."""
+    """Compiles the expressions in patterns, and has the scope of the names there."""
 
     scope: Scope
 
@@ -24,7 +24,7 @@ class Expressions(Protocol):
 
 
 def compiled_pattern(compiler: Expressions, node: ast.pattern) -> Pattern:
-    """A compiled pattern."""
+    """Compile a pattern."""
     match node:
         case ast.MatchValue(value=value):
             return _equal(compiler, value)

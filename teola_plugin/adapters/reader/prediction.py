@@ -1,15 +1,15 @@
-"""What a program will ask for, while it runs: read again each time that an answer comes.
+"""The prediction of a running program's requests: the program is read again at each answer.
 
-An evaluation (`Run`) goes as far as it can with the answers there are, and says what is asked next. What is certain is
-asked at once; what comes of it is an answer for the evaluation after that:
+An evaluation (`Run`) goes as far as the answers allow and returns the next requests. Certain requests are made at once;
+each reply is an answer for the next evaluation:
 
-    read -> asks -> engines -> answers -> read -> ... -> the end of the program, or something that is not read
+    read -> asks -> engines -> answers -> read -> ... -> the end of the program, or an unread statement
 
-With routes that are learned (see branches.py) each reading is followed by a second one that assumes them; what only
-that one comes to is *possible*, and given up as soon as no reading comes to it any more.
+With learned routes (see branches.py) each reading is followed by a second reading that assumes the routes. Requests of
+the second reading alone are *possible*, and cancelled as soon as no reading finds them.
 
-Nobody waits for a prediction, and it tells nobody but the engines. Where an engine fails, it ends: the framework's own
-run will meet the same.
+No caller waits for a prediction, and only engines hear of the requests. A failing engine ends the prediction: the
+framework's run will meet the same failure.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ from teola_plugin.trace import Asides, Mark
 log = logging.getLogger(__name__)
 
 MAX_READINGS = 200
-"""Of one program, from one state on."""
+"""Readings of one program from one state."""
 
 
 class Line(Protocol):
-    """Where a prediction asks, and where it has its work done."""
+    """The connection of a prediction to requests and worker threads."""
 
     def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
-        """The reply to a request, which may still be on its way; None if it is not made.
+        """Return the reply to a request, maybe still on the way; None if the request is not made.
 
         `mark`: see `trace.Asides.request`.
         """
         ...
 
     def give_up(self, reply: Reply) -> None:
-        """Nobody needs this reply any more."""
+        """Cancel a reply that no reading needs any more."""
         ...
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do some work in another thread."""
+        """Run some work in another thread."""
         ...
 
     def spent(self, seconds: float) -> None:
-        """So much CPU time went into reading."""
+        """Count CPU time that was spent on reading."""
         ...
 
 
 @dataclass
 class State:
-    """What a program is read from: its inputs and how often each request was made before.
+    """The start of a reading: the inputs of a program and how often each request was made before.
 
-    `program` evaluates it. It may return another state, from which the next evaluation is to begin: one that is reached
-    for certain, with nothing unknown in it.
+    `program` evaluates the program. The program may return another state for the next evaluation to begin from: a state
+    reached for certain, without unknown values.
     """
 
     program: Callable[[Run], State | None]
@@ -83,14 +83,15 @@ class State:
 
 
 class Prediction:
-    """One program, from one state on. `barriers`: what was not read, where; `readings`: how often it was read."""
+    """The prediction of one program from one state. `barriers`: the unread statements; `readings`: how many."""
 
     def __init__(
         self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
         listener: Listener | None = None,
     ) -> None:  # fmt: skip
-        """`speculates`: what is only possible is asked too. `routes`: learned, to be learned from and assumed.
+        """Prepare a prediction.
 
+        `speculates`: possible requests are made too. `routes`: learned routes, to learn from and to assume.
         `listener`: hears the framework's run; see resuming.py.
         """
         self.barriers: list[Barrier] = []
@@ -120,11 +121,11 @@ class Prediction:
         self.is_over = False
 
     def begin(self) -> None:
-        """Read it, in another thread."""
+        """Start reading in another thread."""
         self._news()
 
     def stop(self, *, is_wrong: bool = False) -> None:
-        """Nothing more is asked from here on. `is_wrong`: what was assumed is known not to be so."""
+        """Make no more requests. `is_wrong`: the assumed routes have proved wrong."""
         with self._lock:
             self.is_over = self._is_stopped = self._listener.is_over = True
             possible = list(self._possible.values()) if is_wrong else []
@@ -181,7 +182,7 @@ class Prediction:
             self.is_over |= not (self._waiting or self._has_news)
 
     def _listen(self, run: Run) -> None:
-        """Read on behind what was not read, once the framework's run has come past it."""
+        """Read on behind unread statements once the framework's run has come past them."""
         if run.is_lost:
             is_wrong(run.open.stop)
         if not run.stops:
@@ -207,7 +208,7 @@ class Prediction:
         run.counts.update(self._state.counts)
         while self._unbound:
             passed = self._unbound.pop()
-            with contextlib.suppress(Barrier):  # it is too much
+            with contextlib.suppress(Barrier):  # too much to copy
                 passed.bind(self._given, run.heard)
                 self._passed.append(passed)
         run.passed, run.mark = self._passed, self._mark
@@ -227,7 +228,7 @@ class Prediction:
         return None
 
     def _go_on(self, run: Run, branches: Branches) -> None:
-        """Ask for what is possible where it is likely, and give up what was asked so and is possible no more."""
+        """Make possible requests where they are likely, and cancel possible requests that no reading finds now."""
         reached = set(run.counts)
         if branches.may_assume and branches.routes.may_ask:
             further = self._run(is_assuming=True)
@@ -242,17 +243,17 @@ class Prediction:
     def _give_up(self, ask: Ask) -> None:
         with self._lock:
             if self._possible.pop(ask.key, None) is None:
-                return  # it is certain by now, or another thread has given it up
+                return  # certain by now, or cancelled by another thread
             reply = self._replies[ask.key]
             if reply.outcome is not None:
-                return  # it is there, and may be wanted after all
+                return  # the reply is there, and may still be used
             del self._replies[ask.key]
         self._line.give_up(reply)
 
     def _is_passed(self, where: Hashable) -> bool:
-        """The framework's run of a function has made a request that was not found: it may be past what is read here.
+        """Whether the framework's run of a function has made a request that was not found, so may be past the reading.
 
-        What it has changed since outside of the function may have been read as it is now, and not as it was.
+        Values outside of the function may have changed since, and may have been read as of now instead of as of then.
         """
         made = self._listener.made(where)
         if not made or any(request.act is not None for request in self._found.values()):
@@ -273,7 +274,7 @@ class Prediction:
                 continue
             if ask.request.spec.is_outside and self._is_passed(ask.where):
                 continue
-            with self._lock:  # whoever stops it may ask for the same after that
+            with self._lock:  # after a stop, another prediction may ask for the same
                 reply = None if self.is_over else self._line.ask(ask.request, ask.mark)
                 if reply is not None:
                     self._replies[ask.key] = reply
@@ -286,7 +287,7 @@ class Prediction:
             reply.when_ended(self._news)
 
     def _answered(self, ask: Ask, reply: Reply) -> bool:
-        """Make an answer of a reply. Returns whether the prediction goes on."""
+        """Turn a reply into an answer. Returns whether the prediction goes on."""
         outcome = reply.outcome
         if self._replies.get(ask.key) is not reply:  # given up
             return True
@@ -308,12 +309,13 @@ def read_whole(
     note: Callable[[Barrier | None, int, Sequence[Barrier]], None] = lambda *noted: None, *, later: Line | None = None,
     listener: Listener | None = None,
 ) -> Any:  # fmt: skip
-    """What a program comes to, whose requests are made here; waits for their replies.
+    """Return the result of a program, making the requests of the program here and waiting for the replies.
 
-    `note` is told of each reading how far it came, how many requests it found, and what it went on behind. `later`:
-    where to ask once the framework's run has come past what was not read (`listener`: see `Prediction`).
+    `note` is told of each reading: the barrier at the end, the number of requests, and the skipped statements.
+    `later`: the line for requests once the framework's run has come past an unread statement (`listener`: see
+    `Prediction`).
 
-    Raises: LookupError if it is not read to its end, and what the program raises.
+    Raises: LookupError if the program is not read to the end, and errors of the program.
     """
     line = _Waiting(ask, later)
     found: list[Any] = []
@@ -348,7 +350,7 @@ def read_whole(
 
 
 class _Waiting:
-    """Implements `Line` for a thread that waits: it asks by `ask`, and goes on `later`, when nobody waits any more."""
+    """Implements `Line` for a waiting thread: requests go to `ask`, and to `later` once the thread waits no longer."""
 
     def __init__(self, ask: Callable[[Request], Reply | None], later: Line | None) -> None:
         self._ask = ask
@@ -358,7 +360,7 @@ class _Waiting:
         self._is_left = False
 
     def wait(self, prediction: Prediction) -> None:
-        """Do the work of a prediction until it is over."""
+        """Run the work of a prediction until the prediction is over."""
         while not prediction.is_over:
             self._works.get()()
         with self._lock:
@@ -380,17 +382,17 @@ class _Waiting:
             self._later.soon(work)
 
     def give_up(self, reply: Reply) -> None:
-        """Whoever waits asks for nothing in vain."""
+        """Ignore: a waiting thread makes no unused requests."""
 
     def spent(self, seconds: float) -> None:
-        """Whoever waits has spent it."""
+        """Ignore: the waiting thread has spent the time itself."""
 
 
 @dataclass(frozen=True)
 class CallLine:
-    """Implements `Line` for a call: what is asked lands in its slots.
+    """Implements `Line` for a call: requests open slots of the call.
 
-    `is_streamed`: LangChain asks models for streams, which have readers; those of others are left to it.
+    `is_streamed`: LangChain asks models for streams with readers; streams of foreign models are left to LangChain.
     """
 
     asides: Asides
@@ -418,7 +420,7 @@ class CallLine:
 
 
 def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
-    """The reply to what is no request of one engine: what its function returns, beside the call."""
+    """Return the reply to a request that runs a function beside the call instead of asking an engine."""
     reply = Reply()
     act: Any = request.act
 
@@ -428,7 +430,7 @@ def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
     async def awork() -> None:
         try:
             reply.put(Done(await act()))
-        except BaseException as e:  # whoever waits for the reply must hear of it
+        except BaseException as e:  # waiters for the reply must hear of the error
             reply.put(Failed(e))
             raise
 
@@ -439,8 +441,10 @@ def acted(asides: Asides, request: Request, mark: Mark | None = None) -> Reply:
 
 
 def acted_at_once(request: Request) -> Reply | None:
-    """`acted` for who waits: in a thread of its own, so that several do not wait for each other, or here if there are
-    many. None for a coroutine function, which has no loop here.
+    """`acted` for a waiting caller; None for a coroutine function, which has no loop here.
+
+    The function runs in its own thread, so that functions do not wait for each other, or in the caller's thread if
+    `MAX_ACTING` are running.
     """
     if request.is_async:
         return None
@@ -469,7 +473,7 @@ _threads = threading.BoundedSemaphore(MAX_ACTING)
 def _act(reply: Reply, act: Any) -> None:
     try:
         reply.put(Done(act()))
-    except BaseException as e:  # whoever waits for the reply must hear of it
+    except BaseException as e:  # waiters for the reply must hear of the error
         reply.put(Failed(e))
         raise
 
@@ -477,9 +481,9 @@ def _act(reply: Reply, act: Any) -> None:
 def may_be_asked(ask: Ask, *, speculates: bool = False) -> bool:
     """Whether a request is made ahead of the program.
 
-    What leaves this process's own engines is asked only if it is certain. On these it may also stand behind what
-    perhaps raises: that is rare, costs nobody else, and is counted as wasted. `speculates`: the user lets what is
-    merely possible be asked as well.
+    Requests that leave this process's own engines must be certain. On own engines a request may also stand behind an
+    operation that may raise: errors are rare, cost no provider, and the request is counted as wasted. `speculates`: the
+    user allows possible requests too.
     """
     if speculates or ask.is_certain:
         return True

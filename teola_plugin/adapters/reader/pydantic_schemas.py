@@ -1,4 +1,4 @@
-"""Whether pydantic makes and writes out the objects of a model without code of the user's, told by its core schema."""
+"""Checks, by the core schema, that pydantic makes and writes out objects of a model without running user code."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from teola_plugin.adapters.reader.old_models import is_clean_old_model
 from teola_plugin.adapters.reader.records import fields_of, model_slot
 
 MOST = 5_000
-"""Parts of one schema."""
+"""Parts of a schema that are looked at."""
 
 _TYPES = foreign.words(
     "any none bool int float decimal str bytes date time datetime timedelta literal list tuple set frozenset "
     "dict nullable union tagged-union default model model-fields model-field typed-dict typed-dict-field "
     "definitions definition-ref uuid lax-or-strict json-or-python missing-sentinel enum"
 )  # fmt: skip
-"""Schemas that call nothing but pydantic's core."""
+"""Schemas that only call pydantic's core."""
 
 _KEYS = foreign.words(
     "type schema fields items_schema keys_schema values_schema choices definitions extras_schema lax_schema "
     "strict_schema json_schema python_schema extras_keys_schema"
 )  # fmt: skip
-"""Where a schema has schemas in it."""
+"""Keys of a schema that hold schemas."""
 
 _DATA = foreign.words(
     "ref metadata config custom_init root_model post_init frozen model_name computed_fields default "
@@ -44,17 +44,17 @@ _DATA = foreign.words(
 
 _FACTORIES = (list, dict, set, str, int, float, tuple)
 RANDOM = (uuid.uuid4, uuid.uuid1, time.time)
-"""Functions that make another default in each run."""
+"""Functions that return a different default in each run."""
 
 
 def is_clean_model(cls: type) -> bool:
-    """Whether making an object of a pydantic model, and writing it out, runs nothing that a user wrote."""
+    """Whether making and writing out objects of a pydantic model runs no user code."""
     facts = facts_of(cls)
     return facts.kind == "record" and facts.is_model and _kept(cls, "model", lambda: _is_clean(cls))
 
 
 def _kept(cls: type, what: str, find: Callable[[], bool]) -> bool:
-    """What `find` tells of a class, until classes are looked at anew."""
+    """Return the result of `find` for a class, cached until classes are checked again."""
     known = _known.get((id(cls), what))
     if known is not None and known[0] is cls and known[1] == foreign.epoch():
         return known[2]
@@ -69,7 +69,7 @@ _known: dict[tuple[int, str], tuple[type, int, bool]] = {}
 
 
 def dumped_fields(cls: Any) -> list[str] | None:
-    """The keys of what `model_dump()` of an object of a class gives; None if that is not told by its fields."""
+    """Return the keys of `model_dump()` of an object of the class; None if the fields do not decide the keys."""
     method = in_mro(cls, "model_dump") if foreign.is_class(cls) else None
     if type(method) is not types.FunctionType or is_user_code("model_dump", method) or not is_clean_model(cls):
         return None
@@ -86,14 +86,19 @@ def dumped_fields(cls: Any) -> list[str] | None:
 
 
 def is_clean_schema(cls: type) -> bool:
-    """Whether pydantic checks data for a class without code of the user's: a clean model, or what LangChain makes of
-    the signature of a function."""
+    """Whether pydantic checks data for a class without user code.
+
+    True for clean models, and for the models that LangChain makes from the signature of a function.
+    """
     return is_clean_model(cls) or (_is_without_code(cls) and _is_clean(cls))
 
 
 def is_made_without_code(cls: type) -> bool:
-    """Whether pydantic makes an object of a model, from JSON, without code of the user's: others than clean ones may
-    have computed fields, which show themselves only, `RANDOM` defaults, or be of pydantic 1."""
+    """Whether pydantic makes an object of a model from JSON without user code.
+
+    Unlike clean models, such models may have computed fields, which run only for output, or `RANDOM` defaults, or be
+    models of pydantic 1.
+    """
     return is_clean_model(cls) or _kept(cls, "made", lambda: _is_made_without_code(cls))
 
 
@@ -104,7 +109,7 @@ def _is_made_without_code(cls: type) -> bool:
 
 
 def made_up_fields(value: Any) -> list[str]:
-    """The fields of an object of a model that were not given, and are `RANDOM`."""
+    """Return the fields of a model's object with an unset `RANDOM` default."""
     fields_set = model_slot(value, "__pydantic_fields_set__")
     if type(fields_set) is not set or foreign.is_library_class(type(value)):
         return []
@@ -117,7 +122,7 @@ def made_up_fields(value: Any) -> list[str]:
 
 
 def _is_without_code(cls: type) -> bool:
-    """Whether it is a model in which nothing is defined that could run, though it says that it is a framework's."""
+    """Whether the class is a model that claims to be a framework's, without any code that could run."""
     facts, model = facts_of(cls), foreign.base_model()
     return facts.kind == "component" and not facts.user_names and model is not None and foreign.is_subtype(cls, model)
 
@@ -137,9 +142,9 @@ def _is_clean(cls: type, *, is_shown: bool = True) -> bool:
 
 
 def has_no_code(schema: Any, *, is_shown: bool = True) -> bool:
-    """Whether pydantic's core calls nothing for a schema but itself.
+    """Whether pydantic's core calls only itself for a schema.
 
-    `is_shown`: objects are shown and written out, too, so that computed fields are asked.
+    `is_shown`: objects are also shown and written out, so that computed fields run.
     """
     todo = [schema]
     for _ in range(MOST):
@@ -159,7 +164,7 @@ def has_no_code(schema: Any, *, is_shown: bool = True) -> bool:
 
 
 def _inner(schema: dict[Any, Any], is_shown: bool) -> list[Any] | None:
-    """The schemas in a schema, None if it may call something."""
+    """Return the schemas in a schema, None if the schema may call code."""
     if not all(type(key) is str for key in schema):
         return None
     kind = schema.get("type")
@@ -207,7 +212,7 @@ def _is_clean_data(kind: str, schema: dict[str, Any], is_shown: bool) -> bool:
 
 
 def is_clean_config(config: Any) -> bool:
-    """Whether the settings of a model are data: some may be functions, or have attributes of any object read."""
+    """Whether the settings of a model are data: settings may be functions, or let attributes of any object be read."""
     if config is None:
         return True
     if type(config) is dict and config.get("from_attributes"):
@@ -216,7 +221,7 @@ def is_clean_config(config: Any) -> bool:
 
 
 def is_clean_metadata(metadata: Any) -> bool:
-    """Whether the JSON schema of a part is made without code of the user's."""
+    """Whether the JSON schema of a part is made without user code."""
     if metadata is None:
         return True
     if type(metadata) is not dict or not all(type(key) is str for key in metadata):

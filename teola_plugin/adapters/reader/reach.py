@@ -1,7 +1,7 @@
-"""What a function may reach beyond its own variables, by its source: a hint for the order of things, allowing nothing.
+"""The reach of a function beyond its own variables, by source: a hint for ordering, never a permission.
 
-What stands behind a function in the program waits until that has been read to its end, where this says that it may
-change what they look at. What the reader itself comes to is exact; this only says what need not wait for it.
+Code behind a function waits until the function is read to the end, if the function may change values that the code
+reads. The reading itself is exact; the reach only decides which code need not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUIET = frozenset({
     "fractions", "functools", "hashlib", "heapq", "html", "itertools", "json", "math", "numbers", "operator", "pprint",
     "random", "re", "statistics", "string", "textwrap", "time", "types", "typing", "unicodedata", "uuid",
 })  # fmt: skip
-"""Modules of the standard library that change nothing in the world."""
+"""Modules of the standard library without effects."""
 
 _LOUD = _words("open exec eval compile input breakpoint setattr delattr globals vars locals __import__")
 """Builtins that may change anything."""
@@ -35,7 +35,7 @@ CHANGING = _words(
     "add append appendleft clear discard extend extendleft insert pop popitem popleft remove reverse rotate setdefault "
     "sort update subtract move_to_end difference_update intersection_update symmetric_difference_update"
 )
-"""Methods of containers that change them."""
+"""Methods of containers that change the container."""
 
 _READING = _words(
     "capitalize casefold center copy count encode decode endswith expandtabs find format format_map get index "
@@ -45,7 +45,7 @@ _READING = _words(
     "intersection issubset issuperset isdisjoint symmetric_difference union most_common group groups groupdict span "
     "to_string to_messages pretty_repr isoformat strftime date time"
 )
-"""Methods of data that change nothing."""
+"""Methods of data without effects."""
 
 _ASKING = _words("invoke ainvoke run arun predict apredict similarity_search asimilarity_search")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -56,10 +56,10 @@ _FRESH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`asks`: it may ask models and stores itself. `acts`: it may change something outside of the program.
+    """The reach of a function. `asks`: may ask models and stores. `acts`: may change the world outside of the program.
 
-    `changes`: it may change variables or objects that others see. `alters`: it does change some, by its look.
-    `repeats`: it asks more than once, by its look.
+    `changes`: may change variables or objects that other functions see. `alters`: does change some, by the source.
+    `repeats`: asks more than once, by the source.
     """
 
     asks: bool
@@ -70,7 +70,7 @@ class Reach:
 
 
 def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
-    """What a function of the user's may reach, and those that it names. `is_known`: more of what cannot be asked."""
+    """Return the reach of a user's function and of functions named there. `is_known`: further values that never ask."""
     named = [value for value in mentioned(function) if not is_known(value)]
     nodes = [node_of(each) for each in functions_in(function)]
     imported = [name for node in nodes if node is not None for name in _imports(node)]
@@ -83,7 +83,7 @@ def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
 
 
 def _repeats(nodes: list[FunctionNode]) -> bool:
-    """Some component is called at two places, or at one and there is a loop that calls something."""
+    """Whether the source calls components at two places, or at one place beside a loop with a call."""
     parts = [each for node in nodes for each in ast.walk(node)]
     places = sum(
         isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr in _ASKING for p in parts
@@ -110,13 +110,13 @@ def _is_loud(node: FunctionNode) -> bool:
 
 
 def _changes(node: FunctionNode) -> bool:
-    """It may change something in place that it did not make itself."""
+    """Whether the function may change in place an object that it did not make."""
     own, local = _own_names(node), _local_names(node)
     return any(_is_change(each, own, local) for part in _body(node) for each in ast.walk(part))
 
 
 def _alters(node: FunctionNode) -> bool:
-    """It stores into, or adds to, something that it did not make itself."""
+    """Whether the function stores into, or adds to, an object that it did not make."""
     own = _own_names(node)
     return any(_is_altering(each, own) for part in _body(node) for each in ast.walk(part))
 
@@ -151,7 +151,7 @@ def _is_change(node: ast.AST, own: set[str], local: set[str]) -> bool:
 
 
 def _root(node: ast.expr) -> str:
-    """The variable that an expression goes out from; empty if there is none."""
+    """Return the variable at the root of an expression; empty without a variable."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -162,7 +162,7 @@ def _is_own(node: ast.expr, own: set[str]) -> bool:
 
 
 def _own_names(node: FunctionNode) -> set[str]:
-    """Variables that only ever stand for a container or text made in the function."""
+    """Return the variables that only ever hold a container or text made in the function."""
     nodes = [each for part in _body(node) for each in ast.walk(part)]
     made: set[int] = set()
     for each in nodes:
@@ -184,7 +184,7 @@ def _local_names(node: FunctionNode) -> set[str]:
 
 
 def _given_names(node: FunctionNode) -> set[str]:
-    """The parameters of a function and of those inside of it."""
+    """Return the parameters of a function and of nested functions."""
     inner = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
     return {arg.arg for each in inner for arg in ast.walk(each.args) if isinstance(arg, ast.arg)}
 

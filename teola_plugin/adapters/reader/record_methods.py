@@ -1,4 +1,4 @@
-"""Methods and properties of the frameworks' own data classes, and of pydantic's models: closed lists of pure ones."""
+"""Methods and properties of frameworks' data classes and of pydantic models: closed lists of pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READS = foreign.words(
     "as_related_node_info get_doc_id to_string to_messages text is_lc_serializable lc_id get_lc_namespace"
 )
 _SILENT = frozenset(["pretty_print"])
-"""They print: nothing is done, and None is the value."""
+"""Printing methods: nothing is printed, and the result is None."""
 
 _PROPERTIES = foreign.words(
     "text content_blocks node_id ref_doc_id extra_info hash source_node prev_node next_node parent_node "
@@ -26,14 +26,14 @@ _PROPERTIES = foreign.words(
     "model_fields_set"
 )
 _OF_NODE = frozenset(["metadata", "embedding", "node_id", "id_"])
-"""Properties of a NodeWithScore that hand on what its node has."""
+"""Properties of a NodeWithScore that forward to the node."""
 
 _MAKERS = frozenset(["model_validate", "model_validate_json", "parse_obj", "parse_raw"])
 _SCHEMAS = frozenset(["model_json_schema", "schema"])
 
 
 def require_clean(value: Any) -> None:
-    """Raises: Barrier if writing out the value may run code of the user's, such as a serializer."""
+    """Require a value whose output runs no user code, such as a serializer. Raises: Barrier."""
     todo, seen = [value], set[int]()
     while todo:
         part = todo.pop()
@@ -53,7 +53,7 @@ def require_clean(value: Any) -> None:
 
 
 def record_method(run: Any, value: Any, name: str) -> Any:
-    """A method of a record that a library has written, not called yet. Raises: Barrier if it is in no list."""
+    """Return a bound method of a record, written by a library. Raises: Barrier for methods not listed."""
     cls = type(value)
     if name in _SILENT:
         return Callee(lambda run, args, kwargs: None, name)
@@ -83,12 +83,12 @@ def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _plain(value: Any) -> Any:
-    """`message.text` gives a subclass of `str`."""
+    """Convert a subclass of `str`, such as the type of `message.text`, to `str`."""
     return str.__str__(value) if foreign.is_kind_of(value, str) and type(value) is not str else value
 
 
 def _model_copy(run: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Shares what the fields hold, so these may be unknown."""
+    """Copy a model, sharing the values of fields, which may be unknown."""
     update = kwargs.get("update")
     if args or not kwargs.keys() <= {"update", "deep"} or (update is not None and type(update) is not dict):
         raise Barrier("it calls model_copy() in an unusual way")
@@ -116,7 +116,7 @@ def _of_tuple(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: di
 
 
 def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, str], Any]) -> Any:
-    """A property that a library has written; `read` reads an attribute. Raises: Barrier if it is not in the list."""
+    """Return a property written by a library; `read` reads an attribute. Raises: Barrier for properties not listed."""
     cls = type(value)
     if name not in _PROPERTIES or not any(is_stock_record_class(each) for each in mro_of(cls)):
         raise Barrier(f"it uses {name} of {describe(value)}")
@@ -139,7 +139,7 @@ def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, st
 
 
 def class_method(run: Any, cls: type, name: str) -> Any:
-    """A class method that a library has written, not called yet. Raises: Barrier if it is in none of the lists."""
+    """Return a bound class method, written by a library. Raises: Barrier for methods not listed."""
     if name in _MAKERS | _SCHEMAS and is_clean_model(cls):
         found = in_mro(cls, name)
         return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)

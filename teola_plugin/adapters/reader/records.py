@@ -1,4 +1,4 @@
-"""Objects that only hold data: their fields, and copies made without their constructors."""
+"""Objects that only hold data: their fields, and copies made without constructors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 
 
 def fields_of(value: Any) -> dict[Any, Any] | None:
-    """The values that an object of a record holds, by name; None if it is no record."""
+    """Return the values of a record's object, by name; None for any other object."""
     facts = facts_of(type(value))
     if facts.kind == "record":
         own = foreign.plain_attributes(value)
@@ -31,24 +31,24 @@ def is_record(value: Any) -> bool:
 
 
 def is_atom_enum(value: Any) -> bool:
-    """Whether the value is a member of an enum that runs no code of the user's when it is used."""
+    """Whether the value is a member of an enum whose use runs no user code."""
     return facts_of(type(value)).kind == "enum"
 
 
 def model_slot(value: Any, name: str) -> Any:
-    """One of `MODEL_SLOTS` of an object of a model, MISSING if it was never set."""
+    """Return one of the `MODEL_SLOTS` of a model's object, MISSING if never set."""
     cls = type(value)
     members = facts_of(cls).members
     return _member(value, cls, members[MODEL_SLOTS.index(name)]) if members else MISSING
 
 
 def set_model_slot(value: Any, name: str, content: Any) -> None:
-    """See `model_slot`."""
+    """Set one of the `MODEL_SLOTS`; see `model_slot`."""
     facts_of(type(value)).members[MODEL_SLOTS.index(name)].__set__(value, content)
 
 
 def data_of_event(value: Any) -> dict[Any, Any] | None:
-    """What an event of a workflow was given under other names than its fields'; None for any other object."""
+    """Return the data of a workflow event under names that are no fields; None for any other object."""
     if not facts_of(type(value)).is_event:
         return None
     private = model_slot(value, "__pydantic_private__")
@@ -57,12 +57,12 @@ def data_of_event(value: Any) -> dict[Any, Any] | None:
 
 
 def new_object(cls: type) -> Any:
-    """An object without attributes. Raises: TypeError for an abstract class."""
+    """Make an object without attributes. Raises: TypeError for an abstract class."""
     return object.__new__(cls)
 
 
 def new_record(cls: type, fields: dict[str, Any], fields_set: set[str] | None = None) -> Any:
-    """An object of a record with these fields, made without its constructor. `fields_set`: of a pydantic model."""
+    """Make a record from fields, without the constructor. `fields_set`: the set fields of a pydantic model."""
     made = new_object(cls)
     facts = facts_of(cls)
     if facts.kind == "slots":
@@ -77,14 +77,14 @@ def new_record(cls: type, fields: dict[str, Any], fields_set: set[str] | None = 
 
 
 Load = Callable[[Any], Any]
-"""Gives the copy of what a copied object holds."""
+"""Returns the copy of a part of a copied object."""
 
 
 def copy_of(value: Any, load: Load, load_key: Load, keep: Load) -> Any:
-    """A copy of a container or a record, a member of an enum as it is, or MISSING for any other object.
+    """Copy a container or a record; members of enums are returned as they are, MISSING for any other object.
 
-    `load_key` copies what is hashed, `load` the rest. `keep` is told of the copy, and returns it, before what it holds
-    is copied: objects may hold themselves.
+    `load_key` copies hashed parts, `load` all other parts. `keep` gets and returns the copy before any parts are
+    copied, as objects may contain themselves.
     """
     cls = type(value)
     if type(cls) is type:  # other metaclasses may define `__eq__` and `__hash__`

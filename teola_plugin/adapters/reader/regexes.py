@@ -1,4 +1,4 @@
-"""Regular expressions: functions of `re` and methods of patterns, with bounds on the time that they take."""
+"""Regular expressions: functions of `re` and methods of patterns, with limits on the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANCHORED = ("match", "fullmatch")
 
 
 def pattern_method(run: Any, pattern: re.Pattern[Any], name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A call of a method of a compiled pattern."""
+    """Call a method of a compiled pattern."""
     text_at = 1 if name in ("sub", "subn") else 0
     if len(args) <= text_at or isinstance_of(args[text_at], Opaque):
         raise Barrier(f"it calls {name} of a pattern in an unusual way")
@@ -70,7 +70,7 @@ def _unknown_text(run: Any, pattern: re.Pattern[Any], name: str, new: Arguments,
 
 
 def function(name: str) -> Handler:
-    """Handles `re.<name>(pattern, ...)`."""
+    """Handle `re.<name>(pattern, ...)`."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         given = dict(kwargs)
@@ -88,7 +88,7 @@ def function(name: str) -> Handler:
 
 
 def compiled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Handles `re.compile`."""
+    """Handle `re.compile`."""
     known(run, *args)
     run.require_known(*args, *kwargs.values())
     if args and type(args[0]) in (str, bytes):
@@ -102,7 +102,7 @@ def compiled(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 
 def escaped(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Handles `re.escape`."""
+    """Handle `re.escape`."""
     if len(args) == 1 and kind_of(args[0]) == "text":
         return run.unknown(args[0], holds="text", is_safe=True)
     run.require_known(*args)

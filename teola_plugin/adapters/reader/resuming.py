@@ -1,17 +1,17 @@
-"""Reading on behind what is not read, once the framework's own run has come past it.
+"""Reading on behind an unread statement, once the framework's run has come past the statement.
 
-A statement that is not read (a client of a database, a file, a class of C) ends a reading; what it comes to is known
-only to the framework's run. When that run makes its next request, the functions that are read stand on its stack,
-behind the statement, with all their variables. The function is read again from its beginning. Where it comes to the
-statement, its variables become copies of those on the stack:
+An unread statement (a client of a database, a file, a class in C) ends a reading; only the framework's run knows the
+result. When the framework's run makes its next request, the functions under reading stand on the stack, behind the
+statement, with all variables. The reading of the function starts again from the beginning. At the statement the
+variables become copies of the variables on the stack:
 
     rows = index.query(vector)                 not read: `Stop`
     for row in rows:                           the run asks for the first row: `Passed` has copies of its variables
         notes.append(model.invoke(row))        read on from here: all rows are asked for
 
-Whether that was right is seen at the request itself. If what is read comes to the same request, with the same values in
-all variables, the same objects in the same places, and nothing changed in what it was given, the run and the reading
-are in the same state. Otherwise nothing more is read.
+The request itself confirms the reading. If the reading comes to the same request, with the same values in all
+variables, the same objects in the same places and unchanged inputs, then the framework's run and the reading are in the
+same state. Otherwise the reading ends.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from teola_plugin.request_identity import request_key
 from teola_plugin.value_keys import is_comparable, value_key
 
 OPERATIONS = 20_000
-"""Parts of values that are copied once more."""
+"""Parts of values that are copied a second time."""
 
 LOOKING = frozenset({"locals", "vars", "eval", "exec", "dir", "f_locals"})
-"""Names by which functions get the variables of a frame: looking at these would show in what they have."""
+"""Names by which functions get the variables of a frame, where the copies would show."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
-    """A statement: its first and last line, and the last one of the block that it stands in.
+    """A statement: the first and last line, and the last line of the block around.
 
-    `is_repeated`: it stands in a loop. `has_rounds`: it has a comprehension. `names`: all that it mentions.
+    `is_repeated`: in a loop. `has_rounds`: contains a comprehension. `names`: all names mentioned.
     """
 
     start: int
@@ -68,16 +68,16 @@ class Place:
     names: frozenset[str]
 
     def holds(self, line: int) -> bool:
-        """A run that is at the line is in the statement."""
+        """Whether a run at the line is in the statement."""
         return self.start <= line <= self.end
 
     def is_before(self, line: int) -> bool:
-        """A run that is at the line has come past the statement, in the same block."""
+        """Whether a run at the line has come past the statement, in the same block."""
         return self.end < line <= self.until
 
 
 def place_of(node: ast.stmt | ast.expr, block: Sequence[ast.stmt | ast.expr], *, is_repeated: bool) -> Place:
-    """That of a statement of a block, or of the expression that is the body of a lambda."""
+    """Return the place of a statement of a block, or of the expression of a lambda."""
     inner = list(ast.walk(node))
     return Place(
         node.lineno, _end(node), _end(block[-1]), is_repeated,
@@ -92,9 +92,9 @@ def _end(node: ast.stmt | ast.expr) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a reading ended: the code objects of the functions on its stack, and where each of them is.
+    """The end of a reading: the code objects of the functions on the reader's stack, and the place in each.
 
-    `where`: which run of the function it was, see `run.Run`.
+    `where`: which run of the function, see `run.Run`.
     """
 
     codes: tuple[types.CodeType, ...]
@@ -102,7 +102,7 @@ class Stop:
     where: Hashable = ()
 
     def is_at(self, other: Stop) -> bool:
-        """It is the same place, maybe of another run."""
+        """Whether both stops are the same place, maybe in different runs."""
         return (
             len(self.codes) == len(other.codes)
             and all(map(operator.is_, self.codes, other.codes))
@@ -110,11 +110,11 @@ class Stop:
         )
 
     def is_passed(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
-        """Functions on a stack, each at some line, have come past it."""
+        """Whether functions on a stack, each at some line, have come past the stop."""
         return self._is_around(levels) and self.places[-1].is_before(levels[len(self.places) - 1][1])
 
     def is_inside(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
-        """They are in the statement itself."""
+        """Whether functions on a stack, each at some line, are in the statement of the stop."""
         return self._is_around(levels) and self.places[-1].holds(levels[len(self.places) - 1][1])
 
     def _is_around(self, levels: Sequence[tuple[types.CodeType, int]]) -> bool:
@@ -126,7 +126,7 @@ class Stop:
 
 
 def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
-    """The place of a statement that is not read, if reading might go on behind it: it runs once, and certainly."""
+    """Return the stop at an unread statement; None unless the statement runs for certain, and once."""
     *around, level = run.levels
     if run.in_doubt or run.is_assuming or place.is_repeated or level.frame is not frame or level.code is None:
         return None
@@ -137,14 +137,14 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
             return None
     if any(LOOKING.intersection(each.code.co_names) for each in run.levels if each.code is not None):
         return None
-    if not all(each.is_direct for each in run.levels[1:]):  # `map` calls it, say
+    if not all(each.is_direct for each in run.levels[1:]):  # such as a function called by `map`
         return None
     codes = tuple(each.code for each in run.levels if each.code is not None)
     return Stop(codes, (*(each.place for each in around), place), run.where)
 
 
 def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
-    """Whether reading goes on behind a statement that is not read, with what the framework's run has there."""
+    """Whether reading goes on behind an unread statement, with the variables of the framework's run."""
     stop = None if run.is_lost else stop_here(run, frame, place)
     if stop is None:
         return False
@@ -167,10 +167,10 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
 
 @dataclass(slots=True)
 class Variables:
-    """Those of one function on the stack of the framework's run, which is at `line`, as copies by name.
+    """Copies of the variables of a function on the stack of the framework's run, by name. `line`: the current line.
 
-    `call`: where the expression ends that it is at.
-    `seen`: as they were. `copies`: to read on with, where what the program was given is what the reader has of it.
+    `call`: where the current call expression ends.
+    `seen`: the values as found. `copies`: the values to read on with; inputs are replaced by the reader's copies.
     """
 
     code: types.CodeType
@@ -184,9 +184,9 @@ class Variables:
 class Passed:
     """The framework's run has come past `stop`, and makes a request. `mark`: see `trace.Asides.when_asked`.
 
-    `where`: which run of the function it is, see `run.Run`.
-    `seen`: all copies, with what they were made of, by its id. For the program that reads on: `given`, pairs of what
-    the reader has of what it was given, and what that was then; `outside`, copies of what is outside, from then on.
+    `where`: which run of the function, see `run.Run`.
+    `seen`: all copies with the originals, by the original's id. For the program that reads on: `given`, pairs of the
+    reader's copy of an input and the copy from the stack; `outside`, copies of outside values from then on.
     `is_alone`: all requests before were made under the function.
     """
 
@@ -201,11 +201,14 @@ class Passed:
     where: Hashable = ()
 
     def is_past(self, stop: Stop) -> bool:
-        """It tells how the run in which a reading ended has come past that place."""
+        """Whether the run in which a reading ended has come past the stop, as recorded here."""
         return self.where == stop.where and self.stop.is_at(stop)
 
     def bind(self, given: Given, heard: Set[Hashable]) -> None:
-        """A program that was given this reads on. `heard`: see `Run`. Raises: Barrier if there is too much."""
+        """Prepare the copies for a program with these inputs, to read on. `heard`: see `Run`.
+
+        Raises: Barrier if there is too much to copy.
+        """
         both = [(given.copies[number], self.seen[number]) for number in given.copies.keys() & self.seen.keys()]
         self.given = [(mine, seen) for (_, mine), (_, seen) in both]
         self.outside.copies = {id(seen): (seen, mine) for mine, seen in self.given}
@@ -222,16 +225,16 @@ class Passed:
 
     @property
     def places(self) -> list[tuple[types.CodeType, int]]:
-        """See `Stop.is_passed`."""
+        """The code and line of each level; see `Stop.is_passed`."""
         return [(each.code, each.line) for each in self.levels]
 
     def is_of(self, run: Run) -> bool:
-        """The framework's run was given what is read here. Raises: Undecided."""
+        """Whether the framework's run had the same arguments as the reading. Raises: Undecided."""
         same, frame, level = _Same(run), run.levels[0].frame, self.levels[0]
         return all(same(frame.get(name), level.seen.get(name)) for name in parameters_of(level.code))
 
     def fill(self, run: Run, frame: Frame, place: Place) -> None:
-        """Give the variables of a frame the values that they have behind a statement."""
+        """Give the variables of a frame the values from behind a statement."""
         level = self.levels[len(run.levels) - 1]
         same = _Same(run)
         parameters = parameters_of(level.code)
@@ -258,7 +261,7 @@ class Passed:
         self.mark.is_beside |= run.is_beside
 
     def require(self, run: Run, request: Request) -> None:
-        """Reading has come to the request that the framework's run was making. Raises: Barrier, Stalled."""
+        """Check the reading at the request that the framework's run was making. Raises: Barrier, Stalled."""
         try:
             run.is_lost = not (self._is_asked(run, request) and self._is_right(run, request))
         except Undecided as e:
@@ -267,7 +270,7 @@ class Passed:
             raise Barrier("it does not come to where the run is")
 
     def _is_asked(self, run: Run, request: Request) -> bool:
-        if request.act is not None:  # it makes requests of its own
+        if request.act is not None:  # the function makes its own requests
             return True
         key = request_key(request.spec, request.op, request.payload, request.settings)
         if not is_comparable(key) or key != self.key:
@@ -300,20 +303,20 @@ class Passed:
 
 
 def parameters_of(code: types.CodeType) -> tuple[str, ...]:
-    """The names of the parameters of a function."""
+    """Return the names of the parameters of a function."""
     variadic = (code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + sum(map(bool, variadic))]
 
 
 def _is_own(value: Any) -> bool:
-    """The reader made it of stock parts, or of functions that the program defines; nothing else has it."""
+    """Whether the reader made the value, of stock parts or functions of the program, and no other object holds it."""
     return isinstance_of(value, Callee) or (type(value) is Opaque and value.is_own)
 
 
 def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
-    """Whether a variable that holds what the reader made still does so in the framework's run, as far as can be told.
+    """Whether a variable with a value of the reader's holds the same in the framework's run, as far as can be told.
 
-    No statement that was not read has mentioned it. A function that is defined there may set it all the same.
+    No unread statement has mentioned the variable, but a function defined inside may set the variable all the same.
     """
     if type(mine) is FunctionValue:
         function = seen.held if type(seen) is Opaque else None
@@ -322,7 +325,7 @@ def _is_kept(code: types.CodeType, name: str, mine: Any, seen: Any) -> bool:
 
 
 def _forget_own(run: Run) -> None:
-    """What the program holds was changed by what is not read: so may be what the reader made of it."""
+    """Mark the reader's own values as stale: an unread statement has changed values of the program, maybe these too."""
     frames = [level.frame for level in run.levels]
     for frame in frames:
         for name, value in list(frame.items()):
@@ -332,7 +335,7 @@ def _forget_own(run: Run) -> None:
 
 
 class _Same:
-    """Whether a value of the reader's is what the framework's run has: the same parts, shared in the same way."""
+    """Whether a value of the reader's equals a value of the framework's run: the same parts, shared in the same way."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -340,7 +343,7 @@ class _Same:
         self._has_seen: dict[int, Any] = {}
 
     def __call__(self, mine: Any, seen: Any) -> bool:
-        """Raises: Undecided if something in it is not known."""
+        """Compare two values. Raises: Undecided if a part is unknown."""
         self._run.tick()
         kind = type(mine)
         if is_random_id(mine):
@@ -382,7 +385,7 @@ class _Same:
 
 
 def _is_twin(one: Any, two: Any) -> bool:
-    """Two objects are one, seen through two classes: what `optimize` gives back for a component of LlamaIndex's."""
+    """Whether two objects share their attributes, like a LlamaIndex component and the result of `optimize`."""
     own = foreign.own_attributes(one)
     return own is not None and own is foreign.own_attributes(two)
 

@@ -1,7 +1,7 @@
-"""One evaluation of a program by the reader: limits, copies of what comes from outside, and what it asks for.
+"""One evaluation of a program by the reader: limits, copies of outside values, requests.
 
-An evaluation is a function of the program, its inputs, what is outside (globals, attributes), and the answers that have
-come so far. It is repeated from the start as answers come, so it costs little and keeps nothing.
+An evaluation is a function of the program, the inputs, the outside values (globals, attributes) and the answers so far.
+Each new answer starts an evaluation from the beginning, so an evaluation must be cheap, and keeps no state.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from teola_plugin.adapters.reader.values import (
 )
 
 OPERATIONS = 20_000
-"""Of one evaluation: some 10 ms. A loop that computes more than that is left to the framework's run."""
+"""Operations of one evaluation: some 10 ms. Longer loops are left to the framework's run."""
 
 NOWHERE: Hashable = None
-"""`Run.where` of functions that cannot be told apart."""
+"""`Run.where` of functions whose runs cannot be told apart."""
 
 MAX_DEPTH = 60
-"""Calls inside calls."""
+"""The depth of nested calls."""
 
 _FACTORIES = (None, list, dict, set, int, str, float)
-"""Of a `defaultdict` that is plain data."""
+"""The factories of a `defaultdict` of plain data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of an ask: the value that the program gets, or the error that is raised there."""
+    """The outcome of an ask: the value that the program gets, or the error to raise there."""
 
     value: Any = None
     error: Exception | None = None
@@ -55,22 +55,21 @@ class TooLarge(ValueError):
 
 
 class Given:
-    """What one prediction is made from, the same for all its evaluations.
+    """The inputs of one prediction, shared by all evaluations.
 
-    `copies` of what the program is given, which it may change. `outer` copies of what it reads from outside, and
-    `names` from outside with what they stood for, as they were when it first came to them: the framework's own run,
-    which goes on meanwhile, may change them, and what it has done already is not to be seen twice. All copies by the id
-    of what they are made of, which is kept alive.
+    `copies`: copies of the arguments, which the program may change. `outer`: copies of outside values. `names`: the
+    values of outside names and attributes. Both are kept as first read: the framework's run goes on meanwhile, and its
+    changes must not be seen twice. All copies are stored by the id of the original, which is kept alive.
     """
 
     def __init__(self) -> None:
         self.copies: dict[int, tuple[Any, Any]] = {}
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
-        """What names and attributes stand for that were looked up, by the function or object that has them."""
+        """Values of looked-up names and attributes, by the id of the function or object and the name."""
 
     def copy(self, value: Any) -> Any:
-        """A copy of the reader's own; what is no plain data is `Opaque`. Raises: TooLarge."""
+        """Return a copy that the reader owns; objects other than plain data become `Opaque`. Raises: TooLarge."""
         run = Run(Nobody(), given=self, operations=10 * OPERATIONS)
         try:
             return run.load(value, is_given=True)
@@ -78,7 +77,7 @@ class Given:
             raise TooLarge(e.what) from e
 
     def renew(self, value: Any) -> Any:
-        """A copy of what an evaluation has made of the program's values, which from here on stands for them."""
+        """Copy a value that an evaluation has made; the copy replaces the value from here on."""
         fresh = self.copy(value)
         for key, (held, copy) in list(self.copies.items()):
             if id(copy) in self.copies:
@@ -88,10 +87,11 @@ class Given:
 
 @dataclass(slots=True)
 class Level:
-    """A function of the program that is evaluated. `place`: the statement it is at; `code`: of one that exists.
+    """A function of the program under evaluation.
 
-    `is_direct`: it was called by a call expression of the one around it, once each time that it is evaluated.
-    `call`: where the call ends that it is at.
+    `place`: the current statement. `code`: the code object, for functions that exist outside of the reading.
+    `is_direct`: called by a call expression of the function around, once per evaluation of the expression.
+    `call`: where the current call expression ends.
     """
 
     frame: Frame
@@ -103,18 +103,19 @@ class Level:
 
 
 class Run(Heap):
-    """`asks`: what was asked for and has no answer yet, in order. `asker`: knows the objects of the frameworks.
+    """One evaluation of a program.
 
-    `site`: the call expression that is evaluated, within those that led to it. `branches`: see branches.py.
-    `heard`: what whoever hears of requests may change whenever one is made (see `handlers.noted_by`).
-    `locks`: how many of the program's are held; `limits`: to how many limits of time what is evaluated has to keep.
+    `asks`: the requests without an answer, in order. `asker`: knows the objects of the frameworks.
+    `site`: the call expression under evaluation, and the expressions that led there. `branches`: see branches.py.
+    `heard`: values that a listener to requests may change at each request (see `handlers.noted_by`).
+    `locks`: how many locks the program holds. `limits`: how many time limits apply.
 
-    `levels`: the functions that are evaluated, one inside the other. `stops`: where they ended at what is not read,
-    and `skipped`: what was not read where they went on.
-    `passed`: where the framework's run has come past such a place, of which so many are `used`; `open`: the last one,
-    until it is seen at a request that it was right to read on; `is_lost`: it was not; `mark`: where the run was then.
-    `is_beside`: others ask beside the function that is evaluated. `where`: which run of a function of the program's it
-    is that is evaluated, where the same one may run several times, maybe side by side. See resuming.py.
+    `levels`: the functions under evaluation, from the outermost. `stops`: where functions ended at an unread statement.
+    `skipped`: the unread statements behind which reading went on. `passed`: how the framework's run has come past a
+    stop, of which `used` were used. `open`: the last of these, until a request confirms the reading. `is_lost`: the
+    request did not. `mark`: where the framework's run was then. `is_beside`: requests are made beside the function
+    under evaluation. `where`: identifies the run of a function, as the same function of the program may run several
+    times, even side by side. See resuming.py.
     """
 
     def __init__(
@@ -160,15 +161,15 @@ class Run(Heap):
             raise Barrier("it computes for too long")
 
     def enter(self) -> None:
-        """Begin a call inside of this one. Raises: Barrier."""
+        """Begin a nested call. Raises: Barrier."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Barrier("it calls itself too deeply")
 
-    # --- what comes from outside -------------------------------------------------------------------------------------
+    # --- outside values ----------------------------------------------------------------------------------------------
 
     def load(self, value: Any, *, is_given: bool = False) -> Any:
-        """The reader's own copy of plain data, which may not be changed unless it is given; anything else is Opaque."""
+        """Return the reader's copy of plain data, read-only unless `is_given`; other objects as Opaque."""
         kind = type(value)
         if classes.is_atom(value):
             return value
@@ -184,7 +185,7 @@ class Run(Heap):
         return self._copied(value, kind, copies, is_given)
 
     def load_name(self, function: Any, name: str) -> Any:
-        """What a name from outside of a function stands for. Raises: NameError, Barrier."""
+        """Return the value of an outside name of a function. Raises: NameError, Barrier."""
         if self.heard and place_of(function, name) in self.heard:
             return Unknown()
         key = (id(function), name)
@@ -193,16 +194,16 @@ class Run(Heap):
         return self.load(self._names[key][1])
 
     def load_attribute(self, owner: Any, name: str, value: Any) -> Any:
-        """The attribute of an object of somebody else's, as it was when it was first looked up.
+        """Return the attribute of a foreign object, as first looked up.
 
-        The program's own run may have changed it since: it was read before that.
+        The framework's run may have changed the attribute since: the reading was earlier.
         """
         if id(owner) in self.heard:
             return Unknown()
         return self.load(self.as_first_read(owner, name, value))
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
-        """The value that was given for something of an object when an evaluation first came to it."""
+        """Return the first value given for this name of the object."""
         return self._names.setdefault((id(owner), name), (owner, value))[1]
 
     def _copied(self, value: Any, kind: type, copies: dict[int, tuple[Any, Any]], is_given: bool) -> Any:
@@ -221,40 +222,43 @@ class Run(Heap):
         return keep(Opaque(value)) if copied is classes.MISSING else copied
 
     def is_outside(self, given: Given) -> None:
-        """From here on, what comes from outside is as it was when this was made."""
+        """Use the outside values and names recorded in `given` from here on."""
         self._outer, self._names = given.outer, given.names
         self._fixed.update((id(copy), copy) for _, copy in given.outer.values())
 
     def hand_on(self, given: Given) -> None:
-        """Let what comes from outside be as it is here for what is read from here on."""
+        """Record the outside values and names of the evaluation in `given`, for later evaluations."""
         given.outer, given.names = self._outer, self._names
 
     # --- own objects -------------------------------------------------------------------------------------------------
 
     def touch(self, held: Any) -> None:
-        """Call before each change of an object. Raises: Barrier if it stands for one of somebody else's."""
+        """Allow a change of an object; call before each change.
+
+        Raises: Barrier if the object stands for a foreign object.
+        """
         if id(held) in self._fixed:
             raise Barrier(f"it changes a {type_name(type(held))} that it did not make")
         if self._logs or id(held) in self._given:
             self.note(held)
 
     def made_exception(self, error: BaseException) -> BaseException:
-        """The program made this exception with arguments of its own."""
+        """Note an exception that the program made with its own arguments. Returns the exception."""
         self._made_exceptions[id(error)] = error
         return error
 
     def is_own_exception(self, error: BaseException) -> bool:
-        """See `made_exception`."""
+        """Whether the program made the exception; see `made_exception`."""
         return id(error) in self._made_exceptions
 
-    # --- what is not known -------------------------------------------------------------------------------------------
+    # --- unknown values ----------------------------------------------------------------------------------------------
 
     def is_unknown(self, value: Any) -> bool:
-        """The value, or what a container holds, is not known."""
+        """Whether the value, or a part of the container, is unknown."""
         return type(value) is Unknown or (bool(self._tainted) and id(value) in self._tainted)
 
     def require_known(self, *values: Any) -> None:
-        """Raises: Undecided if something in the values is not known, Barrier if it is an object of somebody else's."""
+        """Require known values. Raises: Undecided if a part is unknown, Barrier if a part is a foreign object."""
         todo = list(values)
         seen: set[int] = set()
         while todo:
@@ -288,14 +292,14 @@ class Run(Heap):
         return () if isinstance_of(value, Opaque) else (classes.fields_of(value) or {}).values()
 
     def require_hashable(self, value: Any) -> None:
-        """Raises: what a key of a dict raises that is not to be hashed: Undecided, Barrier."""
+        """Require a hashable value. Raises: Undecided or Barrier, as an unhashable key of a dict would."""
         if type(value) not in classes.ATOMS:
             self.require_known(value)
 
     def unknown(
         self, *operands: Any, holds: str | type = "any", is_safe: bool = False, error: type[Exception] = Exception
     ) -> Unknown:
-        """What an operation on these comes to. Unless it `is_safe`, it may also raise an `error`."""
+        """Return the unknown result of an operation. Unless `is_safe`, the operation may raise an `error`."""
         sources = self.sources(*operands)
         if not is_safe:
             self.raises(sources, error=error)
@@ -314,9 +318,9 @@ class Run(Heap):
         return self.branches is not None and self.branches.has_assumed
 
     def assumed(self, branch: Hashable, found: Any) -> Hashable | None:
-        """What an undecided branch is taken to come to, by what was found there; None if it is left undecided.
+        """Return the assumed target of an undecided branch, by the value found there; None leaves the branch undecided.
 
-        Whatever it hangs on has not raised then.
+        An assumed target implies that the sources of the value have not raised.
         """
         if self.branches is None:
             return None
@@ -326,14 +330,17 @@ class Run(Heap):
         return target
 
     def decided_as(self, branch: Hashable, target: Hashable) -> None:
-        """A branch is decided."""
+        """Record the target of a decided branch."""
         if self.branches is not None:
             self.branches.decided(branch, target)
 
     # --- asks --------------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Any:
-        """The value of a request, Unknown while there is no answer. Raises: what the answer says, Barrier, Stalled."""
+        """Return the value of a request, Unknown while there is no answer.
+
+        Raises: the answer's error, Barrier, Stalled.
+        """
         if self.open is not None:
             self.open.require(self, request)
             self.open = None
@@ -343,14 +350,14 @@ class Run(Heap):
         try:
             return self._ask(request)
         finally:
-            if self.limits:  # whoever waits for the reply may be cancelled
+            if self.limits:  # a waiter for the reply may be cancelled
                 self.raises(TIMED, error=asyncio.CancelledError)
 
     def _ask(self, request: Request) -> Any:
         number = self.counts[request.key]
         self.counts[request.key] += 1
         key = (request.key, number)
-        answer = None if request.key in self.uncounted else self._answers.get(key)  # it may be that of another time
+        answer = None if request.key in self.uncounted else self._answers.get(key)  # may belong to another repetition
         if answer is not None:
             if answer.error is not None:
                 raise answer.error

@@ -1,4 +1,4 @@
-"""Names of a function: which are its own, which are those of the function around it, which come from outside."""
+"""The names of a function: own variables, variables of enclosing functions, and outside names."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Store = Callable[[Frame, Any], None]
 """A compiled target of an assignment."""
 
 OUTER, FUNCTION, RETURNED, RUN, SITE = 0, 1, 2, 3, 4
-"""Keys of a frame that stand for no variable."""
+"""Keys of a frame that are no variables."""
 
 Scoped = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The names that are variables of one function, lambda or comprehension, and the scope around it.
+    """The variables of one function, lambda or comprehension, and the scope around.
 
-    `outer`: names that the function declares to be global or of a function around it.
+    `globals`: names that the function declares to be global.
     """
 
     names: frozenset[str]
@@ -35,7 +35,7 @@ class Scope:
     is_comprehension: bool = False
 
     def distance(self, name: str) -> int | None:
-        """How many scopes further out a name is a variable; None if it comes from outside of all."""
+        """Return how many scopes further out a name is a variable; None for an outside name."""
         scope: Scope | None = self
         steps = 0
         while scope is not None:
@@ -47,7 +47,7 @@ class Scope:
         return None
 
     def load(self, name: str) -> Evaluate:
-        """A compiled reading of a name."""
+        """Compile a read of a name."""
         steps = self.distance(name)
         if steps == 0 and not self.is_comprehension:
             return _local(name)
@@ -56,7 +56,7 @@ class Scope:
         return _enclosing(name, steps)
 
     def store(self, name: str) -> Store:
-        """A compiled binding of a name."""
+        """Compile a binding of a name."""
         steps = self.distance(name)
         if steps is None:
             raise_ = f"it sets the name {name}, which is not its own"
@@ -85,7 +85,7 @@ class Scope:
 
 
 def scope_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: Scope | None) -> Scope:
-    """The scope of a function."""
+    """Return the scope of a function."""
     body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     names = {arg.arg for arg in _arguments(node.args)}
     declared: set[str] = set()
@@ -101,13 +101,13 @@ def scope_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, around: 
 
 
 def comprehension_scope(generators: list[ast.comprehension], around: Scope) -> Scope:
-    """The scope of a comprehension."""
+    """Return the scope of a comprehension."""
     targets = (inner for each in generators for inner in ast.walk(each.target) if isinstance(inner, ast.Name))
     return Scope(frozenset(target.id for target in targets), around, is_comprehension=True)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and those in it, without those of functions, classes and comprehensions' own variables."""
+    """Yield a node and its nodes, except nodes inside of functions and classes, and variables of comprehensions."""
     yield node
     if isinstance(node, Scoped):
         for part in _evaluated_outside(node):
@@ -120,7 +120,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _evaluated_outside(node: Scoped) -> Iterator[ast.expr]:
-    """What of a definition is evaluated where it stands."""
+    """Yield the expressions of a definition that are evaluated outside of the defined function or class."""
     if not isinstance(node, ast.Lambda):
         yield from node.decorator_list
     if isinstance(node, ast.ClassDef):
@@ -164,7 +164,7 @@ def _local(name: str) -> Evaluate:
 
 
 def _perhaps_unbound(frame: Frame, value: Unknown) -> Unknown:
-    if GENERAL in value.sources:  # one of the paths that met has not set it
+    if GENERAL in value.sources:  # unset on one of the joined paths
         frame[RUN].raises(value.sources)
     return value
 

@@ -1,4 +1,4 @@
-"""The syntax tree of a code object, which is certain: compiled again, the file gives an equal code object."""
+"""The verified syntax tree of a code object: compiling the file again gives an equal code object."""
 
 from __future__ import annotations
 import __future__
@@ -13,7 +13,7 @@ _ANNOTATIONS = __future__.annotations.compiler_flag
 
 
 def verified_node(function: types.FunctionType) -> FunctionNode | None:
-    """The node of a plain function, or None if its source cannot be had for certain. Never raises."""
+    """Return the node of a plain function, or None if the source is uncertain. Never raises."""
     code = function.__code__
     node = node_of(function)
     if node is None:
@@ -28,7 +28,7 @@ def verified_node(function: types.FunctionType) -> FunctionNode | None:
 
 @functools.lru_cache(maxsize=64)
 def _codes_in(text: str, filename: str, flags: int) -> frozenset[types.CodeType]:
-    """All code objects of a file."""
+    """Return all code objects of a file."""
     found: set[types.CodeType] = set()
     todo = [compile(text, filename, "exec", flags, dont_inherit=True)]
     while todo:

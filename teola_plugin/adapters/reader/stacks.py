@@ -1,7 +1,7 @@
-"""The stack of the framework's run: which of the user's functions run there, where each of them is, what it holds.
+"""The stack of the framework's run: the user's functions there, the line of each, and the variables.
 
-A `Listener` hears of the run's requests in the thread that makes them, and takes copies of the variables where the run
-has come past a place at which a reading ended. See resuming.py for what is made of them.
+A `Listener` hears of requests in the thread that makes them, and copies the variables where the framework's run has
+come past the end of a reading. See resuming.py for the use of the copies.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ OPERATIONS = 5_000
 """Parts of values that are copied while the framework's run waits: some 2 ms."""
 
 MAX_CODES = 10_000
-"""Functions of which it is kept whose they are."""
+"""Functions whose owner (a library or the user) is cached."""
 
 MAX_FRAMES = 400
-"""So much of a stack is looked at."""
+"""Frames of a stack that are looked at."""
 
 MAX_KNOWN, MAX_STOPS = 1_000, 32
-"""Functions in which readings ended, and places in each, that are kept."""
+"""Functions with ends of readings, and places in each, that are kept."""
 
 MAX_ASKED = 1_000
 """Requests of a call that are noted."""
 
 MAX_WRONG = 3
-"""So often what is read behind a place may be wrong before it is forgotten."""
+"""Wrong readings behind a place before the place is forgotten."""
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 
 Level = tuple[int, types.CodeType, int]
-"""A function on a stack: its frame, by its `id`, its code and the line that it is at."""
+"""A function on a stack: the `id` of the frame, the code, and the current line."""
 
 
 @dataclass(slots=True)
 class Known:
-    """Where readings of a function ended, in all calls. `wrong`: how often what was read behind each was not so."""
+    """The places where readings of a function ended, in all calls. `wrong`: how many readings behind each failed."""
 
     stops: tuple[Stop, ...] = ()
     wrong: dict[int, int] = field(default_factory=dict)
 
 
 _known: dict[int, Known] = {}
-"""By the `id` of the code of the function, which its stops keep."""
+"""Ends of readings by the `id` of the function's code, which the stops keep alive."""
 
 NONE = Known()
 
@@ -65,7 +65,6 @@ _lock = threading.Lock()
 
 
 def _note(stop: Stop) -> None:
-    """A reading ended there."""
     with _lock:
         if len(_known) > MAX_KNOWN:
             _known.clear()
@@ -75,7 +74,7 @@ def _note(stop: Stop) -> None:
 
 
 def is_wrong(stop: Stop) -> None:
-    """What was read behind it was not what the run did: if that happens again and again, it is forgotten."""
+    """Count a wrong reading behind a stop; after `MAX_WRONG` the stop is forgotten."""
     with _lock:
         known = _known.get(id(stop.codes[0]), Known())
         number = id(stop.places[-1])
@@ -85,18 +84,21 @@ def is_wrong(stop: Stop) -> None:
 
 
 class Listener:
-    """Hears where the framework's run has come past places where readings of a program ended.
+    """Hears when the framework's run has come past an end of a reading.
 
-    It is to hear all requests of that run, from before it comes to the program: what counts is the first one behind
-    such a place. The run may be faster than the reading. So it is also noted when it has come past one that is known
-    of earlier calls, and as long as it has not made its next request the reading can go on from there.
+    A listener must hear all requests of the framework's run, from before the program begins: the first request behind a
+    stop counts. The framework's run may be faster than the reading. So a stop known from earlier calls is noted too,
+    and the reading can go on from there until the framework's run makes the next request.
     """
 
     def __init__(
         self, where: Callable[[], Hashable] = lambda: (), *, is_only: bool = False, code: types.CodeType | None = None
     ) -> None:  # fmt: skip
-        """`where`: which run of a function it is that asks (see `run.Run`). `is_only`: the program is one function, of
-        which nobody can tell one run from another: it is heard if it is run by itself, and once. `code`: its code."""
+        """Prepare to hear requests.
+
+        `where`: identifies the run of a function that asks (see `run.Run`). `code`: the code of the program's function.
+        `is_only`: the program is a function whose runs cannot be told apart: heard if run by itself, and once.
+        """
         self._where = where
         self._code = code
         self._made: dict[Hashable, list[Callable[[], Hashable]]] = defaultdict(list)
@@ -109,12 +111,12 @@ class Listener:
         self._lock = threading.Lock()
 
     def note(self, stops: Sequence[Stop]) -> None:
-        """A reading has ended there."""
+        """Note the stops where a reading has ended."""
         for stop in stops:
             _note(stop)
 
     def find(self, stops: Sequence[Stop]) -> Passed | None:
-        """How the framework's run has come past one of these stops; told once."""
+        """Return how the framework's run has come past some of these stops, once."""
         with self._lock:
             for number, passed in list(self._passed.items()):
                 if any(map(passed.is_past, stops)):
@@ -122,13 +124,13 @@ class Listener:
         return None
 
     def made(self, where: Hashable) -> Counter[Hashable]:
-        """The requests that a run of a function has made so far, by their keys."""
+        """Return the keys of the requests that a run of a function has made so far, with counts."""
         with self._lock:
             made = list(self._made.get(where, ()))
         return Counter(key() for key in made)
 
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
-        """The framework's run makes a request in this thread. Returns whether to tell of the next one."""
+        """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next request."""
         if self.is_over:
             return False
         where = self._where()
@@ -159,13 +161,13 @@ class Listener:
         return True
 
     def _is_only(self, levels: Sequence[Level], at: int, around: Sequence[tuple[int, types.CodeType]]) -> bool:
-        """Only what was there when the call began stands around the function, and it has not run before."""
+        """Whether only frames from the start of the call stand around the function, which has not run before."""
         number, code, _ = levels[at]
         runs = {own for earlier in self._asked for own, each, _ in earlier if each is code}
         return runs <= {number} and all((own, each) in around for own, each, _ in levels[:at])
 
     def _has_passed(self, stop: Stop, levels: Sequence[Level]) -> int | None:
-        """Where on a stack the function begins that has come past a stop now, for the first time."""
+        """Return the index on a stack of the function that has come past a stop now, for the first time; else None."""
         begins = [at for at, (_, code, _) in enumerate(levels) if code is stop.codes[0]]
         if len(begins) != 1 or len(self._asked) == MAX_ASKED:
             return None
@@ -184,13 +186,13 @@ class Listener:
 def _passed(
     stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool, where: Hashable
 ) -> Passed | None:
-    """None if its variables cannot be copied, or are too much."""
+    """Copy the variables of the frames; None if they cannot be copied, or are too many."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return None
     if any(LOOKING.intersection(frame.f_code.co_names) for frame in frames):
         return None
     if not all(frame.f_code.co_flags & inspect.CO_OPTIMIZED for frame in frames):
-        return None  # the body of a class or of a module: its variables are those that it defines
+        return None  # the body of a class or module: its variables are its definitions
     copies = Given()
     run = Run(Nobody(), given=copies, operations=OPERATIONS)
     levels = []
@@ -209,7 +211,7 @@ def _passed(
 
 
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
-    """Where the expression ends, by line and column, that each frame is at: maybe in a comprehension of its own."""
+    """Return where the current expression of each frame ends (line, column); comprehensions have own frames."""
     found: list[tuple[int | None, int | None]] = []
     frame: types.FrameType | None = sys._getframe(1)
     inner: types.FrameType | None = None
@@ -229,7 +231,7 @@ def _end_of(frame: types.FrameType) -> tuple[int | None, int | None]:
 
 
 def _frames() -> list[types.FrameType]:
-    """The frames of the user's functions that run in this thread; the last of them asks."""
+    """Return the frames of the user's functions in this thread; the last frame makes the request."""
     found: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
     for _ in range(MAX_FRAMES):
@@ -258,11 +260,11 @@ _libraries: dict[int, tuple[types.CodeType, bool]] = {}
 
 
 _PASSING = frozenset({"teola_plugin", "threading", "concurrent", "asyncio", "contextlib", "contextvars"})
-"""Packages that no package manager has installed, whose functions may stand between those of the user's."""
+"""Packages outside of site-packages whose functions may stand between the user's functions."""
 
 
 def _copy_of(run: Run, copies: Given, value: Any, kept: Sequence[Sequence[Any]]) -> Any:
-    """STALE if the copy would keep something alive whose end is seen: a file, a connection, an object of the user's."""
+    """Return a copy, or STALE if the copy would delay a visible end (of a file, a connection, a user's object)."""
     before = set(copies.copies)
     copy = run.load(value, is_given=True)
     fresh = copies.copies.keys() - before
@@ -289,18 +291,18 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
 
 _LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _FRAMEWORKS = frozenset({"langchain", "langgraph", "llama"})
-"""Packages, by how their names begin, of whose objects nobody sees when they end."""
+"""Packages, by the beginning of the name, whose objects end without visible effects."""
 
 
 def _outside_of(frame: types.FrameType) -> list[Any]:
-    """What the names from outside of a function stand for: it lives on when the function has ended."""
+    """Return the values of the outside names of a function, which outlive the function."""
     code, names = frame.f_code, frame.f_globals
     around = [names[name] for name in code.co_names if name in names] if type(names) is dict else []
     return [*around, *_variables_of(frame, code.co_freevars).values()]
 
 
 def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any]:
-    """What variables of a frame hold, which keeps nothing of it."""
+    """Return the values of variables of a frame, keeping no part of the frame alive."""
     local = frame.f_locals
     held = {name: local[name] for name in names if name in local}
     if type(local) is dict and sys.getrefcount(local) <= _OWN_REFERENCES:  # kept with the frame, up to Python 3.12
@@ -309,4 +311,4 @@ def _variables_of(frame: types.FrameType, names: Sequence[str]) -> dict[str, Any
 
 
 _OWN_REFERENCES = 3
-"""To the variables of a frame, if nobody else looks at them: its own, a local variable and an argument."""
+"""References to the variables of an otherwise unobserved frame: of the frame, a local variable and an argument."""

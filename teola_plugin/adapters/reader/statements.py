@@ -1,4 +1,4 @@
-"""Statements of a program, compiled to closures over frames. Each says how it ended: a `Signal`, or None to go on."""
+"""Statements of a program, compiled to closures over frames. Each returns its end: a `Signal`, or None to go on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Statements(Expressions):
             self._is_in_loop = outer
 
     def block(self, nodes: Sequence[ast.stmt]) -> Block:
-        """Some statements, one after the other."""
+        """Compile a block of statements."""
         is_repeated = self._is_in_loop
         parts = [(self._statement(node), place_of(node, nodes, is_repeated=is_repeated)) for node in nodes]
         filename = self.filename
@@ -55,7 +55,7 @@ class Statements(Expressions):
         return block
 
     def returning(self, node: ast.expr) -> Block:
-        """The body of a lambda."""
+        """Compile the body of a lambda."""
         value, place, filename = self.expression(node), place_of(node, [node], is_repeated=False), self.filename
 
         def block(frame: Frame) -> Ended:
@@ -73,7 +73,7 @@ class Statements(Expressions):
         compile_ = getattr(self, f"_do_{type(node).__name__.lower()}", None)
         return compile_(node) if compile_ else refusing(f"it uses {type(node).__name__}")
 
-    # --- simple ones -------------------------------------------------------------------------------------------------
+    # --- simple ------------------------------------------------------------------------------------------------------
 
     def _do_expr(self, node: ast.Expr) -> Block:
         value = self.expression(node.value)
@@ -338,7 +338,7 @@ class Statements(Expressions):
                 _repeat(frame, value, target, body)
                 return orelse(frame)
             try:
-                is_ours = is_temporary and type(value) is Lazy  # nobody else has it
+                is_ours = is_temporary and type(value) is Lazy  # no other reference exists
                 for item in value.iterator if is_ours else operators.iterated(run, value):
                     run.tick()
                     target(frame, item)
@@ -503,25 +503,25 @@ class Statements(Expressions):
 
 
 Handler = tuple[Evaluate | None, Callable[[Frame, Any], Ended]]
-"""The classes that a handler takes (None: all), and what it does with an exception."""
+"""The classes that a handler catches (None: all), and the compiled body, which gets the exception."""
 
 
 def _qualified(frame: Frame, name: str) -> str:
-    """The qualified name of a class; only its name where the function is one that the program made."""
+    """Return the qualified name of a class; the plain name in functions that the program made."""
     function = frame[FUNCTION]
     is_outermost = frame[OUTER] is None and type(function) is types.FunctionType
     return f"{function.__qualname__}.<locals>.{name}" if is_outermost else name
 
 
 def _round(run: Run, frame: Frame, body: Block) -> Ended:
-    """One round of a loop; None if the loop goes on."""
+    """Run one round of a loop; None if the loop goes on."""
     marked = run.leaves
     ended = run.absorb(frame, CONTINUE, run.settle(body, frame), marked)
     return None if ended is CONTINUE else ended
 
 
 def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
-    """The rounds of a loop over what is not known."""
+    """Run the rounds of a loop over an unknown value."""
     run: Run = frame[RUN]
     is_of_texts = type(items) is Unknown and items.holds == "texts"
     if not is_of_texts:
@@ -557,7 +557,7 @@ def _ending(ended: Ended) -> Block:
 
 
 def _perhaps_handled(frame: Frame, beginning: Beginning, handlers: list[Handler], first: Block) -> Ended:
-    """The body came to its end, but something in it may raise, by what is not known yet."""
+    """Join the end of a `try` body with the handlers, as an operation of the body may raise for some replies."""
     run: Run = frame[RUN]
     why = run.gates or ANYWHERE
     caught = tuple([Opaque(Exception) if kinds is None else kinds(frame) for kinds, _ in handlers])
@@ -591,7 +591,7 @@ def _first(path: str) -> str:
 
 
 def _module(name: str) -> types.ModuleType:
-    """A module that was imported already. Raises: Barrier."""
+    """Return an imported module. Raises: Barrier."""
     module = sys.modules.get(name)
     if type(module) is not types.ModuleType:
         raise Barrier(f"it imports {name}, which is not loaded")

@@ -1,7 +1,7 @@
-"""Objects of the frameworks' data classes, made as their constructors make them.
+"""Objects of the frameworks' data classes, as their constructors make them.
 
-A constructor runs on known values only. For some fields it is known that it keeps any text that it is given: there it
-runs with a placeholder, and the unknown value is put in its place.
+A constructor runs on known values only. Some fields are known to keep any text unchanged: there the constructor runs
+with a placeholder, which the unknown value then replaces.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from teola_plugin.adapters.reader.foreign import describe, in_mro
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown, isinstance_of
 
 _CARRYING = frozenset(["Send", "Command", "Overwrite"])
-"""Classes of LangGraph that keep what they are given as it is."""
+"""Classes of LangGraph that keep arguments unchanged."""
 
 _FILLED: dict[str, dict[str, Any]] = {
     "HumanMessage": {"content": "", "name": "x"},
@@ -27,7 +27,7 @@ _FILLED: dict[str, dict[str, Any]] = {
     "TextNode": {"text": ""},
     "NodeWithScore": {"score": 0.5},
 }
-"""Fields that keep what they are given if it is of the kind of this placeholder."""
+"""Fields that keep values unchanged if the value is of the placeholder's kind."""
 
 _FIRST = {"Document": "page_content"}
 _COPIED = {"Document": "metadata"}
@@ -35,7 +35,7 @@ _MAKING = frozenset(["__init__", "__post_init__", "model_post_init"])
 
 
 def stock_record(run: Any, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What calling a data class of a framework gives. Raises: what the constructor raises, Barrier."""
+    """Return the result of calling a data class of a framework. Raises: errors of the constructor, Barrier."""
     facts = facts_of(cls)
     name = foreign.name_of_class(cls)
     if facts.user_names & _MAKING or type(in_mro(cls, "__new__")) is not type(object.__new__):
@@ -80,7 +80,7 @@ def _filled(run: Any, cls: type, name: str, args: tuple[Any, ...], kwargs: dict[
 
 
 def _replaced(run: Any, name: str, field: str, value: Any, fillable: dict[str, Any]) -> tuple[Any, Any] | None:
-    """A placeholder for an argument that is not known, and what the field holds for it; None for any other."""
+    """Return the placeholder for an unknown argument, and the value of the field; None for any other argument."""
     if type(value) is Unknown and field in fillable:
         placeholder = fillable[field]
         if type(placeholder) is str and value.holds == "text":
@@ -113,7 +113,7 @@ def _is_known(run: Any, value: Any) -> bool:
 
 
 def _with_id(run: Any, cls: type, made: Any, kwargs: dict[str, Any]) -> Any:
-    """Nodes of LlamaIndex get a random id where none is given."""
+    """Give nodes of LlamaIndex without an id a random, unknown id."""
     if type(made) is Unknown or "id_" not in facts_of(cls).fields or not foreign.module_of(cls).startswith("llama_"):
         return made
     if kwargs.keys().isdisjoint(("id_", "doc_id", "node_id")):

@@ -1,9 +1,9 @@
-"""The table of functions that are known, found by the identity of the function, and how most of them are handled.
+"""The table of known functions, found by identity, and the common handlers.
 
-carries   it hands on elements and does not look into them: they may be unknown
-reads     it looks into its arguments: all of them have to be known, as deep as they go
-nothing   it only has an effect, such as printing: the framework's own run performs it
-random    it gives what cannot be foreseen, and never raises
+carries   forwards elements without looking inside: elements may be unknown
+reads     looks into the arguments: all parts must be known
+nothing   only has an effect, such as printing, which the framework's run performs
+random    returns an unpredictable value, and never raises
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ORDERED_VIEWS: tuple[type, ...] = (
 
 
 def words(names: str) -> frozenset[str]:
-    """A set of names."""
+    """Return a set of names."""
     return frozenset(names.split())
 
 
@@ -51,9 +51,9 @@ _CLASS_METHODS: dict[tuple[int, str], tuple[Any, Handler]] = {}
 
 
 def register(handler: Handler, *functions: Any) -> None:
-    """Handle calls of these so. What somebody has put in the place of a function of the standard library is left out.
+    """Register a handler for calls of the functions, except functions that replace one of the standard library.
 
-    A class method of a class written in C is another object each time it is read.
+    A class method of a class written in C is a different object at each read.
     """
     for function in functions:
         code = function.__code__ if type(function) is types.FunctionType else None
@@ -66,7 +66,7 @@ def register(handler: Handler, *functions: Any) -> None:
 
 
 def registered(function: Any) -> Handler | None:
-    """The handler of this very function, if nobody has changed its code."""
+    """Return the handler of the function, unless the function's code was changed."""
     found = _FUNCTIONS.get(id(function))
     if found is not None:
         is_same = found[0] is function and (found[2] is None or function.__code__ is found[2])
@@ -83,7 +83,7 @@ def registered(function: Any) -> Handler | None:
 
 
 def is_unknown(run: Any, value: Any) -> bool:
-    """As `run.is_unknown`, and for views of a dict, whose content may not be known any more."""
+    """Whether a value is unknown, as `run.is_unknown`; also for views of a dict, whose content may be unknown."""
     kind = type(value)
     if kind in VIEWS or kind in ORDERED_VIEWS:
         value = gc.get_referents(value)[0]
@@ -91,7 +91,7 @@ def is_unknown(run: Any, value: Any) -> bool:
 
 
 class Aware(datetime.datetime):
-    """What an unknown time holds that may have a zone: it cannot be compared with one that has none."""
+    """The kind of an unknown time that may have a zone: comparing it with a time without a zone raises."""
 
 
 _CLASSES: dict[int, str] = {
@@ -102,7 +102,7 @@ _CLASSES[id(Aware)] = "datetime"
 
 
 def kind_of(value: Any) -> str:
-    """What an unknown value holds: a word of `Unknown.holds`, the name of a simple class, or "object"; "" if known."""
+    """Return the kind of an unknown value: a word of `Unknown.holds`, a class name, or "object"; "" if known."""
     if type(value) is not Unknown:
         return ""
     holds = value.holds
@@ -110,23 +110,23 @@ def kind_of(value: Any) -> str:
 
 
 def known(run: Any, *values: Any) -> None:
-    """Raises: Undecided if one of the values, not what is inside of them, is unknown."""
+    """Require known values; parts may be unknown. Raises: Undecided."""
     for value in values:
         if is_unknown(run, value):
             raise Undecided
 
 
 def require_no_decimals(*values: Any) -> None:
-    """Raises: Barrier if one of these is a Decimal: what is computed with it, or raised, hangs on a context.
+    """Require values other than Decimals, whose results and errors depend on a context. Raises: Barrier.
 
-    That is the thread's, and the program may have changed it.
+    The context belongs to the thread, and the program may have changed it.
     """
     if any(type(each) is Decimal for each in values):
         raise Barrier("it computes with decimals, by the context of its thread")
 
 
 def unknowns(run: Any, *values: Any) -> list[Any]:
-    """What is unknown inside of these. Raises: Barrier if there is an object of somebody else's."""
+    """Return the unknown parts of the values. Raises: Barrier if a part is a foreign object."""
     found: list[Any] = []
     todo, seen = list(values), set[int]()
     while todo:
@@ -149,7 +149,7 @@ def unknowns(run: Any, *values: Any) -> list[Any]:
 
 
 class Walk:
-    """An iterator over a container, or over another iterator, that stops being known when its source does."""
+    """An iterator over a container or another iterator, which becomes unknown when the source does."""
 
     __slots__ = ("_is_lost", "_iterator", "_run", "_source")
 
@@ -174,7 +174,7 @@ class Walk:
 
 
 def require_order(run: Any, *values: Any) -> None:
-    """Raises: Barrier if one of these is a set whose elements may stand in another order in the framework's run."""
+    """Require no sets whose elements may have another order in the framework's run. Raises: Barrier."""
     if not all(map(run.has_order, values)):
         raise Barrier("it walks a set that it did not make", hint="sort it")
 
@@ -184,7 +184,7 @@ _FINAL = (str, bytes, tuple, range, frozenset)
 
 
 def walked(run: Any, value: Any) -> Iterator[Any]:
-    """The elements of a value, one after the other. Raises: Undecided, TypeError if it has none."""
+    """Return an iterator over the elements of a value. Raises: Undecided, TypeError for values without elements."""
     if type(value) is Lazy:
         return value
     require_order(run, value)
@@ -195,19 +195,19 @@ def walked(run: Any, value: Any) -> Iterator[Any]:
 
 
 def lazy(run: Any, iterator: Iterator[Any]) -> Lazy:
-    """An iterator for the program."""
+    """Wrap an iterator for the program."""
     return Lazy(run, Walk(run, None, iterator))
 
 
 def collected(run: Any, value: Any) -> list[Any]:
-    """All elements of a value. Raises: Undecided, Barrier, TypeError."""
+    """Return all elements of a value. Raises: Undecided, Barrier, TypeError."""
     if hasattr(type(value), "__len__") and not isinstance_of(value, Opaque) and type(value) is not Unknown:
         bounds.items(run, len(value))
     return list(walked(run, value))
 
 
 def whole(run: Any, value: Any, check: Callable[[Any, Any], None] | None = None) -> Any:
-    """A value to be read: what an iterator gives is collected, and each element looked at before the next is made."""
+    """Collect an iterator, checking each element before the next is made; return any other value unchanged."""
     if type(value) is not Lazy:
         return value
     found = []
@@ -220,7 +220,7 @@ def whole(run: Any, value: Any, check: Callable[[Any, Any], None] | None = None)
 
 
 def unknown_number(value: Any) -> bool:
-    """It is unknown, and a number."""
+    """Whether the value is an unknown number."""
     return kind_of(value) in ("number", "bool", "float")
 
 
@@ -228,16 +228,16 @@ def unknown_number(value: Any) -> bool:
 
 
 def nothing(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Handles what only has an effect."""
+    """Handle functions that only have an effect."""
 
 
 def random(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Handles what gives another value each time."""
+    """Handle functions with a different value each time."""
     return run.unknown(*args, is_safe=True)
 
 
 def carries(function: Callable[..., Any]) -> Handler:
-    """Handles a function that hands on what is inside of its arguments."""
+    """Handle a function that forwards parts of its arguments."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args, *kwargs.values())
@@ -250,10 +250,10 @@ def reads(
     function: Callable[..., Any], *, collects: Callable[[Any, Any], None] | None = None,
     size: Callable[..., None] | None = None,
 ) -> Handler:  # fmt: skip
-    """Handles a function that looks into its arguments.
+    """Handle a function that looks into its arguments.
 
-    `collects`: it takes iterators, and this checks each element (see taking.py). `size(run, *args, **kwargs)` raises
-    Barrier if it would compute too much.
+    `collects`: the function accepts iterators, and `collects` checks each element (see taking.py).
+    `size(run, *args, **kwargs)` raises Barrier if the function would compute too much.
     """
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -270,7 +270,7 @@ def reads(
 
 
 def makes_iterator(function: Callable[..., Any], at: int | None = None, keys: tuple[str, ...] = ()) -> Handler:
-    """Handles what makes an iterator of iterators; what is called stands at position `at` or under one of `keys`."""
+    """Handle functions that make an iterator of iterators; a callable stands at position `at` or under `keys`."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         known(run, *args, *kwargs.values())
@@ -282,18 +282,18 @@ def makes_iterator(function: Callable[..., Any], at: int | None = None, keys: tu
 
 
 def iterated(run: Any, value: Any) -> Any:
-    """An argument of what walks iterables: numbers and the like are left as they are."""
+    """Return an argument for a function that iterates: numbers and similar values are returned unchanged."""
     return walked(run, value) if hasattr(type(value), "__iter__") else value
 
 
 def called(run: Any, value: Any) -> Any:
-    """What C may call for a value of the program; what cannot be called is left as it is, for C to say so."""
+    """Return a Python function that calls a value of the program; values that C cannot call are returned unchanged."""
     known(run, value)
     return callback(run, value) if isinstance_of(value, Opaque) else value
 
 
 def gives(holds: str, function: Callable[..., Any]) -> Handler:
-    """Handles a function of one argument that cannot raise, whatever that is."""
+    """Handle a function of one argument that raises for no argument."""
 
     def handle(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and not kwargs and (found := unknowns(run, args[0])):
@@ -305,5 +305,5 @@ def gives(holds: str, function: Callable[..., Any]) -> Handler:
 
 
 def handled(handler: Handler, name: str) -> Callee:
-    """A function of the reader's, for the program."""
+    """Return a function of the reader's, for the program."""
     return Callee(handler, name)

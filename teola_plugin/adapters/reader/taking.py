@@ -1,8 +1,8 @@
-"""What takes all elements of an iterator looks at each before it has the next one made, and may raise there.
+"""Checks of elements: functions that consume an iterator look at each element before the next is made, and may raise.
 
-    sum(llm.invoke(q).content for q in questions)        TypeError behind the first reply: nobody asks a second time
+    sum(llm.invoke(q).content for q in questions)        TypeError behind the first reply: no second request
 
-A `Check` is told of each element that was taken. It raises what CPython raises at it, or notes that something may.
+A `Check` gets each consumed element. The check raises as CPython, or notes that an operation may raise.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from teola_plugin.adapters.reader.table import kind_of, unknown_number
 from teola_plugin.adapters.reader.values import NO_SOURCES, Undecided, Unknown
 
 Check = Callable[[Any, Any], None]
-"""Given the run and an element."""
+"""Gets the run and an element."""
 
 
 def hashed(run: Any, value: Any) -> None:
-    """Checks an element of a set, or a key."""
+    """Check an element of a set, or a key."""
     is_hashed(run, value)
 
 
 def is_hashed(run: Any, value: Any) -> bool:
-    """Whether a key is known; if it is not, it may be that it cannot be hashed. Raises: TypeError."""
+    """Whether a key is known; an unknown key may also be unhashable. Raises: TypeError."""
     try:
         run.require_hashable(value)
     except Undecided:
@@ -35,7 +35,7 @@ def is_hashed(run: Any, value: Any) -> bool:
 
 
 def paired(run: Any, value: Any) -> None:
-    """Checks an item that a dict is made of."""
+    """Check an item for a dict."""
     if type(value) in (tuple, list) and not run.is_unknown(value) and len(value) == 2:
         is_hashed(run, value[0])
     else:
@@ -43,18 +43,18 @@ def paired(run: Any, value: Any) -> None:
 
 
 def number(run: Any, value: Any) -> None:
-    """Checks what is added to other numbers."""
+    """Check a summand of numbers."""
     if not is_number(value):
         may_raise(run, value)
 
 
 def is_number(value: Any) -> bool:
-    """It is a number, known or not."""
+    """Whether the value is a number, known or unknown."""
     return type(value) in (int, float, bool) or unknown_number(value)
 
 
 def compared() -> Check:
-    """Checks what is compared with those before."""
+    """Return a check of elements that are compared with the elements before."""
     kinds: set[str] = set()
 
     def check(run: Any, value: Any) -> None:
@@ -67,10 +67,13 @@ def compared() -> Check:
 
 
 def stops(run: Any, value: Any) -> None:
-    """Checks an element behind which no further one may be taken."""
+    """Check an element that may be the last to be consumed."""
     run.raises()
 
 
 def may_raise(run: Any, value: Any) -> None:
-    """Whoever takes the value may raise: by what it will be, or for certain if it is of a kind that nobody takes."""
+    """Note that consuming the value may raise.
+
+    The error depends on the later value, or is certain for a kind that no consumer accepts.
+    """
     run.raises(value.sources if type(value) is Unknown and value.holds == "any" else NO_SOURCES)

@@ -1,4 +1,4 @@
-"""Texts made of values of which some may be unknown: formatting, `%`, f-strings, and the methods of str."""
+"""Texts made of values that may be unknown: formatting, `%`, f-strings, and the methods of str."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHOWN = (str, int, float, bool, type(None))
 
 
 def readable(run: Any, *values: Any) -> list[Any]:
-    """What is unknown inside of the values when they are shown: errors that the program did not make, too."""
+    """Return the unknown parts of the values' text forms, including errors that the program did not make."""
     if all(type(value) in _SHOWN for value in values):
         return []
     found = unknowns(run, *values)
@@ -67,7 +67,7 @@ def readable(run: Any, *values: Any) -> list[Any]:
 
 
 def inside(value: Any) -> list[Any]:
-    """What a value holds, as deep as it goes, and the value."""
+    """Return a value and all nested parts."""
     found, seen = [value], {id(value)}
     for each in found:
         if type(each) not in _SHOWN and not isinstance_of(each, Opaque):
@@ -88,7 +88,7 @@ def _only_shown(run: Any, value: Any) -> None:
 
 
 def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
-    """What str, repr or ascii give for a value; they raise for none."""
+    """Return the result of str, repr or ascii for a value; none of these raises."""
     if type(value) is str:
         bounds.characters(run, len(value))
         return convert(value)
@@ -98,7 +98,7 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
 
 
 def is_shown(value: Any) -> bool:
-    """Writing the value out runs no code of the program's, which may raise."""
+    """Whether converting the value to text runs no code of the program, which may raise."""
     if kind_of(value) != "object":
         return True
     cls: Any = value.holds
@@ -109,7 +109,7 @@ _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii
 
 
 def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
-    """A part of an f-string: `{value!conversion:spec}`."""
+    """Return a part of an f-string: `{value!conversion:spec}`."""
     if conversion:
         value = text_of(run, _CONVERSIONS[conversion], value)
     known(run, spec)
@@ -129,7 +129,7 @@ def formatted(run: Any, value: Any, spec: Any, conversion: str) -> Any:
 
 
 def _formatted_unknown(run: Any, value: Unknown, spec: str) -> Unknown:
-    """It does not raise if it does not for a sample of each type that the value may have."""
+    """Format an unknown value: safe if formatting a sample of each possible type does not raise."""
     try:
         for sample in samples(kind_of(value)):
             format(sample, spec)
@@ -146,18 +146,18 @@ SAMPLES: dict[str, Any] = {
         datetime.timedelta(days=3, seconds=5), uuid.UUID(int=5), 1.5,
     )
 }  # fmt: skip
-"""Of each class whose objects are like one another."""
+"""A sample of each class whose objects behave alike."""
 
 
 def samples(kind: str) -> tuple[Any, ...]:
-    """Values that raise where any such value does; none if that cannot be told."""
+    """Return values that raise wherever any value of the kind does; none if unknown."""
     if kind in SAMPLES:
         return (SAMPLES[kind],)
     return {"text": ("", "a"), "number": (1, 1.5, True), "bool": (True,)}.get(kind, ())
 
 
 def template(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """The function `format`."""
+    """Handle the function `format`."""
     if kwargs or not 1 <= len(args) <= 2:
         raise TypeError("format() takes one or two arguments")
     return formatted(run, args[0], args[1] if len(args) == 2 else "", "")
@@ -171,7 +171,7 @@ _PERCENT = re.compile(
 
 
 def percent(run: Any, a: Any, b: Any) -> Any:
-    """`a % b` of a text or bytes."""
+    """Return `a % b` of a text or bytes."""
     known(run, a, b)
     if type(a) is bytes:
         run.require_known(b)
@@ -189,7 +189,7 @@ def percent(run: Any, a: Any, b: Any) -> Any:
 
 
 def _always_formats(template: str, wanted: list[re.Match[str]], b: Any) -> bool:
-    """Nothing that the unknown values may be makes it fail."""
+    """Whether formatting succeeds for all possible values."""
     if "%" in _PERCENT.sub("", template):
         return False
     if any(each["kind"] not in "sra" for each in wanted):
@@ -207,7 +207,7 @@ _PLAIN_FIELDS = (list, tuple, dict, str, int, float, bool, type(None))
 
 
 def format_text(run: Any, template: str, args: Arguments, kwargs: Any) -> Any:
-    """`template.format(*args, **kwargs)`, `kwargs` being any mapping that is plain."""
+    """Return `template.format(*args, **kwargs)`; `kwargs` may be any plain mapping."""
     known(run, kwargs)
     fields = _fields(template)
     if any("{" in spec or any(c in name for c in ".[") for name, spec, _ in fields):
@@ -222,7 +222,7 @@ def format_text(run: Any, template: str, args: Arguments, kwargs: Any) -> Any:
         return template.format(*args, **kwargs)
     used = _used(fields, args, kwargs)
     if used is None:
-        return template.format(*args, **kwargs)  # raises what it raises
+        return template.format(*args, **kwargs)  # for CPython's errors
     parts = [formatted(run, value, spec, conversion) for value, (_, spec, conversion) in zip(used, fields, strict=True)]
     if found := [part for part in parts if type(part) is Unknown]:
         return run.unknown(*found, holds="text", is_safe=True)
@@ -235,13 +235,13 @@ def format_text(run: Any, template: str, args: Arguments, kwargs: Any) -> Any:
 
 
 def _fields(template: str) -> list[tuple[str, str, str]]:
-    """Name, specification and conversion of each field. Raises: ValueError."""
+    """Return name, specification and conversion of each field. Raises: ValueError."""
     found = string.Formatter().parse(template)
     return [(name, spec or "", conversion or "") for _, name, spec, conversion in found if name is not None]
 
 
 def _used(fields: list[tuple[str, str, str]], args: Arguments, kwargs: Any) -> list[Any] | None:
-    """The values of the fields, in order; None if one is missing or the template is wrong."""
+    """Return the values of the fields, in order; None if a value is missing or the template is wrong."""
     used, automatic = list[Any](), 0
     for name, _, conversion in fields:
         if conversion not in ("", "s", "r", "a"):
@@ -275,7 +275,7 @@ _GIVES = {
     "any": "encode partition rpartition maketrans",
 }  # fmt: skip
 GIVES: dict[str, str] = {name: holds for holds, names in _GIVES.items() for name in names.split()}
-"""By the name of a method of str: what kind of value it gives."""
+"""The kind of a method's result, by the name of the method of str."""
 
 _SAFE_WITH_TEXTS = words("count endswith find lstrip removeprefix removesuffix replace rfind rstrip startswith strip")
 _MAY_RAISE = words("encode index rindex format format_map translate maketrans join")
@@ -283,7 +283,7 @@ _PADS = words("center ljust rjust zfill expandtabs")
 
 
 def text_method(run: Any, value: str, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A call of a method of str."""
+    """Call a method of str."""
     if name == "join":
         return _join(run, value, args, kwargs)
     if name == "format":
@@ -313,7 +313,7 @@ def _bound(run: Any, value: str, name: str, args: Arguments, kwargs: dict[str, A
 
 
 def _unknown_arguments(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A call of a method of a text of which something is unknown."""
+    """Call a method of a text with unknown parts."""
     shown = [value, *args]
     is_safe = name in _SAFE_WITH_TEXTS and not kwargs and all(is_text(each) for each in args[:2])
     if len(args) > 2 and is_safe:
@@ -323,7 +323,7 @@ def _unknown_arguments(run: Any, value: Any, name: str, args: Arguments, kwargs:
 
 
 def _takes(name: str, args: Arguments) -> bool:
-    """Whether the method takes such arguments, whatever the texts among them are."""
+    """Whether the method accepts the arguments, whatever the texts among them."""
     try:
         getattr("a", name)(*["a" if type(each) is Unknown else each for each in args])
     except TypeError:
@@ -332,7 +332,7 @@ def _takes(name: str, args: Arguments) -> bool:
 
 
 def is_text(value: Any) -> bool:
-    """It is a text, known or not."""
+    """Whether the value is a text, known or unknown."""
     return type(value) is str or (kind_of(value) == "text")
 
 
@@ -389,12 +389,12 @@ def _format_map(run: Any, value: str, mapping: Any) -> Any:
         return value.format_map(mapping)
     if any(not name or name.isdecimal() for name, _, _ in _fields(value)):
         run.require_known(mapping)
-        return value.format_map(mapping)  # raises what it raises
+        return value.format_map(mapping)  # for CPython's errors
     return format_text(run, value, (), mapping)
 
 
 def unknown_text_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A call of a method of a text that is unknown."""
+    """Call a method of an unknown text."""
     args = tuple([whole(run, each) for each in args])
     operands = [value, *args, *kwargs.values()]
     if name not in GIVES:

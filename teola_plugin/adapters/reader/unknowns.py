@@ -1,4 +1,4 @@
-"""Methods and fields of values that are not known yet, by what they will be."""
+"""Methods and fields of unknown values, by the kind of the later value."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _READING = frozenset(
     "model_dump model_dump_json dict json model_copy pretty_repr pretty_print get_content get_text to_string "
     "to_messages"
 )
-"""Methods of values that only hold data: what else is called may be a function of the program's."""
+"""Methods of values that only hold data: any other method may be a function of the program."""
 
 
 def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
-    """`value.name(*args, **kwargs)`."""
+    """Return the result of `value.name(*args, **kwargs)`."""
     if (own := _of_program(value, name)) is not None:
         run.raises(value.sources)
         if type(own) is staticmethod:
@@ -67,14 +67,14 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
 
 
 def _of_program(value: Unknown, name: str) -> Any:
-    """What a class of the program's, of which the value will be an object, defines under the name."""
+    """Return the value of the name in the value's later class, if the class is the program's."""
     holds: Any = value.holds
     found = foreign.in_mro(holds, name) if foreign.is_class(holds) else foreign.MISSING
     return found if found is not foreign.MISSING and is_user_code(name, found) else None
 
 
 def _dumped(cls: Any, name: str) -> str:
-    """What the value of a field holds once it is written out: of a model, a dict."""
+    """Return the kind of a field after output: models become dicts."""
     holds = field_of(cls, name)
     return holds if isinstance(holds, str) else "any"
 
@@ -111,7 +111,7 @@ def _texts_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs: 
 
 
 def unknown_field(run: Any, value: Unknown, name: str) -> Any:
-    """`value.name`, which is no call."""
+    """Return `value.name`, without a call."""
     holds = value.holds
     if holds == "message" and name in _MESSAGE_FIELDS:
         return run.unknown(value, holds=_MESSAGE_FIELDS[name], is_safe=True)
@@ -129,7 +129,7 @@ def unknown_field(run: Any, value: Unknown, name: str) -> Any:
     return run.unknown(value, holds=declared, is_safe=True)
 
 
-# --- values that are like one another --------------------------------------------------------------------------------
+# --- values that behave alike ----------------------------------------------------------------------------------------
 
 _OF_SAMPLES = words(
     "isoformat strftime date time timetz timestamp weekday isoweekday isocalendar ctime toordinal total_seconds "
@@ -138,7 +138,7 @@ _OF_SAMPLES = words(
 
 
 def holds_of(value: Any) -> str | type:
-    """What a sample of a result says about the result."""
+    """Return the kind of a result, by a sample of the result."""
     kind = type(value)
     if type_name(kind) in texts.SAMPLES:
         return kind
@@ -164,7 +164,7 @@ _SMALL = datetime.timedelta(days=10_000)
 
 
 def arithmetic(run: Any, name: str, a: Any, b: Any) -> Unknown | None:
-    """What cannot raise: times and floats that are near one another; None if it may."""
+    """Return the result of an operation that cannot raise, on nearby times and small floats; None if it may raise."""
     one, two = (kind_of(each) for each in (a, b))
     if one in ("datetime", "date") and type(b) is datetime.timedelta and name in ("+", "-"):
         return run.unknown(a, holds=a.holds, is_safe=True) if abs(b) < _SMALL else None

@@ -1,13 +1,12 @@
 """The values that the reader computes with.
 
     plain values       exact built-in types, and objects of classes that only hold data; always the reader's own copies
-    `Unknown`          what is not known yet, such as the reply of a model that has been asked, and what depends on it
-    `Opaque`           an object of somebody else's (a model, a module, a function, a class), which is carried, compared
-                       by `is` and given to handlers that know it; nothing else is ever done with it
+    `Unknown`          a value not known yet, such as the reply of a model, and all values computed from it
+    `Opaque`           a foreign object (a model, a module, a function, a class), which is carried, compared by `is` and
+                       given to handlers that know such objects; no other operation is allowed
 
-`Unknown` and `Opaque` may be inside of plain containers. Operations written in C meet them only by their special
-methods, and each of these raises: `Undecided` or `Barrier`, which are no `Exception`, so that no code takes them for an
-error of the program that is read.
+Plain containers may hold `Unknown` and `Opaque`. Operations written in C meet both only by special methods, which raise
+`Undecided` or `Barrier`. Neither is an `Exception`, so no code mistakes them for errors of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NoReturn
 
 
 class Barrier(BaseException):
-    """The reader does not go on: `what` is not read, `where` it stands (`file.py:line`), `hint` what to write."""
+    """Reading ends. `what` is not read, `where` the code stands (`file.py:line`), `hint` what to write instead."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -28,7 +27,7 @@ class Barrier(BaseException):
 
     @property
     def hint(self) -> str:
-        """What was said of the construct; of code of others, which nobody rewrites, what may be declared."""
+        """The hint for the construct; for installed code, which users do not rewrite, the declaration that helps."""
         is_of_others = is_installed_file(self.where) or self.where.startswith(_STDLIB)
         return self._hint or (DECLARE_CALLER if is_of_others else "")
 
@@ -39,26 +38,26 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 def is_installed_file(name: str) -> bool:
-    """Whether a file, by its name, is one of a package that was installed."""
+    """Whether a file, by name, belongs to an installed package."""
     return any(part in name for part in ("site-packages", "dist-packages"))
 
 
 class Undecided(BaseException):
-    """An operation needs a value that is not known yet."""
+    """An operation needs an unknown value."""
 
 
 class Stalled(BaseException):
-    """The evaluation cannot go on: what comes next depends on what is not known yet."""
+    """The evaluation cannot go on: the next step depends on an unknown value."""
 
 
 GENERAL: Hashable = "general"
-"""The source of what may raise for any reason; see `Unknown.sources`."""
+"""The source of operations that may raise for any reason; see `Unknown.sources`."""
 
 ANYWHERE: frozenset[Hashable] = frozenset(["anywhere"])
-"""The sources of what may come from anywhere, as part of others."""
+"""The sources of values that may come from anywhere, as part of other values."""
 
 TIMED: frozenset[Hashable] = frozenset(["timed"])
-"""The sources of what may take too long."""
+"""The sources of operations that may take too long."""
 
 NO_SOURCES: frozenset[Hashable] = frozenset()
 
@@ -81,11 +80,11 @@ def _raising(cls: type, refuse: Callable[[Any, str], NoReturn]) -> None:
 
 
 class Unknown:
-    """A value that is not known yet. `holds`: what it will be, as far as that is certain.
+    """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
-    `holds` is "any", "text", "texts" (a list of texts), "bool", "number", "message" (an AI message of a model), or a
-    class whose object it will be. `sources`: the places that it comes from (components that were asked); whether an
-    operation on it raises depends on them alone.
+    `holds` is "any", "text", "texts" (a list of texts), "bool", "number", "message" (an AI message of a model), or the
+    class of the object. `sources`: the origins of the value (components that were asked), which alone decide whether an
+    operation on the value raises.
     """
 
     __slots__ = ("holds", "sources")
@@ -96,7 +95,7 @@ class Unknown:
 
 
 class Opaque:
-    """An object of somebody else's. `is_own`: the reader made it, by code that is known to leave nothing behind."""
+    """A foreign object. `is_own`: made by the reader, with code that is known to have no lasting effect."""
 
     __slots__ = ("held", "is_own")
 
@@ -118,11 +117,11 @@ _raising(Opaque, _opaque)
 
 Arguments = tuple[Any, ...]
 Handler = Callable[[Any, Arguments, dict[str, Any]], Any]
-"""What a call comes to, given the run, positional and keyword arguments."""
+"""Computes the result of a call from the run, the positional and the keyword arguments."""
 
 
 class Callee(Opaque):
-    """Something of the reader's own that can be called: `handler(run, args, kwargs)`."""
+    """A callable of the reader's own: `handler(run, args, kwargs)`."""
 
     __slots__ = ("handler", "name")
 
@@ -133,7 +132,7 @@ class Callee(Opaque):
         self.name = name
 
     def is_plain(self, frames: Sequence[Any]) -> bool:
-        """Whether it holds nothing that changes, besides the variables of these frames."""
+        """Whether the callable holds only constants and the variables of these frames."""
         return False
 
 
@@ -141,7 +140,7 @@ class Stale:
     """An object of which nothing is known; see `STALE`."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":  # programs that look through `gc.get_objects()` ask each object for it
+        if name == "__class__":  # read by programs that look through `gc.get_objects()`
             return Stale
         raise AttributeError(name)
 
@@ -152,11 +151,14 @@ class Stale:
 
 
 STALE = Opaque(Stale())
-"""Stands for what is not read, and not copied: it may have changed, or must not be kept. Whatever uses it is a stop."""
+"""Stands for a value that is neither read nor copied. Any use is a stop.
+
+The value may have changed, or must not be kept alive.
+"""
 
 
 class Pending(Opaque):
-    """A coroutine that was not awaited yet: `force()` runs it."""
+    """A coroutine before its first await: `force()` runs the coroutine."""
 
     __slots__ = ("force",)
 
@@ -167,9 +169,9 @@ class Pending(Opaque):
 
 
 class Lazy:
-    """An iterator that the reader made, to be used up where it was made: `arms`, of the run it belongs to, says where.
+    """An iterator that the reader made, to be used up on the path of the run where it was made (`_arms`).
 
-    Its place cannot be put back, so both arms of an undecided `if` may not use it.
+    The position of an iterator cannot be put back, so the arms of an undecided `if` may not use the iterator.
     """
 
     __slots__ = ("_arms", "_run", "iterator")
@@ -190,12 +192,12 @@ class Lazy:
 
 
 def type_name(cls: type) -> str:
-    """The name of a class, without asking its metaclass."""
-    return str.__str__(type.__dict__["__name__"].__get__(cls))  # it may be of a subclass of `str`
+    """Return the name of a class, without asking the metaclass."""
+    return str.__str__(type.__dict__["__name__"].__get__(cls))  # the name may be a subclass of `str`
 
 
 def shown(value: Any) -> str:
-    """How a message calls a value."""
+    """Return the name of a value for messages."""
     if type(value) is Callee:
         return value.name
     held = value.held if isinstance_of(value, Opaque) else value
@@ -203,7 +205,7 @@ def shown(value: Any) -> str:
 
 
 def isinstance_of(value: Any, cls: type) -> bool:
-    """`isinstance` that asks neither the object nor its class."""
+    """`isinstance` that asks neither the object nor the class."""
     kind = type(value)
     if kind is cls:
         return True

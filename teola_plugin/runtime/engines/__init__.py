@@ -1,8 +1,7 @@
-"""The engines, and which one a component's `EngineSpec` means.
+"""The engines, and the engine behind a component's `EngineSpec`.
 
-There is one engine per object of the user's (a model, a collection), made when it is first asked for. It
-holds the object weakly and goes with it. The libraries behind an engine are imported by whoever made the
-object.
+Each object of the user (a model, a collection) has a single engine, made on first use. The engine holds the object
+weakly and is freed with the object. The libraries behind an engine are imported by the code that made the object.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ KINDS = ("engine", "sentence_transformer", "cross_encoder", "chroma", "python")
 
 _engines: dict[str, IdentityMap[Engine]] = {kind: IdentityMap() for kind in KINDS}
 _elsewhere: IdentityMap[Engine] = IdentityMap()
-"""The engines that run in place of one of this process, by the object that that one would stand on."""
+"""Engines that replace an engine of this process, by the object that the replaced engine would use."""
 
 
 class _Shared:
-    """Stands for all objects that cannot be held weakly."""
+    """A stand-in for all objects that cannot be held weakly."""
 
 
 _SHARED = _Shared()
 
 
 def engine_for(spec: EngineSpec) -> Engine:
-    """The engine of `spec.resource`: always the same one for the same object. Safe to call from any thread.
+    """Return the engine of `spec.resource`: always the same engine for the same object. Safe to call from any thread.
 
     Raises: EngineError if there is no such kind of engine, or a model or store cannot be held weakly.
     """
@@ -38,14 +37,14 @@ def engine_for(spec: EngineSpec) -> Engine:
         raise EngineError(f"{spec.kind!r} is no kind of engine; the kinds are {', '.join(KINDS)}")
     try:
         return _engines[spec.kind].get_or_make(spec.resource, lambda: _make(spec))
-    except TypeError as e:  # it cannot be held weakly
+    except TypeError as e:  # the resource cannot be held weakly
         if spec.kind == "python":  # which does not need to know the object
             return _engines["python"].get_or_make(_SHARED, lambda: _make(EngineSpec("python", _SHARED)))
         raise EngineError(f"no {spec.kind} engine can stand on a {type(spec.resource).__name__}: {e}") from e
 
 
 def run_on(spec: EngineSpec, engine: Engine) -> None:
-    """From now on this engine runs what is asked of `spec.resource`."""
+    """Let an engine run all requests for `spec.resource` from now on."""
     _elsewhere.forget(spec.resource)
     _elsewhere.get_or_make(spec.resource, lambda: engine)
 
@@ -56,7 +55,7 @@ def run_here(spec: EngineSpec) -> None:
 
 
 def is_hosted(spec: EngineSpec) -> bool:
-    """Another engine runs what is asked of `spec.resource`, or it is a way to one itself."""
+    """Whether the requests for `spec.resource` run on another engine, or on an engine elsewhere."""
     return engine_for(spec).capabilities.is_scheduled
 
 

@@ -1,8 +1,8 @@
-"""Makes the engine that an `EngineConfig` declares, in this process.
+"""Construction of the engine that an `EngineConfig` declares, in this process.
 
-Whatever is wrong with the declaration is said here, in words, and not by the first batch: a package or model that is
-missing, an argument that the library does not have, a model other than the one that `identity` names. An LLM on vLLM
-is still loaded by its first use.
+Errors in the declaration are reported here, in words, and not by the first batch: a missing package or model, an
+argument that the library does not have, a model other than the model that `identity` names. An LLM on vLLM is still
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from teola_plugin.registry import EngineConfig, object_named
 from teola_plugin.runtime.hosts.pool import EnginePool
 
 DIM = 384
-"""Of the vectors of a profile engine, as MiniLM's; `config.dim` says another."""
+"""The dimension of the vectors of a profile engine, as MiniLM's; `config.dim` sets another."""
 
 CHROMA_CONFIG = ("collection", "create", "per_query", "tenant", "database", "headers")
 SEARCH_CONFIG = (
     "shape", "api_key", "api_key_variable", "top_k", "fetch", "pages", "timeout_s", "max_attempts",
 )  # fmt: skip
 OF_FIELDS = ("model", "model_name_or_path", "modules", "name", "max_items", "profile", "keep", "self")
-"""Arguments of libraries and engines that are not for `config`."""
+"""Arguments of libraries and engines that are not allowed in `config`."""
 
 _Profile = Any
-"""Of the shape that the kind needs: `EngineConfig` has seen to it."""
+"""A profile of the class that the kind needs, as checked by `EngineConfig`."""
 
 
 def build(config: EngineConfig) -> Engine:
-    """The engine of that declaration, with its profile, limit on items and policy; of several instances a pool.
+    """Return the declared engine, with profile, limit on items and policy; for several instances a pool.
 
-    Raises: EngineUnavailable if a package, a model or a server is missing; EngineError naming what is wrong in the
-    config, or if the model is not the one that `config.identity` names; ProfileError.
+    Raises: EngineUnavailable if a package, a model or a server is missing; EngineError naming the fault in the config,
+    or if the model is not the model that `config.identity` names; ProfileError.
     """
     profile = config.latency_profile()
     made = [_MAKERS[config.kind](config, profile) for _ in range(config.instances)]
@@ -74,7 +74,7 @@ def _vllm(config: EngineConfig, profile: _Profile) -> Engine:
 
     vllm_core.require("vllm", config.name, config.model)
     _check_folder(config)
-    loaded = sys.modules.get("vllm.engine.arg_utils")  # else vLLM itself says it, when it starts
+    loaded = sys.modules.get("vllm.engine.arg_utils")  # else vLLM reports unknown arguments at the start
     known = loaded and [*(f.name for f in fields(loaded.AsyncEngineArgs)), "start_method", "shortest_prefill"]
     _check_keys(config, known, "vLLM")
     given = dict(config.config)
@@ -113,7 +113,7 @@ def _reranking(config: EngineConfig, profile: _Profile) -> Engine:
 
 
 def _loaded(config: EngineConfig, load: Callable[..., Any]) -> Any:
-    """The model of sentence-transformers, and its `max_seq_length`; all else in the config are its arguments."""
+    """Load a model of sentence-transformers with `max_seq_length`; the rest of the config are arguments."""
     given = dict(config.config)
     longest = given.pop("max_seq_length", None)
     _check_call(config, load, ("max_seq_length",))
@@ -121,17 +121,17 @@ def _loaded(config: EngineConfig, load: Callable[..., Any]) -> Any:
         given["activation_fn"] = _activation(config, name)
     try:
         model = load(config.model, **given)
-    except Exception as e:  # whatever it is, there is no engine, and who asked for it must hear why
+    except Exception as e:  # whatever the error, there is no engine, and the caller must get the reason
         raise EngineUnavailable(f"engine {config.name!r}: cannot load {config.model!r}: {e}") from e
     if longest is not None and longest != model.max_seq_length:
         model.max_seq_length = longest
     if "prompts" in given:
-        model.prompts = dict(given["prompts"])  # these, and not some empty ones besides
+        model.prompts = dict(given["prompts"])  # only these, without the empty defaults
     return model
 
 
 def _activation(config: EngineConfig, name: str) -> Any:
-    """The activation function that a dotted name of torch says; of other modules none are loaded by name."""
+    """Return the activation function of a dotted name in torch; names in other modules are refused."""
     module, _, leaf = name.rpartition(".")
     found = getattr(importlib.import_module(module), leaf, None) if module.startswith("torch.nn") else None
     if not inspect.isclass(found):
@@ -146,7 +146,7 @@ def _activation(config: EngineConfig, name: str) -> Any:
 
 
 def chroma_client(config: EngineConfig) -> Any:
-    """The client of the store that a `chroma` engine is in. Raises: EngineUnavailable."""
+    """Return the client of the store of a `chroma` engine. Raises: EngineUnavailable."""
     _require(config, "chromadb", "chroma")
     is_folder = "://" not in config.model
     if is_folder and not config.config.get("create"):
@@ -195,7 +195,7 @@ def _chroma(config: EngineConfig, profile: _Profile) -> Engine:
 
 
 def _chroma_documents(config: EngineConfig, profile: _Profile) -> Engine:
-    """A collection for each query; "memory://" is a store of this process."""
+    """Return an engine with a collection for each query; "memory://" is a store of this process."""
     if config.instances > 1:
         raise EngineError(f"engine {config.name!r}: instances: what a query brings is in one place, so expected 1")
     if config.config.get("collection"):
@@ -248,7 +248,7 @@ def _custom(config: EngineConfig, profile: _Profile) -> Engine:
 
 
 def _dressed(config: EngineConfig, profile: _Profile, engine: Engine) -> Engine:
-    """The engine with the name, profile and limit of its declaration."""
+    """Return the engine with the declared name, profile and limit."""
     changed: Any = engine
     changed.name = config.name
     if profile is not None:
@@ -272,7 +272,7 @@ _MAKERS: Mapping[str, Callable[[EngineConfig, _Profile], Engine]] = {
 }
 
 
-# --- what may be wrong --------------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------------------
 
 
 def _require(config: EngineConfig, package: str, extra: str) -> None:
@@ -283,13 +283,13 @@ def _require(config: EngineConfig, package: str, extra: str) -> None:
 
 
 def _check_folder(config: EngineConfig) -> None:
-    """A path must be there; what does not look like one is a name of the hub."""
+    """Check that a path exists; a model that does not look like a path is a name of the hub."""
     if config.model.startswith(("/", ".", "~")) and not Path(config.model).exists():
         raise EngineUnavailable(f"engine {config.name!r}: model: there is no {config.model}")
 
 
 def _check_call(config: EngineConfig, make: Callable[..., Any], more: Iterable[str] = ()) -> None:
-    """The config must be arguments of `make`, as far as its signature tells."""
+    """Check that the config consists of arguments of `make`, as far as the signature tells."""
     parameters = inspect.signature(make).parameters.values()
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters)
     known = None if is_open else [*(p.name for p in parameters if p.name not in OF_FIELDS), *more]
@@ -297,7 +297,7 @@ def _check_call(config: EngineConfig, make: Callable[..., Any], more: Iterable[s
 
 
 def _check_keys(config: EngineConfig, known: Iterable[str] | None, what: str) -> None:
-    """Each key of the config must be known (None: there is no telling yet), and none a field of the engine's."""
+    """Check that each key of the config is known (None: not known yet), and none is a field of the engine."""
     names = None if known is None else list(known)
     for key in config.config:
         if key in OF_FIELDS and (names is None or key not in names):

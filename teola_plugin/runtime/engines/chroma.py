@@ -1,8 +1,7 @@
-"""Searching in a Chroma collection of the user's: one `query` for the vectors of a whole batch.
+"""Searching in the user's Chroma collection: a single `query` for the vectors of a whole batch.
 
-Payload: a vector, float32, shape (dim,). Settings: `top_k`, and where they are given `where`,
-`where_document` and `include`. Value: the columns of Chroma's `QueryResult` for this one vector; a column
-that was not asked for is None.
+Payload: a vector, float32, shape (dim,). Settings: `top_k`, and, if given, `where`, `where_document` and `include`.
+Value: the columns of Chroma's `QueryResult` for the vector; a column that was not requested is None.
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from teola_plugin.resources import held, version
 from teola_plugin.runtime.engines.worker import Worker, run_batch
 
 MAX_ITEMS = 64
-"""A search costs a few milliseconds; more of them in one call would only hold up whoever comes next."""
+"""The largest batch: a search costs a few milliseconds, and more searches per call would only delay later requests."""
 
 
 class ChromaEngine:
-    """`keep=False`: the engine does not keep the collection alive, and ends when the collection does."""
+    """An engine on a Chroma collection.
+
+    `keep=False`: the engine does not keep the collection alive, and ends when the collection does.
+    """
 
     def __init__(
         self, collection: Any, *, name: str = "chroma", max_items: int = MAX_ITEMS, keep: bool = True,
@@ -37,7 +39,7 @@ class ChromaEngine:
         self._collection = held(collection, keep)
 
     def stamp(self) -> Hashable:
-        """The version of the collection: what was searched under another one is out of date."""
+        """Return the version of the collection: results of another version are out of date."""
         return version(self._id)
 
     async def run(self, batch: Batch, emit: Emit) -> None:
@@ -45,10 +47,10 @@ class ChromaEngine:
         await run_batch(self._worker, batch, emit, "searching", lambda vectors: self._search(vectors, batch.settings))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """End the thread; a later batch starts it again."""
+        """End the thread; a later batch starts a new thread."""
         self._worker.stop()
 
     def _search(self, vectors: Sequence[Any], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -72,5 +74,5 @@ class ChromaEngine:
 
 
 def _is_by_vector(name: str, column: Any) -> bool:
-    """It has a part for each vector; which columns there are is said once for all."""
+    """Whether a column has an entry for each vector; the list of included columns is common to all vectors."""
     return column is not None and name != "included"

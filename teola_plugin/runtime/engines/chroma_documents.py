@@ -1,11 +1,11 @@
-"""Documents that come with a query: in Chroma, in a collection of its own for each query, gone when the query is over.
+"""Documents that come with a query: in Chroma, in a separate collection per query, deleted when the query is over.
 
     ingestion   payload (vector, text)                  value None
     searching   payload a vector; setting `top_k`       value {"documents": [...], "distances": [...]}
 
-The items of a batch are taken query by query (`Item.owner`): one `add`, or one `query` for all its vectors. A search
-before anything was added finds nothing. `release(owner)` drops the collection; what comes after that for the same query
-is refused, so nothing is left behind by a query that failed, was cancelled, or went on too long.
+The items of a batch are processed query by query (`Item.owner`): a single `add`, or a single `query` for all vectors. A
+search before the first ingestion finds nothing. `release(owner)` drops the collection; later items of the same query
+are refused, so nothing is left behind by a query that failed, was cancelled, or went on too long.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from teola_plugin.runtime.engines.worker import Worker, isolate
 
 MAX_ITEMS = 64
 REMEMBERED = 10_000
-"""Queries that are over, to refuse what comes late."""
+"""The number of finished queries that are remembered, to refuse late items."""
 
 
 class ChromaDocumentsEngine:
-    """`client`: of Chroma; none: a store in memory."""
+    """An engine with a collection per query. `client`: of Chroma; None: a store in memory."""
 
     ops = ("ingestion", "searching")
     is_per_query = True
@@ -61,10 +61,10 @@ class ChromaDocumentsEngine:
             emit(position, outcome)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     def release(self, owner: Hashable) -> None:
-        """The query is over: drop what it brought, after all of its batches that came before this."""
+        """Drop the documents of a query that is over, after all earlier batches of the query."""
         self._over[owner] = None
         if len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
@@ -73,7 +73,7 @@ class ChromaDocumentsEngine:
             self._worker.submit(lambda: self._drop(owner))
 
     async def close(self) -> None:
-        """Drop everything and end the thread; a later batch starts it again."""
+        """Drop everything and end the thread; a later batch starts a new thread."""
         await self._worker.call(self._drop_all)
         self._worker.stop()
 

@@ -1,8 +1,7 @@
-"""Embedding on a SentenceTransformer of the user's: one `encode` for the texts of a whole batch.
+"""Embedding on the user's SentenceTransformer: a single `encode` for the texts of a whole batch.
 
-Payload: a text, as the component hands it to `encode`. Value: its row of what `encode` returns, shape
-(dim,), float32 unless the model computes in float16. The rows of a batch differ from single ones by
-rounding (about 1e-7).
+Payload: a text, as the component passes the text to `encode`. Value: a row of the result of `encode`, shape (dim,),
+float32 unless the model computes in float16. The rows of a batch differ from single rows by rounding (about 1e-7).
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from teola_plugin.runtime.engines.worker import Worker, run_batch
 
 
 class EmbeddingEngine:
-    """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
+    """An engine on a SentenceTransformer.
+
+    `keep=False`: the engine does not keep the model alive, and ends when the model does.
+    """
 
     def __init__(
         self, model: Any, *, name: str = "embedder", max_items: int | None = None, keep: bool = True,
@@ -32,7 +34,7 @@ class EmbeddingEngine:
 
     @property
     def model(self) -> str:
-        """Where the model was loaded from, as far as it says."""
+        """Where the model was loaded from, if the model tells."""
         transformer = next(iter(getattr(self._model(), "children", tuple)()), None)
         config = getattr(getattr(transformer, "auto_model", None), "config", None)
         return str(getattr(config, "name_or_path", ""))
@@ -46,10 +48,10 @@ class EmbeddingEngine:
         await run_batch(self._worker, batch, emit, "embedding", lambda texts: self._embed(texts, batch.settings))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """End the thread; a later batch starts it again."""
+        """End the thread; a later batch starts a new thread."""
         self._worker.stop()
 
     def _embed(self, texts: Sequence[str], settings: Mapping[str, Any]) -> list[Any]:

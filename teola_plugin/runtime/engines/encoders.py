@@ -1,4 +1,4 @@
-"""What both kinds of models of sentence-transformers have in common, SentenceTransformer and CrossEncoder."""
+"""Common parts of engines on models of sentence-transformers, SentenceTransformer and CrossEncoder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 from teola_plugin.value_keys import Same
 
 MAX_ITEMS = 32
-"""The batch size of `encode` and `predict` themselves."""
+"""The default batch size of `encode` and `predict`."""
 
 ITEMS_PER_THREAD = 4
-"""On a CPU larger batches only take longer: all-MiniLM-L6-v2, texts of 28, 67, 141 and 230 tokens, on one thread takes
-6, 15, 37 and 64 ms for each in batches of 4 and 8, 24, 71 and 77 ms in batches of 32; on two threads it is alike."""
+"""The items per thread of a batch on a CPU, where larger batches only take longer: on a single thread,
+all-MiniLM-L6-v2 takes 6, 15, 37 and 64 ms for each text of 28, 67, 141 and 230 tokens in batches of 4, and 8, 24, 71
+and 77 ms in batches of 32; two threads are alike."""
 
 
 def usual_items(model: Any) -> int:
-    """The largest batch, for an engine of which nobody said it, by where the model computes."""
+    """Return the largest batch, for an engine without a configured limit, by the model's device."""
     if getattr(getattr(model, "device", None), "type", "") != "cpu":
         return MAX_ITEMS
     import torch
@@ -26,13 +27,13 @@ def usual_items(model: Any) -> int:
 
 
 def version_of(model: Any) -> Hashable:
-    """Changes when somebody sets on the model what is no argument of a call: how much it reads, and its modules."""
+    """Return a version that changes when the maximum length or a module of the model is replaced outside of a call."""
     modules = (*getattr(model, "_modules", {}).values(), getattr(model, "activation_fn", None))
     return (getattr(model, "max_seq_length", None), *map(Same, modules))
 
 
 def prompted(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, in which no prompt is really none, whatever the model's default."""
+    """Return the settings, in which a missing prompt means no prompt, whatever the model's default."""
     if getattr(model, "default_prompt_name", None) is not None:
         return {"prompt": "", **settings}
     return dict(settings)

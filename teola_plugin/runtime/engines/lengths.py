@@ -1,6 +1,6 @@
-"""How many tokens a text has for an engine, and how many it takes at most.
+"""Token counts of texts for an engine, and the longest input of an engine.
 
-What the engine's own tokenizer says; for an engine that has none, words and signs.
+Counted by the engine's own tokenizer; for an engine without a tokenizer, words and signs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from teola_plugin.runtime.engines.vllm import VllmEngine
 
 
 def count_tokens(engine: Engine, *texts: str) -> int:
-    """Tokens that the engine computes for one item of these texts (a pair is one item), special ones included."""
+    """Return the tokens computed for an item of texts (a pair is a single item), special tokens included."""
     match engine:
         case EmbeddingEngine() | RerankingEngine():
             tokenizer = getattr(engine._model(), "tokenizer", None)
@@ -30,7 +30,7 @@ def count_tokens(engine: Engine, *texts: str) -> int:
 
 
 def longest_tokens(engine: Engine) -> int | None:
-    """The most tokens that an item may have or that count; None: there is no telling."""
+    """Return the maximum number of tokens of an item, or of the tokens that count; None if unknown."""
     longest: Any = None
     match engine:
         case EmbeddingEngine() | RerankingEngine():

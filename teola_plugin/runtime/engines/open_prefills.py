@@ -1,18 +1,19 @@
-"""Prompts whose beginning is already in vLLM's KV cache while their rest is still being computed.
+"""Open prefills: prompts whose prefix is in vLLM's KV cache while the rest is still being computed.
 
-vLLM takes a prompt in chunks (`StreamingInput`): we send the prefix with `max_tokens=1`, keep the request open, and
-send the rest with the true sampling parameters when it is known. The one token sampled in between is dropped.
+vLLM takes a prompt in chunks (`StreamingInput`): the engine sends the prefix with `max_tokens=1`, keeps the request
+open, and sends the rest with the real sampling parameters when the rest is known. The token sampled in between is
+dropped.
 
     open:      --prefix--> prefilled .. waits ..   (holds its KV blocks and one request slot)
     continue:                            --rest--> decode      the same tokens as the whole prompt would give
     close:                               aborted, the full blocks stay in the prefix cache for a plain request
 
-What the tokens must satisfy: a prefix ends inside the whole prompt, and text is not tokenised piece by piece: the last
-tokens of a prefix may merge with what follows. So the last `HELD_BACK_TOKENS` are not sent, and at use the tokens sent
-must be the first of the *whole* prompt's tokens, otherwise the prefill is closed and the plain request is made.
+Condition on the tokens: a prefix ends inside the whole prompt, and tokenisation is not piecewise: the last tokens of a
+prefix may merge with the following text. So the last `HELD_BACK_TOKENS` are not sent, and on use the sent tokens must
+be the first tokens of the *whole* prompt; otherwise the prefill is closed and the plain request is made.
 
-A paused request must never starve a running one, since the query it belongs to may wait for that one. The engine
-therefore closes open prefills, oldest first, whenever what runs could need their room (`to_close_for`).
+A paused request must never starve a running request, since the paused query may wait for the running request. The
+engine therefore closes open prefills, oldest first, whenever running requests could need the room (`to_close_for`).
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from typing import Any
 from teola_plugin.errors import Cancelled
 
 HELD_BACK_TOKENS = 8
-"""BPE merges stay inside a word, so only the tokens of a prefix's last word can change. Over 4,000 random cuts of the
-docstrings of the standard library, the tiny model's tokenizer changed one token or more in 75 % of the cases, two in
-24 %, three in 5 %, four in 0.4 %, and never more than five. Computing eight tokens later costs next to nothing."""
+"""The number of prefix tokens not sent. BPE merges stay inside a word, so only the tokens of a prefix's last word can
+change. Over 4,000 random cuts of the docstrings of the standard library, the tiny model's tokenizer changed one token
+or more in 75 % of the cases, two in 24 %, three in 5 %, four in 0.4 %, and never more than five. Computing eight tokens
+later costs next to nothing."""
 
 
 class OpenPrefill:
-    """One prompt in chunks. Lives on the event loop that made it.
+    """A prompt in chunks. Lives on the event loop that made the object.
 
-    `generate` starts vLLM's request for a stream of chunks; `chunk` makes one of token ids and sampling parameters.
+    `generate` starts vLLM's request for a stream of chunks; `chunk` makes a chunk of token ids and sampling parameters.
     """
 
     def __init__(
@@ -48,15 +50,15 @@ class OpenPrefill:
         self._chunk = chunk
         self._rest: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._is_taken = asyncio.Event()
-        """vLLM has taken what we gave it. Only then may we abort: a chunk that is under way during the abort would
-        become a request of its own that nobody knows."""
+        """Whether vLLM has taken the last chunk. Only then is an abort safe: a chunk in flight during the abort would
+        become a request of its own, without an owner."""
         self._has_output = asyncio.Event()
         self._outputs: asyncio.Queue[Any] = asyncio.Queue()
         self._reader = asyncio.ensure_future(self._read(generate(self._chunks(params), params)))
         self._reader.add_done_callback(_look_at_error)
 
     async def prefilled(self) -> None:
-        """Wait until the prefix is in the cache. Raises: what vLLM raised; Cancelled if it was closed before."""
+        """Wait until the prefix is in the cache. Raises: errors of vLLM; Cancelled if the prefill was closed before."""
         await self._has_output.wait()
         if self._reader.cancelled():
             raise Cancelled("the prompt that this prefix was for is wanted no more")
@@ -64,7 +66,7 @@ class OpenPrefill:
             self._reader.result()
 
     async def continued(self, token_ids: Sequence[int], params: Any) -> AsyncGenerator[Any, None]:
-        """The outputs of the whole prompt `token_ids`; the first token of all is still the one to drop."""
+        """Yield the outputs of the whole prompt `token_ids`; the first token of all is still to be dropped."""
         try:
             await self._settled()
             self._is_taken.clear()
@@ -76,7 +78,7 @@ class OpenPrefill:
             await self.close()
 
     async def close(self) -> None:
-        """Abort the request if it still runs."""
+        """Abort the request if still running."""
         await self._settled()
         self._reader.cancel()
         await asyncio.wait({self._reader})
@@ -107,26 +109,26 @@ class OpenPrefill:
 
 
 def _look_at_error(reader: asyncio.Task[None]) -> None:
-    """Nobody may have waited for it, and asyncio would report it as never retrieved."""
+    """Retrieve the error, which asyncio would otherwise report as never retrieved."""
     if not reader.cancelled():
         reader.exception()
 
 
 @dataclass(slots=True)
 class Room:
-    """What the engine can hold at once, in tokens of KV cache and in requests."""
+    """The capacity of an engine, in tokens of KV cache and in requests."""
 
     tokens: int
     requests: int
     block_tokens: int
 
     def blocks(self, tokens: int) -> int:
-        """`tokens` rounded up to whole blocks."""
+        """Return `tokens` rounded up to whole blocks."""
         return -(-tokens // self.block_tokens) * self.block_tokens
 
 
 class OpenPrefills:
-    """The open prefills of one engine, oldest first."""
+    """The open prefills of an engine, oldest first."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -136,11 +138,11 @@ class OpenPrefills:
         return len(self._open)
 
     def fits(self, tokens: int, running: Sequence[int]) -> bool:
-        """Whether one more can be held open beside all that runs (`running`: the most tokens each request may need)."""
+        """Whether a further prefill can stay open beside running requests (`running`: the maximum tokens of each)."""
         return not self._excess([*running, tokens], self._open)
 
     def to_close_for(self, running: Sequence[int]) -> list[OpenPrefill]:
-        """Removes and returns those which the running requests might need the room of, oldest first."""
+        """Remove and return the prefills whose room the running requests might need, oldest first."""
         kept = list(self._open)
         while kept and self._excess(running, kept):
             kept.pop(0)
@@ -148,11 +150,11 @@ class OpenPrefills:
         return closing
 
     def add(self, prefill: OpenPrefill) -> None:
-        """Hold `prefill` open until it is taken or removed."""
+        """Hold `prefill` open until taken or removed."""
         self._open.append(prefill)
 
     def take(self, owner: Hashable, text: str) -> OpenPrefill | None:
-        """Removes and returns the owner's prefill that covers most of `text`."""
+        """Remove and return the owner's prefill that covers most of `text`."""
         fitting = [p for p in self._open if p.owner == owner and text.startswith(p.text)]
         best = max(fitting, key=lambda p: len(p.token_ids), default=None)
         if best is not None:
@@ -160,20 +162,20 @@ class OpenPrefills:
         return best
 
     def remove(self, prefill: OpenPrefill) -> bool:
-        """Whether `prefill` was still open."""
+        """Remove a prefill. Returns whether `prefill` was still open."""
         found = prefill in self._open
         if found:
             self._open.remove(prefill)
         return found
 
     def remove_owner(self, owner: Hashable) -> list[OpenPrefill]:
-        """Removes and returns all of an owner."""
+        """Remove and return all prefills of an owner."""
         gone = [p for p in self._open if p.owner == owner]
         self._open = [p for p in self._open if p.owner != owner]
         return gone
 
     def remove_all(self) -> list[OpenPrefill]:
-        """Removes and returns all."""
+        """Remove and return all prefills."""
         gone, self._open = self._open, []
         return gone
 

@@ -1,4 +1,4 @@
-"""LLMs behind an OpenAI-compatible server: vLLM, SGLang, llama.cpp, or a hosted one.
+"""LLMs behind an OpenAI-compatible server: vLLM, SGLang, llama.cpp, or a hosted service.
 
     engine = OpenAIEngine("llama", "http://localhost:8000/v1")
     engine = OpenAIEngine("gpt-x", requests_per_minute=500, tokens_per_minute=200_000)      # key: OPENAI_API_KEY
@@ -7,16 +7,16 @@
     partial_prefilling  text -> how many tokens; the text with one token of answer, so that the server has its prefix.
                         Only where that costs nothing: at a server that is known to keep prefixes (openai_probe.py)
 
-**Prompts.** A plain text goes to `/completions`. A chat goes to `/chat/completions` as the messages that it is, for the
-server has a template that we may not know. It comes here as a text all the same (`write_chat`), because what runs ahead
-puts prompts together of pieces and compares them, and a prefix of that text is a prefix of the conversation. Where the
-server refuses one endpoint for its model, the other one is used from then on.
+**Prompts.** A plain text goes to `/completions`. A chat goes to `/chat/completions` as messages, because the server may
+have an unknown template. The engine receives a chat as a text all the same (`write_chat`), because the run-ahead joins
+prompts of pieces and compares prompts, and a prefix of the text is a prefix of the conversation. If the server refuses
+an endpoint for the model, the other endpoint is used from then on.
 
-**Tools.** vLLM is told not to parse calls: its model's own text comes back, as from VllmEngine. The calls that others
-parse are written as text again, in the form of Hermes.
+**Tools.** vLLM is told not to parse calls: the model's own text comes back, as from VllmEngine. Calls parsed by other
+servers are written as text again, in the form of Hermes.
 
-**Refusals.** Retried before the first token and within the deadline only (openai_limits.py). Fields that change no
-answer are left out from then on where a server does not know them.
+**Refusals.** Retried only before the first token and within the deadline (openai_limits.py). Optional fields that a
+server does not know are left out from then on.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ log = logging.getLogger(__name__)
 
 MAX_ITEMS = 64
 TIMEOUT_S = 600.0
-"""Without a word from the server; the client's own default."""
+"""The maximum silence of the server, in seconds; the client's own default."""
 
 SHORTEST_PREFIX_CHARS = 256
-"""About the 64 tokens below which an early prefill gained nothing (SHORTEST_PREFILL in vllm.py)."""
+"""The shortest prefix, in characters: about the 64 tokens below which an early prefill gained nothing (SHORTEST_PREFILL
+in vllm.py)."""
 
 SECRET_BYTES = 16
-"""Shorter keys can be guessed; placeholders in the manuals of vLLM are."""
+"""The shortest key that cannot be guessed; placeholders in the manuals of vLLM are shorter."""
 
 _OWN_SECRET = secrets.token_bytes(32)
 
@@ -76,7 +77,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Connection:
-    """A client, the event loop it belongs to, and what was learned of its server."""
+    """A client, the client's event loop, and facts learned about the server."""
 
     client: Any
     server: Server
@@ -88,13 +89,13 @@ class _Connection:
 
 
 class OpenAIEngine:
-    """One model of an OpenAI-compatible server. Nothing is asked of the server before the first use.
+    """A model of an OpenAI-compatible server. No request is sent to the server before the first use.
 
-    `base_url`: OPENAI_BASE_URL if it is not given; the key in OPENAI_API_KEY goes to no server but that one.
-    `max_items`: requests side by side. `prefix`: "auto" computes prefixes ahead where the server is known to keep them
-    and to be run by its user; "free" says that they cost nothing here; "off" never. `server`: what it is, where a proxy
-    hides it. `extra_body`: fields that each request gets. The budgets are this object's: another process has its own.
-    `run` and `start` belong to one event loop; the rest may be called from any thread.
+    `base_url`: by default OPENAI_BASE_URL; the key in OPENAI_API_KEY is sent only to the default server. `max_items`:
+    requests side by side. `prefix`: "auto" computes prefixes ahead where the server is known to keep prefixes and to be
+    run by the user; "free" says that early prefixes cost nothing; "off" never. `server`: the kind of server, where a
+    proxy hides the kind. `extra_body`: fields added to each request. The budgets belong to this object: another process
+    has budgets of its own. `run` and `start` belong to a single event loop; the rest may be called from any thread.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class OpenAIEngine:
         forks.in_child(self._begin_anew)
 
     def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        """The conversation as a text that this engine reads back."""
+        """Return the conversation as a text that the engine parses back."""
         return write_chat(messages, tools)
 
     # --- start and end --------------------------------------------------------------------------------------
@@ -140,12 +141,12 @@ class OpenAIEngine:
         self._tasks = ItemTasks()
 
     def _begin_anew(self) -> None:
-        """In a forked child: the sockets are the parent's."""
+        """Start afresh in a forked child: the sockets are the parent's."""
         forks.leave(self._connection, self._opening, self._tasks)
         self._begin()
 
     async def start(self) -> Server:
-        """What the server is. Raises: EngineUnavailable, EngineError."""
+        """Connect. Returns the description of the server. Raises: EngineUnavailable, EngineError."""
         try:
             return (await self._running()).server
         except Exception as e:  # around an engine's run, which this is the first part of
@@ -153,7 +154,7 @@ class OpenAIEngine:
         raise error
 
     async def close(self) -> None:
-        """Cancel what runs and close the connections. A later use opens them again."""
+        """Cancel running requests and close the connections. A later use opens new connections."""
         connection, self._connection = self._connection, None
         tasks = [*self._tasks.values(), *([self._opening] if self._opening else [])]
         for task in tasks:
@@ -240,7 +241,7 @@ class OpenAIEngine:
         await self._tasks.run(self.name, batch, emit, work, self._error)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Close the streams of these items, on which a server stops writing."""
+        """Close the streams of items, whereupon a server stops writing."""
         self._tasks.abort(ids)
 
     async def _decode(self, item: Item, settings: Mapping[str, Any], tell: Tell) -> Completion:
@@ -253,12 +254,12 @@ class OpenAIEngine:
         return answer.completion()
 
     async def _prefill(self, item: Item, settings: Mapping[str, Any], tell: Tell) -> int:
-        """How many tokens the server has computed."""
+        """Return the number of tokens that the server has computed."""
         chat = _chat(item.payload)
         connection = await self._running()
         if not self.capabilities.prefix or len(item.payload) < SHORTEST_PREFIX_CHARS:
             return 0
-        if chat and not chat.is_whole and not chat.messages[-1]["content"]:  # nothing of it to continue
+        if chat and not chat.is_whole and not chat.messages[-1]["content"]:  # an empty message cannot be continued
             chat = replace(chat, messages=chat.messages[:-1])
         if chat and not chat.messages:
             return 0
@@ -277,7 +278,7 @@ class OpenAIEngine:
         )  # fmt: skip
 
     async def _ask(self, connection: _Connection, item: Item, request: Request, answer: Answer) -> None:
-        """One attempt: wait for a slot and for the budget, send, and read the answer to its end."""
+        """Make an attempt: wait for a slot and for the budget, send, and read the answer to the end."""
         answer.begin()
         async with connection.slots:
             ticket = await self._ticket(connection, item, request.tokens)
@@ -302,7 +303,7 @@ class OpenAIEngine:
             return self._budget.take(self._clock(), tokens)
 
     async def _sent(self, connection: _Connection, request: Request) -> Any:
-        """The stream of the answer, from the endpoint that the model has."""
+        """Return the stream of the answer, from an endpoint that the model has."""
         order: list[Endpoint] = ["chat", "completions"] if request.chat else ["completions", "chat"]
         first, second = sorted(order, key=lambda endpoint: endpoint in connection.absent)
         try:
@@ -336,7 +337,7 @@ class OpenAIEngine:
                 connection.refused |= refused
 
     def _extra(self, connection: _Connection, item: Item) -> dict[str, Any]:
-        """Fields that every request gets, and those of this item."""
+        """Return the fields of every request, and the fields of this item."""
         extra: dict[str, Any] = {"stream_options": {"include_usage": True}, **self._extra_body}
         if connection.server.kind == "vllm":
             extra["return_token_ids"] = True
@@ -347,10 +348,10 @@ class OpenAIEngine:
         return extra
 
     def _salt(self, tenant: str) -> str:
-        """The tenant's `cache_salt`, which nobody can guess who does not know our key.
+        """Return the tenant's `cache_salt`, which cannot be guessed without the API key.
 
-        Processes with one key share prefixes. A short key, or none, is known to everybody: then the salt is this
-        process's own.
+        Processes with the same key share prefixes. A short or missing key is no secret: then the salt is private to
+        this process.
         """
         key = self._key.get_secret_value().encode()
         secret = key if len(key) >= SECRET_BYTES else _OWN_SECRET + key
@@ -372,7 +373,7 @@ def _address(base_url: str) -> str:
 
 
 def _look_at_error(opening: asyncio.Task[_Connection]) -> None:
-    """Nobody may wait for it any more, and asyncio would report it as never retrieved."""
+    """Retrieve the error, which asyncio would otherwise report as never retrieved."""
     if not opening.cancelled():
         opening.exception()
 

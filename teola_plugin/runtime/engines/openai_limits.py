@@ -1,14 +1,15 @@
-"""What a service allows: so many requests and tokens a minute, and when a refused request may be made again.
+"""Rate limits of a service: requests and tokens a minute, and when a refused request may be made again.
 
     10 a minute   .. 0 s: 8 requests | 5 s: 2 | 5 s: the next must wait until 60 s, when the first 8 are a minute old
 
-**Budget.** No 60 s, wherever they begin, hold more than is allowed. (A token bucket as libraries have it lets through
-twice as much in its first minute: a full bucket, and what refills it.) The tokens of a request are known only when it
-has ended, so it takes as many as it may need at first and gives back what it did not. Pure: the caller reads the clock.
+**Budget.** No interval of 60 s, wherever the interval begins, holds more than is allowed. (The usual token bucket
+allows twice as much in the first minute: a full bucket, and the refill.) The tokens of a request are known only at its
+end, so a request first takes the possible maximum and later gives back the difference. Pure: the caller reads the
+clock.
 
-**Retries.** After 408, 409, 429, 5xx and broken connections; as late as the service says (`Retry-After`), otherwise
-after a random time that doubles. Not after a quota that is used up, which no waiting brings back. Only the request that
-was refused waits: the service may have meant its caller, or its size, and tells others what it wants of them.
+**Retries.** After 408, 409, 429, 5xx and broken connections; after the time that the service names (`Retry-After`),
+otherwise after a random time that doubles. Not after an exhausted quota, which no waiting restores. Only the refused
+request waits: the refusal may concern only the caller or the size, and the service answers other requests separately.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ T = TypeVar("T")
 
 PERIOD_S = 60.0
 BYTES_PER_TOKEN = 3
-"""Of UTF-8. English has 4 or more, code about 3, Chinese and Japanese 2 to 3: better one too many than an excess."""
+"""The bytes of UTF-8 per token. English has 4 or more, code about 3, Chinese and Japanese 2 to 3: an overestimate is
+better than an excess."""
 
 MAX_ATTEMPTS = 6
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
-"""With six attempts, 15 s at most are waited in all, unless the service itself names a later time."""
+"""The longest backoff. With six attempts, at most 15 s are waited in all, unless the service names a later time."""
 
 LONGEST_RETRY_AFTER_S = 120.0
 """The longest wait that is honoured; as in the SDK of OpenAI (`MAX_RETRY_AFTER_DELAY`)."""
@@ -47,13 +49,13 @@ USED_UP = "insufficient_quota"
 
 
 def likely_tokens(text: str) -> int:
-    """About how many tokens a text has, rather more than fewer."""
+    """Return an upper estimate of the tokens of a text."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
 
 
 @dataclass(slots=True)
 class Ticket:
-    """What one request took, at what time."""
+    """The tokens that a request took, and when."""
 
     at_s: float
     tokens: int
@@ -61,14 +63,14 @@ class Ticket:
 
 @dataclass(slots=True)
 class Budget:
-    """Requests and tokens of the last minute. None: without limit."""
+    """The requests and tokens of the last minute. None: without limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     _tickets: deque[Ticket] = field(default_factory=deque)
 
     def delay_s(self, now_s: float, tokens: int) -> float:
-        """How long a request of so many tokens must wait from now on. Infinite if it is larger than the budget."""
+        """Return how long a request of `tokens` must wait from now on. Infinite if larger than the budget."""
         while self._tickets and self._tickets[0].at_s <= now_s - PERIOD_S:
             self._tickets.popleft()
         requests, used = len(self._tickets), sum(ticket.tokens for ticket in self._tickets)
@@ -81,12 +83,12 @@ class Budget:
         return math.inf
 
     def take(self, now_s: float, tokens: int) -> Ticket:
-        """A request begins; its ticket says what it took."""
+        """Charge a request. Returns a ticket with the charged tokens."""
         self._tickets.append(Ticket(now_s, tokens))
         return self._tickets[-1]
 
     def settle(self, ticket: Ticket, tokens: int) -> None:
-        """The request has ended and used so many tokens."""
+        """Correct the ticket of a request that has ended to the tokens used."""
         ticket.tokens = tokens
 
     def _fits(self, requests: int, used: int, tokens: int) -> bool:
@@ -97,7 +99,7 @@ class Budget:
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed a little later."""
-    if isinstance(error, TeolaError):  # maybe that the client is not there
+    if isinstance(error, TeolaError):  # for example, the client is not installed
         return False
     import httpx
     import openai
@@ -107,7 +109,7 @@ def is_transient(error: BaseException) -> bool:
             passes = error.status_code in TRANSIENT or error.status_code >= 500
             return passes and error.status_code != 501 and error.code != USED_UP
         case openai.APIConnectionError():
-            return isinstance(error.__cause__, httpx.TransportError | None)  # else: redirects, what cannot be unpacked
+            return isinstance(error.__cause__, httpx.TransportError | None)  # else: redirects, errors of unpacking
         case httpx.TransportError():
             return True
         case openai.APIError():  # told within the stream
@@ -118,7 +120,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def retry_after_s(error: BaseException | None, wall_clock: Callable[[], float] = time.time) -> float | None:
-    """The wait that the service asked for, in seconds or as a date; None if that makes no sense or is too long."""
+    """Return the wait that the service asked for, in seconds or as a date; None if invalid or too long."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     for name, seconds in (("retry-after-ms", _milliseconds), ("retry-after", float), ("retry-after", _until)):
         with contextlib.suppress(KeyError, ValueError, TypeError, OverflowError, OSError):
@@ -136,7 +138,7 @@ def _until(date: str) -> float:
 
 
 def backoff_s(state: RetryCallState) -> float:
-    """How long to wait before the next attempt."""
+    """Return the wait before the next attempt, in seconds."""
     from tenacity import wait_random_exponential
 
     asked = retry_after_s(state.outcome.exception() if state.outcome else None)
@@ -150,9 +152,11 @@ async def retried(
     attempt: Callable[[], Awaitable[T]], may_again: Callable[[BaseException], bool], *, deadline_s: float,
     max_attempts: int, sleep: Callable[[float], Awaitable[None]], tell: Callable[[str], None],
 ) -> T:  # fmt: skip
-    """What an attempt returns. `tell` hears why another one is made; none begins after the deadline.
+    """Return the result of the first successful attempt; none begins after the deadline.
 
-    Raises: what the last attempt raised.
+    `tell` receives the reason of each retry.
+
+    Raises: the error of the last attempt.
     """
     import tenacity
 
@@ -165,7 +169,7 @@ async def retried(
     def is_over(state: RetryCallState) -> bool:
         return state.attempt_number >= max_attempts or now_s() + state.upcoming_sleep >= deadline_s
 
-    async def once() -> T:  # tenacity awaits nothing but what it sees to be a coroutine function
+    async def once() -> T:  # tenacity awaits only functions recognised as coroutine functions
         return await attempt()
 
     return await tenacity.AsyncRetrying(

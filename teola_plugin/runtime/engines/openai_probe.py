@@ -1,12 +1,16 @@
-"""What an OpenAI-compatible server is.
+"""Detection of an OpenAI-compatible server's kind.
 
-    /v1/models    which models it has, the longest prompt, and whose server it says it is; then, at that server's own
-    /version, /metrics          vLLM        routes, whether it is, and whether it keeps prefixes: only what answers
-    /get_server_info            SGLang      there is surely run by its user, so that computing a prefix ahead costs
-    /props                      llama.cpp   nobody money. Any other server is unknown, and may be a paid one
+    /v1/models                  its models, the longest prompt, and the owner of a model, which hints at the kind
 
-Which of the two endpoints a model has is seen when it is asked: a hosted server may have both, and refuse one of them
-for this model.
+Then routes of the server's own show whether the kind is right, and whether the server keeps prefixes:
+
+    /version, /metrics          vLLM
+    /get_server_info            SGLang
+    /props                      llama.cpp
+
+A server that answers such a route is surely run by its user, so that computing a prefix ahead costs no money. Any other
+server is unknown, and may be a paid service. Which of the two endpoints a model has is seen on the first request: a
+hosted server may have both, and refuse either for a model.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import Any, Literal
 Kind = Literal["vllm", "sglang", "llama.cpp", "unknown"]
 KINDS: tuple[Kind, ...] = ("vllm", "sglang", "llama.cpp")
 OWNERS: Mapping[str, Kind] = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
-"""What /v1/models says of a model's owner."""
+"""The kind of server by the owner of a model in /v1/models."""
 
 PROBE_TIMEOUT_S = 10.0
 SHOWN_MODELS = 5
@@ -29,7 +33,7 @@ SHOWN_MODELS = 5
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What was found out about a server. `models` is empty if it does not say."""
+    """The facts found out about a server. `models` is empty if the server does not list models."""
 
     kind: Kind = "unknown"
     models: tuple[str, ...] = ()
@@ -37,7 +41,7 @@ class Server:
     keeps_prefixes: bool = False
 
     def misses(self, model: str) -> str:
-        """What to say of a model that the server does not list; nothing if it lists it, or lists none."""
+        """Return an error text for a model that the server does not list; empty if listed, or without a list."""
         if not self.models or model in self.models:
             return ""
         near = difflib.get_close_matches(model, self.models, SHOWN_MODELS, 0.3) or self.models[:SHOWN_MODELS]
@@ -46,9 +50,9 @@ class Server:
 
 
 async def probe(client: Any, model: str, kind: Kind | None = None) -> Server:
-    """Find out about the server of an `AsyncOpenAI`. `kind`: what the user says it is.
+    """Detect the server of an `AsyncOpenAI`. `kind`: the kind that the user declared.
 
-    Raises: what `openai` raises, if the server is not there, refuses the key, or cannot answer now.
+    Raises: errors of `openai`, if the server is absent, refuses the key, or cannot answer now.
     """
     cards = await _cards(client)
     card = next((card for card in cards if card.get("id") == model), cards[0] if cards else {})
@@ -75,12 +79,12 @@ async def _cards(client: Any) -> list[Mapping[str, Any]]:
             return []
         raise
     told = _json(response)
-    cards = told.get("data") if isinstance(told, Mapping) else told  # some answer with the bare list
+    cards = told.get("data") if isinstance(told, Mapping) else told  # some servers answer with the bare list
     return [card for card in cards if isinstance(card, Mapping)] if isinstance(cards, list) else []
 
 
 async def _own_word(client: Any, kind: Kind) -> tuple[bool, int | None] | None:
-    """Whether a server of this kind keeps prefixes, and its longest prompt; None if it is none."""
+    """Return whether a server of this kind keeps prefixes, and the longest prompt; None for another kind."""
     root = str(client.base_url).rstrip("/").removesuffix("/v1")
     match kind:
         case "vllm":
@@ -111,7 +115,7 @@ async def _text(client: Any, url: str) -> str:
 
     try:
         return await _get(client, url)
-    except openai.APIError:  # it has no such route
+    except openai.APIError:  # the server has no such route
         return ""
 
 

@@ -1,12 +1,12 @@
-"""How a request is put to an OpenAI-compatible server, and how its answer is read.
+"""Requests to an OpenAI-compatible server: endpoints, fields, and errors.
 
-A request is a text or a chat. Either can be put to both endpoints:
+A request is a text or a chat. Either can be sent to both endpoints:
 
               /completions                          /chat/completions
     text      prompt                                one message of the user
     chat      its messages as plain lines           its messages and tools
 
-The settings have vLLM's names (sampling.py). Each kind of server takes those it has a field for.
+The settings have vLLM's names (sampling.py). Each kind of server takes the settings that have a field there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from teola_plugin.runtime.engines.sampling import KNOWN, LISTS
 Endpoint = Literal["completions", "chat"]
 
 LIKELY_ANSWER_TOKENS = 256
-"""Taken from the budget for an answer without `max_tokens`, until its length is known."""
+"""The tokens taken from the budget for an answer without `max_tokens`, until the length is known."""
 
 EVERYWHERE = (
     "max_tokens", "temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stop", "logit_bias",
@@ -42,7 +42,7 @@ MORE: Mapping[Kind, tuple[str, ...]] = {
     "llama.cpp": ("top_k", "min_p", "repetition_penalty", "ignore_eos", "structured_outputs"),
     "unknown": ("structured_outputs",),
 }  # fmt: skip
-"""Fields that a server has beyond these, by vLLM's names."""
+"""Fields that a kind of server has beyond `EVERYWHERE`, by vLLM's names."""
 
 RENAMED = {
     ("sglang", "include_stop_str_in_output"): "no_stop_trim",
@@ -52,12 +52,12 @@ RENAMED = {
 
 TOO_LONG = re.compile("context|length|too long|tokens")
 OPTIONAL = ("priority", "return_token_ids", "stream_options")
-"""Fields that change no answer."""
+"""Fields that do not change an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: a chat, or a text. `extra`: fields of the engine's own."""
+    """A request: a chat, or a text. `extra`: fields added by the engine."""
 
     text: str
     chat: Chat | None
@@ -66,11 +66,11 @@ class Request:
 
     @property
     def tokens(self) -> int:
-        """As many as it may need."""
+        """The maximum number of tokens that the request may need."""
         return likely_tokens(self.text) + int(self.settings.get("max_tokens") or LIKELY_ANSWER_TOKENS)
 
     def body(self, endpoint: Endpoint, kind: Kind) -> dict[str, Any]:
-        """The fields for this endpoint. Raises: EngineError for settings that it has none for."""
+        """Return the fields for an endpoint. Raises: EngineError for settings without a field there."""
         is_chat = endpoint == "chat"
         fields = fields_of(self.settings, kind, is_chat=is_chat)
         return (self._messages(kind) if is_chat else self._prompt()) | fields | dict(self.extra)
@@ -87,17 +87,17 @@ class Request:
         asked: dict[str, Any] = {"messages": [_message(message) for message in self.chat.messages]}
         if self.chat.tools:
             asked["tools"] = list(self.chat.tools)
-            if kind == "vllm":  # its parsers may be off; unparsed, the answer is what VllmEngine gives
+            if kind == "vllm":  # its parsers may be off; unparsed, the answer is as from VllmEngine
                 asked["tool_choice"] = "none"
-        if kind == "vllm" and not self.chat.is_whole:  # elsewhere a few tokens of the template follow what is cut
+        if kind == "vllm" and not self.chat.is_whole:  # elsewhere a few tokens of the template follow the cut
             asked |= {"continue_final_message": True, "add_generation_prompt": False}
         return asked
 
 
 def fields_of(settings: Mapping[str, Any], kind: Kind, *, is_chat: bool) -> dict[str, Any]:
-    """The fields of a request that say what the settings say. `extra_body` may hold any others.
+    """Return the fields of a request for its settings. `extra_body` may hold any other fields.
 
-    Raises: EngineError for a setting that nobody knows, or that this kind of server has no field for.
+    Raises: EngineError for an unknown setting, or a setting without a field at this kind of server.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     extra = dict(given.pop("extra_body", {}))
@@ -122,7 +122,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _constraint(constraint: dict[str, Any], kind: Kind, is_chat: bool) -> dict[str, Any]:
-    """`structured_outputs` (vLLM's) as the server has it."""
+    """Return `structured_outputs` (vLLM's) in the form of the server."""
     if kind == "vllm":
         return {"structured_outputs": constraint}
     match constraint:
@@ -156,7 +156,7 @@ def _as_text(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused_fields(error: Exception, fields: Mapping[str, Any]) -> set[str]:
-    """The fields that a server names which does not know them."""
+    """Return the fields that a server names as unknown."""
     if getattr(error, "status_code", None) not in (400, 422):
         return set()
     said = str(error).lower()
@@ -165,8 +165,11 @@ def refused_fields(error: Exception, fields: Mapping[str, Any]) -> set[str]:
 
 
 def failure(error: Exception, where: str, server: Server, model: str, key: str) -> Exception:
-    """What went wrong at the server `where`, as an error of ours, without the key, which a server may repeat."""
-    if isinstance(error, TeolaError | UnicodeEncodeError):  # maybe that the client's package is missing
+    """Return a failure at the server `where` as an error of this package.
+
+    The text is without the key, which a server may repeat.
+    """
+    if isinstance(error, TeolaError | UnicodeEncodeError):  # for example, the client's package is missing
         return error
     import httpx
     import openai

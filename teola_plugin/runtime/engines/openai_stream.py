@@ -1,7 +1,7 @@
-"""How the streamed answer of an OpenAI-compatible server is read, and what is said of one that breaks the protocol.
+"""The streamed answer of an OpenAI-compatible server, and errors for answers that break the protocol.
 
-A broken connection may be tried again; an answer that is no answer would come the same way again, so it is an
-EngineError: events that are no JSON or lack what they must have, a page in place of a stream, an end without a reason.
+A broken connection may be retried; a malformed answer would come the same way again, so the error is an EngineError:
+events that are no JSON or lack required fields, a page in place of a stream, an end without a reason.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from teola_plugin.items.tool_calls import BEGIN, END
 
 SHOWN_CHARACTERS = 60
 TOLD_OF_PROMPT = 12
-"""So many characters in a row that are also in the prompt are taken for a part of it, and not shown."""
+"""The number of characters in a row that, if also in the prompt, count as part of the prompt and are not shown."""
 
 BROKEN_OFF = ("abort", "error")
-"""Reasons that servers give for an end that is none of the model's."""
+"""Finish reasons of an end that the model did not cause."""
 
 
 class _Malformed(Exception):
-    """What is wrong with an event."""
+    """An event is malformed; the text says how."""
 
 
 async def read_answer(stream: Any, answer: Answer, where: str, prompt: str) -> None:
-    """Read all events. `prompt`: what is not to be repeated in messages.
+    """Read all events. `prompt`: the text not to be repeated in messages.
 
-    Raises: what the client raises for a broken connection or an error that the server tells; EngineError for what is no
-    answer, or for one that has not come to its end.
+    Raises: the client's errors for a broken connection or an error reported by the server; EngineError for a malformed
+    or incomplete answer.
     """
     try:
         await _read_events(stream, answer, prompt)
@@ -53,7 +53,7 @@ async def _read_events(stream: Any, answer: Answer, prompt: str) -> None:
             raise _Malformed(f"an event that is no JSON ({e.msg}): {_excerpt(e.doc, prompt)}") from None
         except UnicodeDecodeError as e:
             raise _Malformed(f"bytes that are no UTF-8 ({e.reason})") from None
-        except (ValueError, TypeError, AttributeError, RecursionError) as e:  # of what the client makes of an event
+        except (ValueError, TypeError, AttributeError, RecursionError) as e:  # from the client's parser of events
             raise _Malformed(f"an event that cannot be read ({type(e).__name__})") from None
         if event is None:
             return
@@ -61,7 +61,7 @@ async def _read_events(stream: Any, answer: Answer, prompt: str) -> None:
 
 
 def _excerpt(text: str, prompt: str) -> str:
-    """How a text begins, unless that repeats the prompt."""
+    """Return the beginning of a text, unless the beginning repeats the prompt."""
     begin = text[:SHOWN_CHARACTERS]
     ends = range(TOLD_OF_PROMPT, len(begin) + 1)
     if any(begin[end - TOLD_OF_PROMPT : end] in prompt for end in ends):
@@ -70,14 +70,14 @@ def _excerpt(text: str, prompt: str) -> str:
 
 
 class Answer:
-    """What was read of an answer."""
+    """The parts of an answer read so far."""
 
     def __init__(self, tell: Callable[[Outcome], None]) -> None:
         self._tell = tell
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is read yet, or not any more."""
+        """Start with an empty answer, also after a failed attempt."""
         self.pieces: list[str] = []
         self.prompt_tokens = 0
         self.finish_reason = ""
@@ -87,11 +87,11 @@ class Answer:
 
     @property
     def output_tokens(self) -> int:
-        """As the server counts them, if it does."""
+        """The output tokens by the server's count, or by the token ids."""
         return self._told_tokens or len(self._token_ids)
 
     def read(self, chunk: Any) -> None:
-        """One event of the stream. Raises: _Malformed; the client checks no types."""
+        """Read an event of the stream. Raises: _Malformed; the client checks no types."""
         usage, choices = getattr(chunk, "usage", None), getattr(chunk, "choices", None)
         if usage is not None:
             self.prompt_tokens = _field(usage, "prompt_tokens", int) or 0
@@ -118,7 +118,7 @@ class Answer:
             self.finish_reason = reason
 
     def completion(self) -> Completion:
-        """The whole of it."""
+        """Return the whole answer."""
         return Completion(
             "".join(self.pieces), token_ids=self._token_ids, pieces=self.pieces, prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
@@ -130,14 +130,14 @@ class Answer:
         self._tell(Delta(text))
 
     def _read_call(self, name: str, arguments: str) -> None:
-        """Part of a call; the first one has the name."""
+        """Read a part of a tool call; the first part has the name."""
         if name:
             self._say_call()
             self._call = (name, "")
         self._call = (self._call[0], self._call[1] + arguments)
 
     def _say_call(self) -> None:
-        """The call that is complete; whether its arguments are JSON is the reader's matter."""
+        """Report a complete tool call; the reader of the answer checks whether the arguments are JSON."""
         name, arguments = self._call
         self._call = ("", "")
         if name:
@@ -145,7 +145,7 @@ class Answer:
 
 
 def _field(thing: Any, name: str, kind: type) -> Any:
-    """The field of an event, or None. Raises: _Malformed for one of another type, or of what has no fields."""
+    """Return a field of an event, or None. Raises: _Malformed for a wrong type, or without fields."""
     if isinstance(thing, str | int | float | list | dict):
         raise _Malformed(f"a {type(thing).__name__} in place of an object with {name!r}")
     found = getattr(thing, name, None)

@@ -1,8 +1,8 @@
-"""Token ids to text, one piece per token, whatever the timing.
+"""Token ids to text, a piece per token, independent of timing.
 
-vLLM hands over several tokens at once when their reader is slow, so its own chunks depend on the load. Here each token
+vLLM hands over several tokens at once when the reader is slow, so vLLM's own chunks depend on the load. Here each token
 gives exactly one piece, which is empty while a character is incomplete or a stop string may have begun; the pieces
-joined are the text that vLLM itself gives for the same tokens:
+joined are the text that vLLM gives for the same tokens:
 
     tokens   'Hel' 'lo' ' wor' 'ld' </s>        stop=['world']
     pieces   'Hel' 'lo' ''     ''   ''          ' wor' was held back until it was clear what it begins
@@ -15,10 +15,10 @@ from typing import Any
 
 
 class Pieces:
-    """The text of one answer as it grows.
+    """The growing text of an answer.
 
     `prompt_ids` prime the decoder, as some tokenizers write a token differently at the start of a text. `held_back`
-    characters stay unsaid until the end, as they may begin a stop string (which does not belong to the text).
+    characters are not emitted until the end, as they may begin a stop string (which does not belong to the text).
     """
 
     def __init__(
@@ -41,15 +41,16 @@ class Pieces:
         self._said_chars = 0
 
     def add(self, token_id: int) -> str:
-        """The piece of the next token, which is not the last one."""
+        """Return the piece of the next token, which is not the last token."""
         self.token_ids.append(token_id)
         self._text += self._decoded(token_id)
         return self._say(len(self._text) - self._held_back)
 
     def add_last(self, token_id: int, *, is_silent: bool = False, text_chars: int | None = None) -> str:
-        """The piece of the last token, with all that was held back.
+        """Return the piece of the last token, with all characters held back.
 
-        `is_silent`: the token ended the answer and is not part of its text. `text_chars`: where a stop string cut it.
+        `is_silent`: the token ended the answer and is not part of the text. `text_chars`: where a stop string cut the
+        text.
         """
         self.token_ids.append(token_id)
         if not is_silent:
@@ -58,7 +59,7 @@ class Pieces:
 
     @property
     def text(self) -> str:
-        """All that was said."""
+        """The emitted text."""
         return "".join(self.said)
 
     def _say(self, until: int) -> str:

@@ -1,12 +1,12 @@
-"""Which token prefixes an LLM still holds the KV cache of: whole blocks, the least recently used go first.
+"""A model of an LLM's prefix cache: whole blocks of tokens, evicted by least recent use.
 
-Of blocks that were used together the last of the text goes first, so that what is left of it can still be found.
+Of blocks used together the last block of the text is evicted first, so that the remaining prefix can still be found.
 
     tokens    a b c d | e f g h | i j        blocks of four
     known     a b c d | e f g h              `i j` fills no block, so it is never found again
 
-Source: vLLM's automatic prefix caching, of which this keeps the rules that decide the cost: only full blocks, the last
-token of a prompt is always computed, and blocks are given back from the end of a text to its beginning.
+Source: vLLM's automatic prefix caching; the model keeps the rules that decide the cost: only full blocks, the last
+token of a prompt is always computed, and blocks are freed from the end of a text to the beginning.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _Block = tuple[int | str, tuple[str, ...]]
 
 
 class PrefixCache:
-    """A tree of blocks for each tenant: a block is found by the one before it, the first by the tenant, and its tokens.
+    """A tree of blocks for each tenant: a block is found by the parent (or the tenant) and by tokens.
 
-    No prompt of one tenant finds what another's has computed.
+    No prompt of a tenant finds blocks of another tenant.
     """
 
     def __init__(self, max_blocks: int = 16_384, block_tokens: int = BLOCK_TOKENS) -> None:
@@ -35,7 +35,7 @@ class PrefixCache:
         return len(self._blocks)
 
     def hit_tokens(self, tokens: Sequence[str], tenant: str = "") -> int:
-        """How many tokens at the start of a prompt need not be computed."""
+        """Return the number of tokens at the start of a prompt that need not be computed."""
         parent: int | str = tenant
         hit: list[_Block] = []
         for block in self._full_blocks(tokens[: max(0, len(tokens) - 1)]):
@@ -47,7 +47,7 @@ class PrefixCache:
         return len(hit) * self._block_tokens
 
     def add(self, tokens: Sequence[str], tenant: str = "") -> None:
-        """These tokens have been computed, from the first one on."""
+        """Add computed tokens, from the first token of a prompt on."""
         parent: int | str = tenant
         path: list[_Block] = []
         for block in self._full_blocks(tokens):
@@ -61,11 +61,11 @@ class PrefixCache:
             del self._blocks[next(iter(self._blocks))]
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all blocks."""
         self._blocks.clear()
 
     def _use(self, path: list[_Block]) -> None:
-        """The first of them becomes the last to go."""
+        """Mark blocks as used; the first block is evicted last."""
         for block in reversed(path):
             self._blocks[block] = self._blocks.pop(block)
 

@@ -1,10 +1,10 @@
-"""Calls to models that we do not run (`Foreign`): side by side, on threads or on the caller's own event loop.
+"""Calls to foreign models (`Foreign`): side by side, on threads or on the caller's own event loop.
 
-A call runs in an empty context: no session, and none of the callbacks, tags and traces that frameworks
-carry in context variables, because the framework's own run will report the call in its place. (An adapter may have the
-call enter a context of its own.)
+A call runs in an empty context: no session, and none of the callbacks, tags and traces that frameworks carry in context
+variables, because the framework's own run will report the call in its place. (An adapter may have the call enter
+another context.)
 
-A streamed call tells its text from its own thread or loop; the host's loop passes it on.
+A streamed call emits text from its own thread or loop; the host's loop passes the text on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from teola_plugin.providers import ProviderCall
 from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ITEMS = 16
-"""As many calls run side by side; a bound on threads, not on what the other side can take."""
+"""The maximum number of calls side by side; a bound on threads, not on the capacity of the called service."""
 
 
 class PythonEngine:
-    """Runs `Foreign` payloads of any operation, up to `max_items` at once. `abort` cancels what it can."""
+    """An engine for `Foreign` payloads of any operation, up to `max_items` at once. `abort` cancels if possible."""
 
     def __init__(self, *, name: str = "python", max_items: int = MAX_ITEMS) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class PythonEngine:
         except asyncio.CancelledError:
             telling.is_over = True
             emit(position, Failed(Cancelled("the call was cancelled, or the event loop it ran on has ended")))
-        except Exception as e:  # around an engine's run: whatever it is, it belongs to its item
+        except Exception as e:  # around an engine's run: whatever the error, the item gets it
             emit(position, Failed(e))
 
     async def _outcome(self, payload: Any, telling: _Telling) -> Done | Failed:
@@ -76,18 +76,18 @@ class PythonEngine:
         return await asyncio.wrap_future(Context().run(asyncio.run_coroutine_threadsafe, work, payload.loop))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Cancel these calls. One that a thread has begun runs on, a stream to its next piece; nobody waits for it."""
+        """Cancel calls. A call on a thread runs on, a stream to the next piece, without a waiter."""
         for item_id in ids:
             if task := self._tasks.get(item_id):
                 task.cancel()
 
     async def close(self) -> None:
-        """End the threads; a later batch starts them again."""
+        """End the threads; a later batch starts new threads."""
         self._worker.stop()
 
 
 class _Telling:
-    """Takes the text of a streamed call to `emit`, in order and before its end."""
+    """The forwarder of a streamed call's text to `emit`, in order and before the end."""
 
     def __init__(self, position: int, emit: Emit) -> None:
         self.is_over = False
@@ -109,11 +109,11 @@ def _under_way(call: ProviderCall | None) -> AbstractContextManager[None]:
 
 
 def _called(call: Callable[[], Any], provider_call: ProviderCall | None = None) -> Done | Failed:
-    """The model's error is a value here: a future takes no StopIteration, and an exit would end the host."""
+    """Return the model's error as a value: a future takes no StopIteration, and an exit would end the host."""
     try:
         with _under_way(provider_call):
             return Done(call())
-    except BaseException as e:  # around an engine's run: it is raised again where the framework asks for the reply
+    except BaseException as e:  # around an engine's run: raised again where the framework asks for the reply
         return Failed(e)
 
 

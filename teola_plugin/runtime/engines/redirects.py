@@ -1,8 +1,8 @@
-"""Requests stay where they were sent: a redirect that leads to another origin is an error.
+"""A guard against redirects: a redirect to another origin is an error.
 
-What is asked holds prompts, and often a key. Who may read them was decided by whoever gave the address, and not by the
-server there. A redirect within one origin (scheme, host and port), such as to a path with a slash at its end, is
-followed as ever.
+Requests hold prompts, and often a key. The author of the configured address decided who may read them, not the server
+there. A redirect within the same origin (scheme, host and port), such as to a path with a slash at the end, is followed
+as usual.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PORTS = {"http": 80, "https": 443}
 
 
 def origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    """Scheme, host and port."""
+    """Return scheme, host and port."""
     return url.scheme, url.host, url.port or PORTS.get(url.scheme)
 
 
 def stays_there(where: str) -> Callable[[httpx.Response], Awaitable[None]]:
-    """A hook of httpx for each response. Raises: EngineError for a redirect to another origin."""
+    """Return a hook of httpx for each response. Raises: EngineError for a redirect to another origin."""
 
     async def check(response: httpx.Response) -> None:
         if not response.has_redirect_location:

@@ -1,7 +1,7 @@
-"""Reranking on a CrossEncoder of the user's: one `predict` for the pairs of a whole batch, whosever they are.
+"""Reranking on the user's CrossEncoder: a single `predict` for the pairs of a whole batch, across queries.
 
-Payload: `(query, passage)`. Value: what `predict` gives for the pair, a float32 (or a row of them where the
-model has several labels).
+Payload: `(query, passage)`. Value: the result of `predict` for the pair, a float32 (or a row of float32 where the model
+has several labels).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from teola_plugin.runtime.engines.worker import Worker, run_batch
 
 
 class RerankingEngine:
-    """`keep=False`: the engine does not keep the model alive, and ends when the model does."""
+    """An engine on a CrossEncoder.
+
+    `keep=False`: the engine does not keep the model alive, and ends when the model does.
+    """
 
     def __init__(
         self, model: Any, *, name: str = "reranker", max_items: int | None = None, keep: bool = True,
@@ -38,10 +41,10 @@ class RerankingEngine:
         await run_batch(self._worker, batch, emit, "reranking", lambda pairs: self._score(pairs, batch.settings))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """End the thread; a later batch starts it again."""
+        """End the thread; a later batch starts a new thread."""
         self._worker.stop()
 
     def _score(self, pairs: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> list[Any]:

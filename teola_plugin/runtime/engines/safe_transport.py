@@ -1,17 +1,17 @@
-"""How a page is asked for whose address a stranger chose: never from a machine that only we can reach.
+"""A safe HTTP transport for untrusted addresses: no request reaches a machine of the private network.
 
     transport = SafeTransport()
     client = httpx.AsyncClient(transport=transport)     # each request and each redirect goes through it
 
     http://site.example/  --resolved here, once-->  93.184.216.34  --is it public?-->  connected to that address
 
-The name is resolved here and the connection made to the very address that was checked, so a name server that answers
-otherwise the second time (DNS rebinding) gains nothing. If one of several addresses is not public, none is used. The
-certificate is still checked against the name. Refused besides: other schemes than http and https, other ports than the
-two, and credentials in the URL. Nothing is kept between requests: no connections, no cookies, no proxies.
+The transport resolves the name and connects to the very address that was checked, so a name server that answers
+otherwise the second time (DNS rebinding) gains nothing. If any of several addresses is not public, none is used. The
+certificate is still checked against the name. Also refused: schemes other than http and https, ports other than the
+standard two, and credentials in the URL. Nothing is kept between requests: no connections, no cookies, no proxies.
 
-What is public is said by a positive list for IPv6 (global unicast), by IANA's special-purpose registries for both
-(RFC 6890 and its updates; `ipaddress` of this Python lacks some), and by judging the IPv4 address within a NAT64 one.
+Public addresses are defined by a positive list for IPv6 (global unicast), by IANA's special-purpose registries for both
+families (RFC 6890 and updates; `ipaddress` of this Python lacks some), and by the IPv4 address within a NAT64 address.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from teola_plugin.errors import EngineError
 
 IPAddress = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host, as texts. Raises: OSError."""
+"""A function that returns the addresses of a host, as texts. Raises: OSError."""
 
 PORTS = (80, 443)
 
@@ -49,11 +49,11 @@ NOT_PUBLIC = tuple(
     )
 )
 ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-"""In the middle of an address whose last 32 bits are an IPv4 address."""
+"""The marks in the middle of an address whose last 32 bits are an IPv4 address."""
 
 
 def is_public(address: IPAddress) -> bool:
-    """Whether anybody's machine may be there, and none of our own network's.
+    """Whether an address belongs to the public internet, and not to the private network.
 
     >>> [is_public(ipaddress.ip_address(text)) for text in ("1.1.1.1", "10.0.0.1", "64:ff9b::10.0.0.1")]
     [True, False, False]
@@ -70,15 +70,15 @@ def is_public(address: IPAddress) -> bool:
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """What the machine's resolver says. Raises: OSError, UnicodeError for what is no name."""
+    """Return the addresses of the machine's resolver. Raises: OSError, UnicodeError for an invalid name."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class SafeTransport(httpx.AsyncBaseTransport):
-    """Raises EngineError for what is refused, and what httpx raises for what fails.
+    """A transport that raises EngineError for refused requests, and errors of httpx for failed requests.
 
-    `networks` and `ports`: of the user's own, where pages may come from besides ("10.1.0.0/16").
+    `networks` and `ports`: additional networks and ports of the user from which pages may come ("10.1.0.0/16").
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SafeTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _checked(self, url: httpx.URL) -> Sequence[IPAddress]:
-        """Where to connect to: at least one address, all of them allowed."""
+        """Return the addresses to connect to: at least one address, all of them allowed."""
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
         if url.scheme not in ("http", "https") or not host:
             raise EngineError(f"{url.scheme}: only http and https addresses are fetched")
@@ -128,7 +128,7 @@ class SafeTransport(httpx.AsyncBaseTransport):
 
 
 def _at(request: httpx.Request, address: IPAddress) -> httpx.Request:
-    """The same request to this address: the name is only in its header and in the check of the certificate."""
+    """Return the request to an address: the name stays only in the header and in the check of the certificate."""
     url = request.url
     headers = request.headers.copy()
     headers["Host"] = url.netloc.decode("ascii")

@@ -1,7 +1,7 @@
-"""From the settings of a `decoding` to vLLM's sampling parameters.
+"""vLLM's sampling parameters from the settings of a `decoding`.
 
-The names and meanings are vLLM's own (`SamplingParams`), defaults included: without `temperature` it samples, without
-`max_tokens` it writes 16 tokens. `structured_outputs` is a plain dict with one of `regex`, `json` (a schema, or its
+The names and meanings are vLLM's own (`SamplingParams`), defaults included: without `temperature` vLLM samples, without
+`max_tokens` vLLM writes 16 tokens. `structured_outputs` is a plain dict with one of `regex`, `json` (a schema, or its
 JSON text), `choice`, `grammar` or `json_object`.
 """
 
@@ -21,22 +21,22 @@ LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids")
 KNOWN = (*NUMBERS, *FLAGS, *LISTS, "stop", "logit_bias", "structured_outputs")
 
 MAX_TOKENS = 16
-"""vLLM's own."""
+"""vLLM's default."""
 
 CONTINUABLE = {
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "ignore_eos", "skip_special_tokens",
     "stop_token_ids",
 }  # fmt: skip
-"""What vLLM honours in a later chunk of a prompt exactly as in a plain request. It refuses `stop` there, seeds the
-sampler by the first chunk only, and its core dies of a grammar that comes late."""
+"""What vLLM honours in a later chunk of a prompt exactly as in a plain request. vLLM refuses `stop` there, seeds the
+sampler only with the first chunk, and its core crashes on a late grammar."""
 
 
 def sampling_params(settings: Mapping[str, Any]) -> Any:
-    """vLLM's `SamplingParams`, streaming deltas, of new tokens only.
+    """Return vLLM's `SamplingParams`, streaming deltas, of new tokens only.
 
-    vLLM makes text itself only where it has to look for stop strings in it: see `pieces.py`.
+    vLLM makes text only where it has to find stop strings: see `pieces.py`.
 
-    Raises: EngineError for a setting we do not know; what vLLM raises for a value it refuses.
+    Raises: EngineError for an unknown setting; vLLM's error for a refused value.
     """
     unknown = sorted(set(settings) - set(KNOWN))
     if unknown:
@@ -62,7 +62,7 @@ def is_continuable(settings: Mapping[str, Any]) -> bool:
 
 
 def held_back_chars(params: Any) -> int:
-    """How much text may be the beginning of a stop string, which is not part of the answer."""
+    """Return the number of characters that may begin a stop string, which is not part of the answer."""
     if not params.stop or params.include_stop_str_in_output:
         return 0
     return max(map(len, params.stop)) - 1

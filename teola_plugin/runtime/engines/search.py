@@ -1,20 +1,21 @@
-"""Web search behind any HTTP endpoint that answers in JSON: SearXNG, Brave, one of your own.
+"""Web search behind any HTTP endpoint that answers in JSON: SearXNG, Brave, or an endpoint of your own.
 
     engine = SearchEngine("http://localhost:8888/search")                              # as SearXNG answers
     engine = SearchEngine("https://api.example/search", shape="brave", api_key_variable="SEARCH_KEY")
 
     websearch   query -> [{"title", "url", "snippet"}], best first; with fetch=True also "text", the page's own
 
-Settings: `top_k`, `fetch`, and any other, which goes to the endpoint as a parameter of that name. Each item of a batch
-is a request; they run side by side, up to `max_items`, and each has its own outcome.
+Settings: `top_k`, `fetch`, and any other setting, which is sent to the endpoint as a parameter of the same name. Each
+item of a batch is a request; requests run side by side, up to `max_items`, each with a separate outcome.
 
     query --endpoint: the user's own, called at its address and nowhere else--> results
     urls  --pages: strangers', only at public addresses (safe_transport.py), within bounds (search_pages.py)--> texts
 
-The endpoint may be anywhere, loopback included, because its user named it; it may not redirect. Pages are fetched only
-if that is asked for. One that cannot be had has the text "" and says why in "error"; it fails no search.
+The endpoint may be anywhere, loopback included, because the user named the address; the endpoint may not redirect.
+Pages are fetched only on request. A page that cannot be fetched has the text "" and the reason in "error"; the search
+does not fail.
 
-Refusals that pass (408, 409, 429, 5xx, broken connections) are tried again within the deadline (openai_limits.py).
+Transient refusals (408, 409, 429, 5xx, broken connections) are retried within the deadline (openai_limits.py).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 MAX_ITEMS = 16
 MAX_PAGES = 16
-"""Fetched side by side, of all searches together."""
+"""The number of pages fetched side by side, of all searches together."""
 
 TOP_K = 10
 TIMEOUT_S = 10.0
@@ -54,7 +55,7 @@ SHOWN_CHARACTERS = 80
 
 @dataclass(slots=True)
 class _Connection:
-    """What belongs to one event loop."""
+    """The objects that belong to an event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx.AsyncClient
@@ -64,14 +65,14 @@ class _Connection:
 
 
 class SearchEngine:
-    """Operation `websearch`, payload the query. Nothing is asked of the endpoint before the first search.
+    """Operation `websearch`, payload the query. No request is sent to the endpoint before the first search.
 
-    `endpoint`: where queries go; "{query}" and "{top_k}" in it are filled in, otherwise they are parameters.
-    `shape`: a name of SHAPES, or the fields of one. The key comes from `api_key` or the environment variable that
-    `api_key_variable` names. `timeout_s`: of one attempt without a word. `fetch`, `top_k`: where no setting says
-    otherwise. `pages`: fields of `PageRules`. `resolve`, `sleep`: for tests.
-    `run` belongs to one event loop at a time; the rest may be called from any thread.
-    Raises: EngineError for what is wrong in them, EngineUnavailable if a package is missing.
+    `endpoint`: the address for queries; "{query}" and "{top_k}" are filled in, otherwise both are sent as parameters.
+    `shape`: a name in SHAPES, or the fields of a shape. The key comes from `api_key` or the environment variable named
+    by `api_key_variable`. `timeout_s`: the silence that ends an attempt. `fetch`, `top_k`: defaults for missing
+    settings. `pages`: fields of `PageRules`. `resolve`, `sleep`: for tests. `run` belongs to a single event loop at a
+    time; the rest may be called from any thread. Raises: EngineError for invalid arguments, EngineUnavailable if a
+    package is missing.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SearchEngine:
         self._max_attempts = max_attempts
         self._sleep = sleep
         self._resolve = resolve or safe_transport.resolve
-        self._certificates = httpx.create_ssl_context()  # 20 ms that no event loop should wait for
+        self._certificates = httpx.create_ssl_context()  # 20 ms, too long for an event loop
         self._worker = Worker(f"{name}-pages")
         self._begin()
         forks.in_child(self._begin_anew)
@@ -116,7 +117,7 @@ class SearchEngine:
         self._tasks = ItemTasks()
 
     def _begin_anew(self) -> None:
-        """In a forked child: the sockets are the parent's."""
+        """Start afresh in a forked child: the sockets are the parent's."""
         forks.leave(self._connection, self._tasks)
         self._begin()
 
@@ -132,7 +133,7 @@ class SearchEngine:
     # --- start and end --------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Cancel what runs and close the connections. A later use opens them again."""
+        """Cancel running searches and close the connections. A later use opens new connections."""
         connection, self._connection = self._connection, None
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -178,7 +179,7 @@ class SearchEngine:
         await self._tasks.run(self.name, batch, emit, work, self._error)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Drop these searches and their connections."""
+        """Drop searches and their connections."""
         self._tasks.abort(ids)
 
     async def _search(self, item: Item, settings: Mapping[str, Any]) -> list[Result]:
@@ -220,11 +221,11 @@ class SearchEngine:
         return client.build_request("GET", httpx.URL(url).copy_merge_params(given))
 
     async def _ask(self, connection: _Connection, request: httpx.Request) -> Any:
-        """One attempt: what the endpoint said."""
+        """Make an attempt. Returns the endpoint's answer."""
         async with connection.slots:
             response = await connection.client.send(request, stream=True)
             try:
-                response.raise_for_status()  # of a redirect too: only the address that was given is asked
+                response.raise_for_status()  # of a redirect too: only the given address is asked
                 body = bytearray()
                 async for part in response.aiter_bytes():
                     body += part
@@ -239,7 +240,7 @@ class SearchEngine:
             raise EngineError(f"engine {self.name!r}: {self.address} answered no JSON, but {begin!r}") from e
 
     async def _add_text(self, connection: _Connection, result: Result) -> None:
-        """The page's text, or why there is none."""
+        """Add the page's text, or the reason why there is none."""
         import httpx
 
         from teola_plugin.runtime.engines.search_pages import fetch, readable
@@ -255,7 +256,7 @@ class SearchEngine:
             result["error"] = str(e) or type(e).__name__
 
     def _error(self, error: Exception) -> Exception:
-        """As an error of ours, without the query and what else may stand in the address that was asked."""
+        """Return an error of this package, without the query and other parts of the requested address."""
         import httpx
 
         where = f"engine {self.name!r}: {self.address}"
@@ -292,7 +293,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _shown(endpoint: str) -> str:
-    """The address without what follows its path, where a key or a query may stand. Raises: EngineError."""
+    """Return the address up to the path; later parts may hold a key or a query. Raises: EngineError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise EngineError(

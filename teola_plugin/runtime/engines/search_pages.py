@@ -1,12 +1,12 @@
-"""The text of a page that a search found: fetched within bounds, and stripped of its markup.
+"""The text of a page that a search found: fetched within bounds, and stripped of markup.
 
     page = await fetch(SafeTransport(), "https://site.example/a", PageRules())      # (bytes, content type, charset)
     text = readable(page)
 
-Every hop of a redirect is a request of its own through the transport, which checks it anew (safe_transport.py). Of a
-page more than `max_bytes` long the beginning is used, before and after unpacking alike. No cookies are kept and no body
-of a redirect is read. The page is a stranger's, so what reads it takes time in proportion to its length, whatever is
-in it: `html.parser` takes 37 s for 240 kB of opened comments.
+Every hop of a redirect is a separate request through the transport, which checks the address anew (safe_transport.py).
+Of a page longer than `max_bytes` only the beginning is used, before and after unpacking alike. No cookies are kept and
+no body of a redirect is read. Pages are untrusted, so the parser takes time in proportion to the length, whatever the
+content: `html.parser` takes 37 s for 240 kB of opened comments.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HEADERS = {"User-Agent": "teola-plugin", "Accept": ", ".join(TYPES), "Accept-Enc
 CHARSETS = re.compile(
     r"utf-?8|us-ascii|iso-8859-\d{1,2}|windows-125\d|shift_jis|euc-(jp|kr)|gb(k|2312|18030)|big5|koi8-[ru]"
 )
-"""Python has others, some of which are no charsets, and some slow on purpose-made input."""
+"""The allowed charsets. Python has others, some of which are no charsets, and some slow on malicious input."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRules:
-    """What is fetched, and how much of it. `networks` and `ports`: see `SafeTransport`."""
+    """The bounds on fetched pages. `networks` and `ports`: see `SafeTransport`."""
 
     timeout_s: float = 10.0
     max_bytes: int = 512 << 10
@@ -52,7 +52,7 @@ class PageRules:
 
 
 class Page(NamedTuple):
-    """What a server sent, unpacked."""
+    """The answer of a server, unpacked."""
 
     body: bytes
     content_type: str
@@ -60,9 +60,9 @@ class Page(NamedTuple):
 
 
 async def fetch(transport: httpx.AsyncBaseTransport, address: str, rules: PageRules) -> Page:
-    """The page at this address, after at most so many redirects. How long that may take is the caller's matter.
+    """Fetch the page at an address, following at most `max_redirects` redirects. The caller limits the time in all.
 
-    Raises: EngineError for what is refused; what httpx raises for what fails.
+    Raises: EngineError for a refused page; errors of httpx for failures.
     """
     url = httpx.URL(address)
     for _ in range(rules.max_redirects + 1):
@@ -97,14 +97,14 @@ async def _page(response: httpx.Response, host: str, max_bytes: int) -> Page:
 
 
 def _unpacked(body: bytes, max_bytes: int, host: str) -> bytes:
-    """As much as is wanted, of one member and one layer: a few kB may unpack to all the memory there is."""
+    """Unpack up to `max_bytes`, of a single gzip member and layer: a few kB may unpack to all the memory there is."""
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body, max_bytes)
     except zlib.error as e:
         raise EngineError(f"{host}: it sent no gzip ({e})") from e
 
 
-# --- what can be read of it ------------------------------------------------------------------------------------------
+# --- readable text ---------------------------------------------------------------------------------------------------
 
 _MARK = re.compile(r"<!--|<[!?]|</?([a-zA-Z][^\s/>]*)")
 _UNSEEN = {
@@ -117,11 +117,11 @@ _INLINE = frozenset((
 ))  # fmt: skip
 _BLANKS = re.compile(r"\s+")
 _ENDLESS = re.compile(r"&#\w{9,};?")
-"""A character reference that is none; Python refuses to read a number of thousands of digits."""
+"""A malformed character reference; Python refuses to read a number of thousands of digits."""
 
 
 def readable(page: Page) -> str:
-    """Its text, one line for each block; of HTML without markup, scripts and styles.
+    """Return the text of a page, a line for each block; of HTML without markup, scripts and styles.
 
     >>> readable(Page(b"<h1>Bees</h1><script>x</script><p>They <i>dance</i>&nbsp;well", "text/html", "utf-8"))
     'Bees\\nThey dance well'
@@ -135,7 +135,7 @@ def readable(page: Page) -> str:
 
 
 def _seen(text: str) -> list[str]:
-    """What stands between the tags. Each search begins where the last one ended, and one that fails ends all."""
+    """Return the text between the tags. Each search continues at the last end; a failed search ends the scan."""
     pieces, at = [], 0
     while mark := _MARK.search(text, at):
         pieces.append(_BLANKS.sub(" ", text[at : mark.start()]))

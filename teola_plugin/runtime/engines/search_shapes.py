@@ -1,10 +1,10 @@
-"""What a search endpoint wants to be asked, and where in its JSON the results stand.
+"""The request and answer formats of search endpoints: parameters, and the place of the results in the JSON.
 
     Shape()                                                     GET ?q=..., {"results": [{"title", "url", "content"}]}
     Shape(count="count", results="web.results", snippet="description", key_header="X-Subscription-Token")
     Shape(method="POST", count="num", results="organic", url="link", snippet="snippet", key_header="X-API-KEY")
 
-The named ones are in SHAPES; a declaration may give the fields of another one instead.
+Named shapes are in SHAPES; a declaration may give the fields of another shape instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to ask and to answer.
+    """The format of requests and answers.
 
-    `query`, `count`: the parameters that hold the query and how many results are wanted (empty: it takes none).
-    `parameters`: sent with each request. `results`: the way to the list, by keys and positions ("web.results").
-    `title`, `url`, `snippet`: the ways within a result. `key_header`: what the key is sent in, as `key_format` says.
-    `may_lack_results`: an answer without the list found nothing; otherwise it is an error.
+    `query`, `count`: the parameters for the query and the number of results (empty: no parameter). `parameters`: sent
+    with each request. `results`: the path to the list, by keys and positions ("web.results"). `title`, `url`,
+    `snippet`: the paths within a result. `key_header`: the header of the key, in the format `key_format`.
+    `may_lack_results`: an answer without the list means no results; otherwise an error.
     """
 
     method: Literal["GET", "POST"] = "GET"
@@ -54,7 +54,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def shape_of(given: str | Mapping[str, Any] | Shape) -> Shape:
-    """The shape of that name, or of those fields. Raises: EngineError."""
+    """Return the shape of a name, or of fields. Raises: EngineError."""
     if isinstance(given, Shape):
         return given
     if isinstance(given, str):
@@ -68,7 +68,7 @@ def shape_of(given: str | Mapping[str, Any] | Shape) -> Shape:
 
 
 def record(kind: type[T], given: Mapping[str, Any], name: str) -> T:
-    """A dataclass of these fields. Raises: EngineError that names a field which it does not have."""
+    """Return a dataclass of the fields. Raises: EngineError that names an unknown field."""
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for key in given:
         if key not in known:
@@ -79,9 +79,9 @@ def record(kind: type[T], given: Mapping[str, Any], name: str) -> T:
 
 
 def read_results(shape: Shape, said: Any, top_k: int) -> list[Result]:
-    """The first `top_k` results of an answer. One without an address is left out; a missing text is empty.
+    """Return the first `top_k` results of an answer. A result without an address is left out; a missing text is empty.
 
-    Raises: EngineError if the list is not where the shape says, or none of its results has an address.
+    Raises: EngineError if the list is not at the path of the shape, or no result has an address.
     """
     found = _at(said, shape.results)
     if found is None and shape.may_lack_results and isinstance(said, Mapping):
@@ -99,7 +99,7 @@ def read_results(shape: Shape, said: Any, top_k: int) -> list[Result]:
 
 
 def _at(said: Any, way: str) -> Any:
-    """What stands there; None where nothing does."""
+    """Return the value at a path; None if absent."""
     for step in filter(None, way.split(".")):
         if isinstance(said, Mapping):
             said = said.get(step)

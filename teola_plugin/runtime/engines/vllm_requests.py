@@ -1,7 +1,7 @@
-"""The requests to one running vLLM: plain ones, and prompts in two parts (open_prefills.py).
+"""The requests to a running vLLM: plain requests, and prompts in two parts (open_prefills.py).
 
-A request whose reader goes away is aborted there. What runs comes first: it closes the open prefills whose room it may
-need. The tenant of an item is its `cache_salt`: no prefix in the KV cache serves two of them.
+A request whose reader goes away is aborted in vLLM. Running requests come first: a new request closes the open prefills
+whose room it may need. The tenant of an item is its `cache_salt`: no prefix in the KV cache serves two tenants.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 class Core:
-    """A running vLLM (`AsyncLLM`), the event loop it belongs to, and what it holds for us."""
+    """A running vLLM (`AsyncLLM`), its event loop, and the open prefills."""
 
     def __init__(self, name: str, llm: Any, max_items: int) -> None:
         self.llm = llm
@@ -40,7 +40,7 @@ class Core:
     async def outputs(
         self, item: Item, ids: list[int], params: Any, prefill: OpenPrefill | None = None
     ) -> AsyncGenerator[tuple[list[int], Any], None]:
-        """The new token ids, each time vLLM has some, with its own account of them."""
+        """Yield the new token ids, each time vLLM has some, with vLLM's own output."""
         with self._room_for(item, len(ids) + (params.max_tokens or self.max_model_len)) as request_id:
             if prefill:
                 outputs: Any = prefill.continued(ids, params)
@@ -62,7 +62,7 @@ class Core:
                 async for output in outputs:
                     yield output
         except asyncio.CancelledError:
-            await self.llm.abort(request_id)  # vLLM forgets it if cancelled while it takes the request in
+            await self.llm.abort(request_id)  # vLLM forgets the abort if cancelled while taking the request in
             raise
 
     def _new_id(self) -> str:
@@ -70,7 +70,7 @@ class Core:
 
     @contextlib.contextmanager
     def _room_for(self, item: Item, tokens: int) -> Iterator[str]:
-        """A request id, and no open prefill in the way of that many tokens."""
+        """Yield a request id, after closing open prefills that may be in the way of `tokens`."""
         request_id = self._new_id()
         self._needs[request_id] = min(tokens, self.max_model_len)
         self._running[item.id] = item
@@ -85,16 +85,16 @@ class Core:
     # --- open prefills -----------------------------------------------------------------------------------------------
 
     def comes_late(self, item: Item) -> bool:
-        """A prompt of its query that begins so is being computed already: batches are made of one operation."""
+        """Whether a prompt of the query with this prefix is being computed already: a batch has a single operation."""
         same = (other.payload for other in self._running.values() if other.owner == item.owner != 0)
         return any(prompt.startswith(item.payload) for prompt in same)
 
     def may_open(self, ids: Sequence[int]) -> bool:
-        """There is room to hold one of these tokens open."""
+        """Whether there is room to hold a prefill of these tokens open."""
         return self.prefills.fits(len(ids), list(self._needs.values()))
 
     async def open(self, item: Item, ids: Sequence[int], params: Any) -> None:
-        """Compute these tokens of the item's prompt, and hold the request open for the rest."""
+        """Compute the first tokens of the item's prompt, and hold the request open for the rest."""
         from vllm.engine.protocol import StreamingInput
 
         request_id = self._new_id()
@@ -112,7 +112,7 @@ class Core:
             raise
 
     def opened_for(self, item: Item, ids: Sequence[int]) -> OpenPrefill | None:
-        """The open prefill that this prompt continues. One whose tokens turned out differently is closed."""
+        """Return the open prefill that a prompt continues. A prefill whose tokens turned out differently is closed."""
         if item.owner == 0:
             return None
         prefill = self.prefills.take(item.owner, item.payload)
@@ -130,7 +130,7 @@ class Core:
             self._close_soon(prefill)
 
     def close_prefills(self) -> None:
-        """Close all of them."""
+        """Close all open prefills."""
         for prefill in self.prefills.remove_all():
             self._close_soon(prefill)
 

@@ -1,12 +1,11 @@
-"""Threads of our own, and how a batch runs on one of them.
+"""Worker threads of engines, and how a batch runs on a thread.
 
     run_batch: host loop --batch--> worker thread: compute(payloads) --outcomes--> host loop: emit
 
-One thread per engine means that nothing else uses the model meanwhile; a tokenizer of Hugging Face, for
-one, raises "Already borrowed" when two threads do. What runs there runs in an empty context: no session, no
-callbacks.
+A single thread per engine means that nothing else uses the model meanwhile; a tokenizer of Hugging Face, for example,
+raises "Already borrowed" when two threads use it. Work runs in an empty context: no session, no callbacks.
 
-A batch that fails is halved until the items that fail are alone with their own error:
+A batch that fails is halved until the failing items are alone, each with its own error:
 
     [a b X c] fails -> [a b] ok, [X c] fails -> [X] failed, [c] ok
 """
@@ -33,11 +32,11 @@ T = TypeVar("T")
 _Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
-"""Takes all payloads of a batch and returns as many values."""
+"""A function that takes all payloads of a batch and returns as many values."""
 
 
 class Worker:
-    """Up to `threads` daemon threads, started when needed. They end with the worker, and with `stop`."""
+    """Up to `threads` daemon threads, started when needed. The threads end with the worker, and with `stop`."""
 
     def __init__(self, name: str, threads: int = 1) -> None:
         self._name = name
@@ -53,13 +52,14 @@ class Worker:
         self._end = weakref.finalize(self, self._jobs.put, None)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns or raises on a thread of ours. A call not begun yet can be cancelled."""
+        """Return or raise the result of `function` on a worker thread. A call not begun yet can be cancelled."""
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """`call` for those who do not wait.
+        """Submit a call without waiting.
 
-        Unlike a ThreadPoolExecutor's, it takes no lock that user code may hold: all executors share one.
+        Unlike a ThreadPoolExecutor's `submit`, takes no lock that user code may hold: all executors share a single
+        lock.
         """
         future: Future[T] = Future()
         with kept_off, self._starting:
@@ -77,7 +77,7 @@ class Worker:
             threading.Thread(target=_serve, args=(self._jobs, self._idle), name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """End the threads after what is queued. The next call starts new ones."""
+        """End the threads after the queued calls. The next call starts new threads."""
         with kept_off, self._starting:
             self._end()
             self._begin()
@@ -90,7 +90,7 @@ def _serve(jobs: _Jobs, idle: deque[None]) -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(Context().run(function))
-                except BaseException as e:  # around an engine's run: it belongs to whoever waits for the call
+                except BaseException as e:  # around an engine's run: the waiting caller gets the error
                     future.set_exception(e)
             del job, future, function  # an idle thread must not keep a model alive
             idle.append(None)
@@ -98,7 +98,7 @@ def _serve(jobs: _Jobs, idle: deque[None]) -> None:
 
 
 async def run_batch(worker: Worker, batch: Batch, emit: Emit, op: str, compute: Compute) -> None:
-    """`Engine.run` for an engine with one operation `op`."""
+    """Run a batch, as `Engine.run` does, for an engine with the single operation `op`."""
     payloads = [item.payload for item in batch.items]
     for position, outcome in enumerate(await worker.call(lambda: _outcomes(batch.op, payloads, op, compute))):
         emit(position, outcome)
@@ -111,7 +111,7 @@ def _outcomes(asked: str, payloads: Sequence[Any], op: str, compute: Compute) ->
 
 
 def isolate(compute: Compute, payloads: Sequence[Any]) -> list[Done | Failed]:
-    """One outcome per payload; what fails in company but not alone succeeds."""
+    """Return an outcome per payload; an item that fails in a batch but not alone succeeds."""
     try:
         with processor.model():
             values = compute(payloads)

@@ -1,11 +1,11 @@
-"""The door of a host: how many queries run at once, and whose.
+"""Admission of queries at a host: how many queries run at once, for each tenant.
 
-Where several tenants are at work each may have an equal share of `max_queries` running. A tenant that comes when the
-others fill them still finds its share, so for a while more may run, at most `OVERFULL` times as many. A query that is
-not let in hears so at once, and when to come back; one that is in is never turned away by this door because of others.
-A query that could not end before its deadline, as fast as queries ended lately, is not let in either.
+If several tenants are at work, each may have an equal share of `max_queries` running. A tenant that comes when the
+share is taken by the rest still gets a share, so for a while more queries may run, at most `OVERFULL` times as many. A
+refused query is told at once, and when to come back; an admitted query is never turned away. A query that would not end
+before the deadline, by the recent throughput, is refused too.
 
-A host that drains lets nobody in, and waits for those inside.
+A draining host admits no query, and waits for the running queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from teola_plugin.tenancy import Terms
 
 
 class Admission:
-    """Counts queries from any thread. `max_queries`: None for any number."""
+    """A counter of queries, for any thread. `max_queries`: None for any number."""
 
     def __init__(self, max_queries: int | None = None) -> None:
         self.max_queries = max_queries
@@ -39,11 +39,11 @@ class Admission:
 
     @property
     def inside(self) -> int:
-        """Queries that run."""
+        """The number of running queries."""
         return self._inside.total()
 
     def enter(self, terms: Terms, now_s: float) -> None:
-        """Let a query in. Raises: Overloaded."""
+        """Admit a query. Raises: Overloaded."""
         with kept_off, self._lock:
             if why := self._why_not(terms, now_s):
                 wait_s = self._throughput.needs_s(1)
@@ -54,10 +54,10 @@ class Admission:
             self._nobody_inside.clear()
 
     def leave(self, terms: Terms, now_s: float) -> None:
-        """A query that was let in is over."""
+        """Note the end of an admitted query."""
         with kept_off, self._lock:
             self._inside[terms.tenant] -= 1
-            self._inside += Counter()  # without those that are at zero
+            self._inside += Counter()  # without tenants at zero
             self._throughput.end(1, now_s)
             if not self._inside:
                 self._nobody_inside.set()
@@ -79,7 +79,7 @@ class Admission:
         return ""
 
     def drain(self, timeout_s: float) -> int:
-        """Let nobody in any more, and wait for those inside. How many had not ended in time.
+        """Admit no more queries, and wait for the running queries. Returns how many had not ended in time.
 
         Raises: EngineLoopBlocked, see `loops`.
         """
@@ -90,6 +90,6 @@ class Admission:
         return self.inside
 
     def reopen(self) -> None:
-        """Let queries in again."""
+        """Admit queries again."""
         with kept_off, self._lock:
             self._is_draining = False

@@ -1,7 +1,8 @@
-"""A synchronous call of an optimized pipeline on the event loop of the engines, as from an engine of the user's own.
+"""A synchronous call of an optimized pipeline on the event loop of the engines, as from an engine of the user.
 
-Nothing can run ahead of it, because it holds up the loop: the framework computes everything in the calling thread, or
-in threads of its own. Whatever only an engine could compute raises `EngineLoopBlocked` there, instead of waiting.
+Nothing can run ahead of such a call, because the call blocks the loop: the framework computes everything in the calling
+thread, or in threads of the framework. Work that only an engine could compute raises `EngineLoopBlocked` instead of
+waiting.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from teola_plugin.seams import Hold, Reply
 
 
 class Inline:
-    """Implements `seams.Session`. Leaves take it for closed, and compute their values themselves."""
+    """Implements `seams.Session`. Leaves treat the session as closed, and compute values directly."""
 
     is_closed = True
     is_unheard = False
@@ -28,10 +29,10 @@ class Inline:
         return Reply(), True
 
     def observe(self, component: object, value: Any) -> None:
-        """Nothing runs ahead that it could be told."""
+        """Do nothing: no run-ahead needs the value."""
 
     def enter(self, component: object, value: Any) -> None:
-        """Nor here."""
+        """Do nothing: no run-ahead needs the position."""
 
     def hold(self, hold: Hold) -> None:
-        """No reply ran ahead."""
+        """Do nothing: no reply ran ahead."""

@@ -1,9 +1,9 @@
-"""What a server sets once, for all pipelines of its process: bounds, policy, and how it ends.
+"""Settings of a server for all pipelines of the process: bounds, policy, and shutdown.
 
     configure(max_queries=64, policy="critical_path")
     drain_on_sigterm(30)
 
-By default there are no bounds: a pipeline that is optimized takes whatever the original takes.
+By default there are no bounds: an optimized pipeline takes whatever load the original takes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from teola_plugin.runtime.scheduler.policies import PolicyName
 from teola_plugin.runtime.scheduler.worker import Rules
 
 LAST_WORD_S = 1.0
-"""A query is over when the pipeline returns; its answer still has to be written to whoever asked."""
+"""The time to write an answer to the client after the pipeline returned, in seconds: a query is over at the return."""
 
 
 def configure(
     *, max_queries: int | None = None, max_queued_items: int | None = None, aging_s: float | None = None,
     stall_s: float | None = None, policy: PolicyName | None = None, prefix_tolerance_s: float | None = None,
 ) -> None:  # fmt: skip
-    """Set these for this process; what is None stays as it is.
+    """Set bounds and the policy for this process; None leaves a setting unchanged.
 
-    - `max_queries`: how many queries run at once (admission.py). One more is refused with Overloaded, whose
+    - `max_queries`: how many queries run at once (admission.py). Further queries are refused with Overloaded, whose
       `retry_after_s` says when to come back.
-    - `max_queued_items`: how many items may wait at one engine (fairness.py).
-    - `aging_s`: what has waited so long goes first, whatever the policy.
-    - `stall_s`: an engine that says nothing for so long is ended and started again. For engines in processes of their
-      own; others cannot be.
+    - `max_queued_items`: how many items may wait at an engine (fairness.py).
+    - `aging_s`: requests that have waited for so long go first, whatever the policy.
+    - `stall_s`: an engine that emits nothing for so long is ended and started again. Only for engines in processes of
+      their own; an engine in this process cannot be ended.
     - `policy`: how engines make batches.
-    - `prefix_tolerance_s`: by how much prompts of an LLM may change places, so that those which begin alike go next to
-      each other; 0: not at all.
+    - `prefix_tolerance_s`: by how much prompts of an LLM may change places, so that prompts with the same prefix go
+      next to each other; 0: not at all.
 
-    Items that wait already stay. Raises: TeolaError for a value that makes no sense.
+    Items that already wait stay. Raises: TeolaError for an invalid value.
     """
     given = {"max_queries": max_queries, "max_queued_items": max_queued_items, "aging_s": aging_s, "stall_s": stall_s}
     for name, value in given.items():
@@ -66,9 +66,10 @@ def configure(
 
 
 def drain(timeout_s: float = 30.0) -> int:
-    """Let no query in any more, wait for those inside, then close the engines.
+    """Admit no more queries, wait for the running queries, then close the engines.
 
-    How many had not ended in time; they end with EngineClosed. The next call of a pipeline starts afresh.
+    Returns how many queries had not ended in time; such queries end with EngineClosed. The next call of a pipeline
+    starts afresh.
     """
     try:
         return _end(timeout_s)
@@ -83,15 +84,15 @@ def _end(timeout_s: float) -> int:
 
 
 def drain_on_sigterm(timeout_s: float = 30.0) -> None:
-    """On SIGTERM, let nobody in any more, `drain` and then end as the process would have; a second one ends it at once.
+    """On SIGTERM, admit no more queries, `drain` and end as the process would have; a second one ends at once.
 
-    For servers of your own; call it in the main thread. Others' servers have a hook for their shutdown: call `drain`.
+    For servers of your own; call in the main thread. Servers of a framework have a shutdown hook: call `drain` there.
     """
     before = signal.getsignal(signal.SIGTERM)
 
     def end() -> None:
         try:
-            _end(timeout_s)  # and nobody is let in after that
+            _end(timeout_s)  # and no query is admitted afterwards
             time.sleep(LAST_WORD_S)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""The local host: the schedulers and engines of this process, on one event-loop thread of our own.
+"""The local host: the schedulers and engines of this process, on an event-loop thread of the package.
 
     ask (any thread) --call_soon_threadsafe--> worker of the engine: EngineScheduler --batch--> Engine.run
                                                       ^--------------- outcomes -------------------'
 
-Each engine has a worker (worker.py). Everything that changes one runs on the loop thread, so there are no locks.
+Each engine has a worker (worker.py). All changes of a worker happen on the loop thread, so there are no locks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Whose work it is. `owner`: unique in the process, 0 for none. `begun_s` on the clock of `time.monotonic`."""
+    """The query of a request. `owner`: unique in the process, 0 for none. `begun_s`: by `time.monotonic`."""
 
     owner: Hashable = 0
     terms: Terms = ANYBODY
@@ -54,9 +54,10 @@ AUDIT_S = 5.0
 
 
 class LocalHost:
-    """Engines of this process. Threads may call `submit`, `cancel` and `release` at any time.
+    """The host of this process's engines. Threads may call `submit`, `cancel` and `release` at any time.
 
-    The loop thread starts with the first call and ends with `close` or the interpreter. A forked child starts its own.
+    The loop thread starts with the first call and ends with `close` or the interpreter. A forked child starts a new
+    loop thread.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LocalHost:
         *,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`rules` are those of workers that are made from now on. `loop`: run on this loop, and start no thread."""
+        """`rules` apply to workers that are made from now on. `loop`: run on this loop, and start no thread."""
         self._policy: PolicyName = policy
         self.rules = rules
         self.admission = Admission()
@@ -77,7 +78,7 @@ class LocalHost:
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._workers: weakref.WeakKeyDictionary[Any, EngineWorker] = weakref.WeakKeyDictionary()
         self._sinks: dict[Hashable, Sink] = {}
-        self._door = threading.RLock()  # held to start and stop the loop and to hand work over to it
+        self._door = threading.RLock()  # held to start and stop the loop and to hand over work
         self._keeps = False  # some engine keeps things for queries
         self._is_closing = False
         self._loop: asyncio.AbstractEventLoop | None = loop
@@ -88,13 +89,13 @@ class LocalHost:
         self._auditing: asyncio.TimerHandle | None = None
 
     def _begin_anew(self) -> None:
-        """In a forked child, where the loop thread is not."""
+        """Start afresh in a forked child, where the loop thread does not exist."""
         forks.leave(self._loop, list(self._workers.values()))
         self._begin()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The host's event loop, started if need be."""
+        """The host's event loop, started if necessary."""
         with kept_off, self._door:
             if self._loop is None:
                 self._start()
@@ -102,7 +103,7 @@ class LocalHost:
             return self._loop
 
     def use(self, policy: PolicyName) -> None:
-        """Make batches by this policy from now on, on all engines that have none of their own."""
+        """Make batches by this policy from now on, on all engines without a policy of their own."""
 
         def use() -> None:
             self._policy = policy
@@ -115,7 +116,7 @@ class LocalHost:
         return getattr(engine, "policy", None) or self._policy
 
     def rule(self, rules: Rules) -> None:
-        """These rules from now on, on all engines."""
+        """Apply rules from now on, on all engines."""
 
         def rule() -> None:
             self.rules = rules
@@ -126,17 +127,16 @@ class LocalHost:
         self.soon(rule)
 
     def new_id(self) -> int:
-        """A number no other item or query of this process has."""
+        """Return a number that is unique among the items and queries of this process."""
         return next(self._ids)
 
     def submit(
         self, engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], replies: Sequence[Reply],
         *, query: Query = NOBODY, urgency: Urgency = NOT_URGENT, gives_way: Callable[[], bool] | None = None,
     ) -> None:  # fmt: skip
-        """Queue one request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels it.
+        """Queue a request; `replies` (one per payload) get the outcomes. Closing a reply's stream cancels the item.
 
-        `places`, `onward`: see runtime/hosts/remote/forwarding.py. `gives_way`: asked if it would have to wait; if so,
-        it is Overloaded.
+        `gives_way`: asked if the request would have to wait; if true, the request is Overloaded.
         """
         owner, tenant, deadline_s = query.owner, query.terms.tenant, query.terms.deadline_s
         begun_s = query.begun_s
@@ -155,7 +155,7 @@ class LocalHost:
         self.soon(self._enqueue, engine, request, replies)
 
     def cancel(self, engine: Engine, ids: Sequence[int]) -> None:
-        """Nobody wants these items any more."""
+        """Cancel items."""
 
         def cancel() -> None:
             if worker := self._workers.get(engine):
@@ -173,7 +173,7 @@ class LocalHost:
         self.soon(withdraw)
 
     def rescale(self, engine: Engine) -> None:
-        """The engine's `instances` have changed: use the new ones, and give no more work to those that went."""
+        """Use the new `instances` of the engine, and give no more work to removed instances."""
 
         def rescale() -> None:
             if worker := self._workers.get(engine):
@@ -182,35 +182,35 @@ class LocalHost:
         self.soon(rescale)
 
     def is_saturated(self, engine: Engine) -> bool:
-        """The engine has so much to do that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         if engine.capabilities.is_scheduled:
             return bool(getattr(engine, "is_saturated", False))  # its own scheduler tells
         worker = self._workers.get(engine)
         return worker is not None and worker.is_saturated
 
     def begins_at_once(self, engine: Engine, count: int) -> bool:
-        """So many items would not have to wait, as far as can be told from here."""
+        """Whether `count` items would not have to wait, as far as the host can tell."""
         if engine.capabilities.is_scheduled:
             return not self.is_saturated(engine)
         worker = self._workers.get(engine)
         return worker.begins_at_once(count) if worker else count <= engine.capabilities.max_items
 
     def counts(self, engine: Engine) -> Counts:
-        """What became of the engine's items so far."""
+        """Return the counts of the engine's items so far."""
         worker = self._workers.get(engine)
         return replace(worker.counts) if worker else Counts()
 
     def load(self, engine: Engine) -> tuple[int, int]:
-        """Items that wait for the engine, and that are with it."""
+        """Return the number of items waiting for the engine, and the number of items with the engine."""
         worker = self._workers.get(engine)
         return (worker.scheduler.queued_items, worker.scheduler.running_items) if worker else (0, 0)
 
     def subscribe(self, owner: Hashable, sink: Sink) -> None:
-        """`sink` hears, on the loop thread, of each batch that held an item of `owner`."""
+        """Call `sink`, on the loop thread, for each batch that held an item of `owner`."""
         self._sinks[owner] = sink
 
     def release(self, owner: Hashable) -> None:
-        """The query is over: engines may drop what they keep for it."""
+        """Let engines drop the state of a finished query."""
         self._sinks.pop(owner, None)
 
         def release() -> None:
@@ -234,7 +234,7 @@ class LocalHost:
             worker.dispatch_soon()
             if self._auditing is None and self._thread is not None:
                 self._auditing = self._loop.call_later(AUDIT_S, self._audit)
-        except Exception as e:  # an engine that keeps its protocol not, or ours that ends: who waits must hear of it
+        except Exception as e:  # an engine that breaks the protocol, or a host that ends: the waiters get the error
             for reply in replies:
                 put(reply, Failed(e))
 
@@ -247,12 +247,12 @@ class LocalHost:
             self._auditing = self._loop.call_later(AUDIT_S, self._audit)
 
     def soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call it on the loop thread, in an empty context: nothing of the caller's reaches an engine.
+        """Call `callback` on the loop thread, in an empty context: no context of the caller reaches an engine.
 
         Never at once, not even on the loop thread: the caller may be a finalizer that interrupts a scheduler there.
         """
         loop = self._loop
-        if loop is not None and threading.get_ident() == self._thread_id:  # there is nobody to wake
+        if loop is not None and threading.get_ident() == self._thread_id:  # there is no thread to wake
             loop.call_soon(callback, *args, context=Context())
             return
         with kept_off, self._door:
@@ -282,7 +282,7 @@ class LocalHost:
     def close(self, timeout_s: float = 10.0) -> None:
         """End all work with EngineClosed, close the engines, stop the thread. The next call starts afresh.
 
-        Raises: EngineLoopBlocked on that very thread.
+        Raises: EngineLoopBlocked on the loop thread.
         """
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
@@ -291,7 +291,7 @@ class LocalHost:
         atexit.unregister(self.close)
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
-        with kept_off, self._door:  # what came in so far is still told, before the stop
+        with kept_off, self._door:  # outcomes so far are still delivered, before the stop
             if self._loop is loop:
                 loop.call_soon_threadsafe(loop.stop)
                 self._loop = self._thread = None

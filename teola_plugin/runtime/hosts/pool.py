@@ -1,4 +1,4 @@
-"""Several engines that do the same work, as one: the scheduler in front of them tells which runs a batch."""
+"""A pool of engines that do the same work, as a single engine: the scheduler in front chooses the instance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from teola_plugin.errors import EngineError
 
 
 class EnginePool:
-    """`instances` in the order of their numbers; they have the same model and capabilities."""
+    """A pool of `instances` in the order of their numbers, with the same model and capabilities."""
 
     def __init__(self, name: str, instances: Sequence[Engine]) -> None:
         if not instances:
@@ -25,9 +25,10 @@ class EnginePool:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of each; some are known only once they run.
+        """The capabilities of each instance; some are known only once an instance runs.
 
-        Instances in other processes have schedulers of their own, but the one in front of the pool makes the batches.
+        Instances in other processes have schedulers of their own, but the scheduler in front of the pool makes the
+        batches.
         """
         told = self.instances[0].capabilities if self.instances else self._told
         if told is not None and told is not self._told:
@@ -36,38 +37,38 @@ class EnginePool:
 
     @property
     def profile(self) -> Any:
-        """That of each instance."""
+        """The profile of each instance."""
         return getattr(self.instances[0], "profile", None)
 
     @property
     def model(self) -> str:
-        """What they serve."""
+        """The model of the instances."""
         return str(getattr(self.instances[0], "model", ""))
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
-        """As each instance tells, if it does."""
+        """Return the KV cache demand that each instance reports, 0 if instances report none."""
         kv_tokens = getattr(self.instances[0], "kv_tokens", None)
         return kv_tokens(op, payload, settings) if kv_tokens else 0
 
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
-        """The prompt of a conversation, as their model wants it."""
+        """Return the prompt of a conversation, in the format of the instances' model."""
         return render_for(self.instances[0], messages, tools)
 
     async def run(self, batch: Batch, emit: Emit) -> None:
-        """Run it on the instance it is meant for."""
+        """Run a batch on the intended instance."""
         await self.instances[batch.instance].run(batch, emit)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """Whichever has them stops them."""
+        """Abort items at all instances."""
         for instance in self.instances:
             instance.abort(ids)
 
     def release(self, owner: Hashable) -> None:
-        """The query is over."""
+        """Release a finished query at all instances."""
         for instance in self.instances:
             if release := getattr(instance, "release", None):
                 release(owner)
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all instances."""
         await asyncio.gather(*(instance.close() for instance in self.instances))

@@ -1,13 +1,13 @@
-"""Where the engines of a pipeline run: in this process, or shared on Ray.
+"""Host selection: whether the engines of a pipeline run in this process, or shared on Ray.
 
     local    in this process
-    ray      on Ray, started there if need be (in a cluster of this machine's if there is no other)
-    auto     on Ray where this process is connected to it and an engine of the same model runs there; else here
+    ray      on Ray, started there if necessary (in a cluster on this machine if there is no other)
+    auto     on Ray where this process is connected to Ray and an engine of the same model runs there; else here
 
-What moves is the engine, not the user's object: another process loads the model from where the user's came from, and it
-is used only if it turns out to be the same model (`identity`). A model that exists only in this process stays here, and
-so do stores of this process and models of others. Engines are placed by model: two pipelines that share one share where
-it runs.
+The engine moves, not the user's object: another process loads the model from the same place as the user's, and is used
+only if the model turns out to be the same (`identity`). A model that exists only in this process stays here, and so do
+stores of this process and hosted models. Engines are placed by model: two pipelines with the same model share the
+placement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from teola_plugin.runtime.hosts.ray import cluster
 
 Runtime = Literal["auto", "local", "ray"]
 MOVABLE = ("engine", "sentence_transformer", "cross_encoder")
-"""A store stays where its writes are seen: what was searched before a write of this process must not count after it."""
+"""The kinds of engines that may move. A store stays where writes are seen: a search made before a write of this process
+must not count after the write."""
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ _placing = threading.Lock()
 
 
 def place(specs: Mapping[str, EngineSpec], runtime: Runtime) -> dict[str, str]:
-    """See to it that these engines run there. By name why those that stay here do; with `auto`, those that need not.
+    """Ensure that engines run at `runtime`. Returns the reasons of engines that stay here, by name.
+
+    With `auto`, the reasons why engines on Ray are not used.
 
     Raises: EngineError if an engine cannot be started on Ray; EngineUnavailable without the package.
     """
@@ -75,15 +78,15 @@ def _placed(specs: Mapping[str, EngineSpec], *, is_asked: bool) -> Iterable[tupl
             try:
                 if found:
                     run_on(spec, attach(found[0]))
-            except EngineError as e:  # of another version, or gone meanwhile: nobody asked for it
+            except EngineError as e:  # of another version, or gone meanwhile: the user did not ask for Ray
                 log.warning("the engine %r on Ray is not used: %s", found[0], e)
                 yield name, f"{found[0]!r}: {e}"
 
 
 def _declared(config: EngineConfig) -> EngineConfig:
-    """The engine that was registered for this model, else one under a name of its own."""
+    """Return the engine that was registered for the model, else a new engine with a name of its own."""
     for other in registered().values():
         if other.kind == config.kind and (other.identity or other.model) in (config.identity, config.model):
             return replace(other, identity=config.identity)
-    # No CPU is set aside for what nobody declared, or a small machine would wait for ever for its third engine.
+    # No CPU is reserved for an undeclared engine, or a small machine would wait forever for its third engine.
     return replace(config, name=f"{config.kind}-{config.identity[:12]}", num_cpus=0)

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for. The event loop itself holds a task only weakly: without more it may vanish half done."""
+"""Background tasks without a waiting caller. The event loop holds tasks only weakly: a task might vanish half done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def spawn(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Start it on the running loop; it is one of `tasks` until it ends."""
+    """Start a coroutine on the running loop; the task stays in `tasks` until the end."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

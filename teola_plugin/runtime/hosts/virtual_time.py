@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps: when nothing is ready, it is at once as late as the next timer.
+"""An event loop with virtual time: when nothing is ready, the clock jumps to the next timer.
 
-Schedulers, hosts and profile engines run on it as they are, an hour of theirs in a second of ours, and in the same
-order each time: nothing there depends on how fast this machine is.
+Schedulers, hosts and profile engines run on the loop unchanged, an hour of virtual time in a second, and in the same
+order each time: nothing depends on the speed of the machine.
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(work())                 # asyncio.sleep(3600) in there takes no time
@@ -17,11 +17,11 @@ from typing import Any
 
 
 class Stuck(RuntimeError):
-    """Everybody waits, and nothing is due any more."""
+    """All tasks wait, and no timer is due any more."""
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Instead of waiting, it moves the clock on."""
+    """A selector that advances the clock instead of waiting."""
 
     now_s = 0.0
 
@@ -36,18 +36,18 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module. Its time starts at 0. Raises (`run_until_complete`): Stuck."""
+    """See the module. Time starts at 0. Raises (`run_until_complete`): Stuck."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self._jumping.now_s
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.Handle:
-        """There are no other threads, and nobody has to be woken."""
+        """Schedule without a wake-up: there are no other threads."""
         return self.call_soon(callback, *args, context=context)

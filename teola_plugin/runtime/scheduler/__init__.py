@@ -1,1 +1,1 @@
-"""Scheduling of one engine: work items, the queue, policies, replicas, fairness between tenants, recovery."""
+"""Scheduling of an engine: work items, the queue, policies, replicas, fairness between tenants, recovery."""

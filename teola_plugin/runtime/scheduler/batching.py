@@ -1,30 +1,31 @@
-"""The scheduler of one engine: a queue of requests in, batches out. Pure: it reads no clock and has no side effects.
+"""The scheduler of an engine: a queue of requests in, batches out. Pure: reads no clock and has no side effects.
 
-It is shared by all queries and applications. A policy (policies.py) picks the items of the next batch; these reach one
-replica of the engine (replicas.py) as *one* call. An engine with continuous batching (an LLM) has as many slots as
-items it holds at once, and each finished item frees its slot; any other engine runs one batch at a time.
+All queries and applications share the scheduler. A policy (policies.py) picks the items of the next batch; the batch
+goes to a single replica of the engine (replicas.py) as *one* call. An engine with continuous batching (an LLM) has as
+many slots as items held at once, and each finished item frees a slot; any other engine runs a batch at a time.
 
     scheduler.submit(request, now_s)
     while batch := scheduler.next_batch(now_s): start(batch)
     scheduler.finish(ids, now_s)          # these items have ended: their slots are free
 
 Rules around the policy:
-- **Bounds and fairness** between tenants (fairness.py). Each tenant gets at most its share of the free slots; slots
-  that no share used go to requests of the same operation and settings. (Under `po`, which shares no batches, tenants
-  take turns.)
+
+- **Bounds and fairness** between tenants (fairness.py). Each tenant gets at most a fair share of the free slots; unused
+  slots go to requests of the same operation and settings. (Under `po`, which shares no batches, tenants take turns.)
 - **Aging.** A request that has waited for `Limits.aging_s` goes first, in the order of arrival, whatever the policy;
-  others of its operation and settings fill the batch.
+  requests with the same operation and settings fill the batch.
 - **Knee.** Beyond the knee of the engine's profile a batch only takes longer with each item. There, `critical_path`
-  lets no query wait for the items of another one: these go into the next batch.
-- **Staggered prefills.** If only texts of one query wait for an LLM, and what follows takes each as it is ready, some
-  begin later than others (staggered_prefills.py). `topology` and `critical_path` only: the others know no queries.
+  lets no query wait for the items of another query: such items go into the next batch.
+- **Staggered prefills.** If only texts of a single query wait for an LLM, and the next engine takes each text when
+  ready, some texts begin later (staggered_prefills.py). Only under `topology` and `critical_path`: the remaining
+  policies know no queries.
 - **Prefill admission.** If the prefills of an LLM delay running decodes too long, the next query waits
   (prefill_admission.py). Under the same two policies.
-- **Quarantine.** A request suspected of crashing its engine waits for a replica of its own. After `aging_s` a replica
-  takes nothing else until it has run it.
-- **Prefixes.** Where an engine reuses a prefix only once it is computed (`prefix_at_end`), prompts of a query wait for
-  the early prefill of their prefix. `Limits.prefix_tolerance_s` lets the policy put prompts with the same prefix next
-  to each other, so that the prefix is still cached (policies.py).
+- **Quarantine.** A request suspected of crashing the engine waits for an idle replica. After `aging_s` a replica takes
+  nothing else until the suspect has run.
+- **Prefixes.** Where an engine reuses a prefix only once computed (`prefix_at_end`), prompts of a query wait for the
+  early prefill of the prefix. `Limits.prefix_tolerance_s` lets the policy put prompts with the same prefix next to each
+  other, so that the prefix is still cached (policies.py).
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ from teola_plugin.runtime.scheduler.throughput import Throughput
 from teola_plugin.runtime.scheduler.waiting import MayRun, Pick, Waiting
 
 RELAXED = 0.5
-"""With more than `early_beside` items that wait or run per replica, an engine counts as saturated: rewrites that cost
-compute rest. With less than this share of that it no longer does; in between it stays what it was. With half of all
-slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of their mean."""
+"""The share of the saturation threshold below which an engine is no longer saturated. With more than `early_beside`
+waiting or running items per replica, an engine counts as saturated, and rewrites that cost compute rest; in between
+nothing changes. With half of all slots in place of one item, early prefills cost the load benchmark's apps 3 to 5 % of
+the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Limits:
 
 
 class EngineScheduler:
-    """The queue and the slots of one engine."""
+    """The queue and the slots of an engine."""
 
     def __init__(
         self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
@@ -103,16 +105,16 @@ class EngineScheduler:
         self._policy = policy
         self._queue.use(policy)
 
-    # --- what it holds -----------------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def queued_items(self) -> int:
-        """The number of items that are in no batch yet."""
+        """The number of items in no batch yet."""
         return self._fairness.waiting
 
     @property
     def running_items(self) -> int:
-        """The number of items that are with the engine."""
+        """The number of items with the engine."""
         return self.instances.running_items
 
     @property
@@ -122,13 +124,13 @@ class EngineScheduler:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the engine is so busy that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
         self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
         return self._is_saturated
 
     def begins_at_once(self, count: int) -> bool:
-        """Whether this many more items would not have to wait."""
+        """Whether `count` more items would not have to wait."""
         room = self.instances.room()
         return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
 
@@ -137,7 +139,7 @@ class EngineScheduler:
         return item_id in self._place or self.instances.holds(item_id)
 
     def drained_in_s(self) -> float:
-        """The seconds until all items here should have ended, by the throughput of late."""
+        """Return the seconds until all items here should have ended, by the recent throughput."""
         return self._throughput.needs_s(self.queued_items + self.running_items)
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class EngineScheduler:
         self.resubmit(request, now_s)
 
     def raise_priority(self, request: Request, item_id: int, depth: int, remaining_s: float) -> None:
-        """Let the request of an item be as urgent as one that joined it, whether it waits or runs."""
+        """Raise the request of an item to the urgency of a request that joined the item, waiting or running."""
         place = self._place.get(item_id)
         if place is not None:
             self._queue.raise_priority(place, depth, remaining_s)
@@ -159,7 +161,7 @@ class EngineScheduler:
             request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
 
     def resubmit(self, request: Request, now_s: float = 0.0) -> None:
-        """Queue a request again with the arrival it had: before all that came later. Nothing is refused."""
+        """Queue a request again with the earlier arrival: before all later requests. Nothing is refused."""
         if request.arrival < 0:
             request.arrival, request.since_s = next(self._arrivals), now_s
         place = next(self._places)
@@ -180,7 +182,7 @@ class EngineScheduler:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def next_batch(self, now_s: float = 0.0) -> Batch | None:
-        """The next batch, if a replica has a free slot for one; its items count as running from now on.
+        """Return the next batch, if a replica has a free slot; the items count as running from now on.
 
         If there is none, `waits_until_s` says when a waiting request will be old enough to be sent all the same.
         """
@@ -218,7 +220,7 @@ class EngineScheduler:
         return Batch(first.op, first.settings, items, at)
 
     def _staggered_room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
-        """The room of each replica, less what staggered prefills hold back."""
+        """Return the room of each replica, less the slots held back by staggered prefills."""
         if (waves := self._staggered) is None or self.policy not in APPLICATION_AWARE:
             return room
         if self._queue.queries == 1 and any(self.instances.is_free(at) for at in self.instances.up()):
@@ -230,8 +232,8 @@ class EngineScheduler:
     def _who_may_run(self, due: Sequence[Request], room: Sequence[int]) -> MayRun:
         """Whether a request could run now. `due`: quarantined requests that have waited too long.
 
-        A quarantined one never waits: other requests wait for it. The last slots are not for `throughput` requests,
-        which are not to be waited for at the head of the queue.
+        A quarantined request never waits: other requests wait for it. The last slots are not for `throughput` requests,
+        so the head of the queue does not wait for such requests.
         """
         is_idle = bool(self._suspects and self.instances.idle())
         load = self.instances.loads() if self._has_throughput else []
@@ -251,11 +253,11 @@ class EngineScheduler:
 
     def _is_held_up(self, request: Request) -> bool:
         held_up = (self._prefixes.holds_up(item, request.query) for item in request.items)
-        # Prefills wait for shorter ones, which may be in the same request, or in one that waits for this one in turn.
+        # Prefills wait for shorter prefills, which may be in the same request, or in a request that waits for it.
         return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
     def _picked(self, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
-        """The picks of the policy, tenant by tenant where several wait."""
+        """Return the picks of the policy, tenant by tenant where several wait."""
         tenants = self._fairness.in_turn()
         if len(tenants) <= 1:
             return self._of_tenant(tenants[0], None, free, may_run, now_s)
@@ -278,7 +280,7 @@ class EngineScheduler:
         return self._queue.topped_up(picks, left, may_run)
 
     def _of_tenant(self, tenant: str, group: Hashable, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
-        """The picks of the policy for one tenant, the oldest request first if it has waited too long."""
+        """Return the picks of the policy for a tenant, the oldest request first if too old."""
         oldest = self._queue.oldest(may_run, tenant, group)
         if oldest is not None and now_s - oldest.since_s >= self.limits.aging_s:
             picks = [Pick(oldest, min(free, oldest.waiting))]
@@ -288,7 +290,7 @@ class EngineScheduler:
         return self._queue.picks(free, may_run, tenant, group, self._prefixes.warm(self.limits.prefix_tolerance_s))
 
     def _within_knee(self, picks: Sequence[Pick]) -> Sequence[Pick]:
-        """The picks without those beyond the knee that belong to other queries than the first."""
+        """Return the picks without the items beyond the knee that belong to queries other than the first."""
         if self._policy is not critical_path or len(picks) < 2:
             return picks
         first = picks[0].request
@@ -316,7 +318,7 @@ class EngineScheduler:
             self._suspects.discard(place)
 
     def _instance_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
-        """The replica for a request; None if it has to wait."""
+        """Return the replica for a request; None if the request has to wait."""
         if request.is_alone:
             return next(iter(self.instances.idle()), None)
         self.instances.next_turn()
@@ -335,7 +337,7 @@ class EngineScheduler:
         return self._admission if self.policy in APPLICATION_AWARE else None
 
     def _admitted(self, at: int, picks: Sequence[Pick], now_s: float) -> Sequence[Pick]:
-        """The leading picks that may start now; stops at the first that admission defers."""
+        """Return the leading picks that may start now; stop at the first pick that admission defers."""
         if (limit := self._limit) is None:
             return picks
         more = RunningDecodes()
@@ -348,7 +350,7 @@ class EngineScheduler:
         return picks
 
     def _should_defer(self, at: int, request: Request, now_s: float, more: RunningDecodes | None = None) -> bool:
-        """Whether admission defers a request at a replica. `more`: the decodes that begin together with it."""
+        """Whether admission defers a request at a replica. `more`: the decodes that begin together with the request."""
         if (limit := self._limit) is None or request.op != "decoding":
             return False
         if now_s - request.since_s >= self.limits.aging_s:
@@ -357,14 +359,14 @@ class EngineScheduler:
         queries = self._queue.queries
         if more:
             queries -= len(more.queries) - (request.query in more.queries)
-        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this one
+        waited_s = (now_s - request.since_s) * queries / up  # as if all came with this request
         first = request.items[0]
         of_query = self._queue.prompts(request.query) // up
         together = min(self._capabilities.max_items, of_query) if first.urgency.taker else 1
         return limit.should_defer(at, request.query, first, max(1, together), waited_s, more)
 
     def _going_to(self, at: int, picks: Iterable[Pick], room: Sequence[int]) -> list[tuple[Request, list[Item]]]:
-        """The picked items that go to the replica `at`, by their requests."""
+        """Return the picked items for the replica `at`, by request."""
         one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
         if one_way and not self._capabilities.max_tokens:
             return [(pick.request, pick.request.items[: pick.count]) for pick in picks]
@@ -392,7 +394,7 @@ class EngineScheduler:
     # --- instances ---------------------------------------------------------------------------------------------------
 
     def resize(self, instances: int) -> None:
-        """Set the number of replicas. One that leaves takes nothing new and is removed once it holds nothing."""
+        """Set the number of replicas. A leaving replica takes nothing new and is removed once idle."""
         self.instances.resize(instances)
 
     def learn(self, capabilities: Capabilities) -> None:
@@ -406,7 +408,7 @@ class EngineScheduler:
     # --- the end of items --------------------------------------------------------------------------------------------
 
     def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
-        """Free the slots of items that have ended; a second call for an item does nothing."""
+        """Free the slots of finished items; a second call for an item does nothing."""
         self._prefixes.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
         if self._admission:
             self._admission.end(ids)
@@ -416,7 +418,7 @@ class EngineScheduler:
             self._throughput.end(ended, now_s)
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
-        """Take items out of the queue. Returns those that are with the engine, which only the engine can abort."""
+        """Take items out of the queue. Returns the items with the engine, which only the engine can abort."""
         for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
             self._leave(place, [item for item in self._queue[place].items if item.id in ids])
         self._prefixes.ended(item_id for item_id in ids if not self.instances.holds(item_id))

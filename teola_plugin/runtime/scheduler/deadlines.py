@@ -1,6 +1,6 @@
-"""Deadlines of many items, with one timer for all of them.
+"""Deadlines of many items, with a single timer.
 
-An item that ends before its deadline is removed at once, or at the latest when half of the entries are of no use: a
+An item that ends before the deadline is removed at once, or at the latest when half of the entries are of no use: a
 deadline far ahead keeps nothing alive.
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 ROOM = 64
-"""Entries that may be of no use before they are removed."""
+"""The number of useless entries that are kept before a cleanup."""
 
 
 class Deadlines:

@@ -1,10 +1,10 @@
-"""Fairness between the tenants of one engine: what each has waiting, and what each was served.
+"""Fairness between the tenants of an engine: waiting items and served items of each tenant.
 
 - **Bounds.** Each tenant with work here may hold an equal share of `max_queued_items`; more is refused. A tenant that
-  comes when the others hold everything still gets its share, so together they may hold more than the bound, at most
+  comes when the rest hold everything still gets a share, so all together may hold more than the bound, at most
   `OVERFULL` times as much.
-- **Order.** While several tenants wait, the next slots go to the one that was served least. A tenant that comes (back)
-  starts level with the least served of those at work: a pause earns it nothing.
+- **Order.** While several tenants wait, the next slots go to the least served tenant. A tenant that comes (back) starts
+  level with the least served tenant at work: a pause earns nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from teola_plugin.errors import Overloaded
 OVERFULL = 2
 
 REMEMBERED_TENANTS = 1024
-"""The number of tenants with nothing waiting that are remembered beside those with work."""
+"""The number of tenants without waiting items that are remembered besides the tenants with work."""
 
 
 class TenantFairness:
-    """By tenant, the items that wait, and the items or tokens served so far."""
+    """The waiting items, and the items or tokens served so far, by tenant."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
@@ -30,7 +30,7 @@ class TenantFairness:
         self.waiting = 0
 
     def check_room(self, items: Collection[Item], limit: int, retry_after_s: float) -> None:
-        """Raises: Overloaded if not all of them can wait here."""
+        """Check that all items can wait here. Raises: Overloaded."""
         for tenant, more in Counter(item.tenant for item in items).items():
             held = self._held.get(tenant, 0)
             most = max(1, limit // (len(self._held) + (tenant not in self._held)))
@@ -44,7 +44,7 @@ class TenantFairness:
                 )
 
     def came(self, items: Collection[Item]) -> None:
-        """Note that these items wait from now on."""
+        """Note that items wait from now on."""
         held = self._held
         for item in items:
             tenant = item.tenant
@@ -54,7 +54,7 @@ class TenantFairness:
         self.waiting += len(items)
 
     def left(self, items: Collection[Item]) -> None:
-        """Note that these items wait no more."""
+        """Note that items wait no more."""
         held = self._held
         for item in items:
             tenant = item.tenant
@@ -64,14 +64,14 @@ class TenantFairness:
         self.waiting -= len(items)
 
     def serve(self, items: Iterable[Item]) -> None:
-        """Charge these items, which get slots, to their tenants."""
+        """Charge items, which get slots, to the tenants."""
         served = self._served
         for item in items:
             tenant = item.tenant
             served[tenant] = served.get(tenant, 0.0) + (item.tokens or 1)
 
     def in_turn(self) -> list[str]:
-        """The tenants that have something waiting, by what they were served, the least first."""
+        """Return the tenants with waiting items, the least served first."""
         if len(self._held) <= 1:
             return list(self._held)
         return sorted(self._held, key=lambda tenant: self._served.get(tenant, 0.0))

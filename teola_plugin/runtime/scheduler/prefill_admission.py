@@ -1,21 +1,21 @@
 """Prefill admission: how many texts an LLM writes side by side, under `topology` and `critical_path`.
 
-A prefill delays all decodes on its replica. Where prompts are long and answers short, prompts that begin as soon as
-there is a slot delay one another, and all end late:
+A prefill delays all decodes on the replica. Where prompts are long and answers short, prompts that begin as soon as
+there is a slot delay each other, and all end late:
 
     at once                       one after the other
     a  p . . d d d d              a  p d d d d                 p: prefill, d: decode, .: delayed
     b    p . d d d d              b            p d d d d
     c      p d d d d              c                      p ...  decodes alone: the replica is badly used
 
-Admission is in between. A text beside `n` others is delayed by about `n` prefills. So a prompt waits while `n` times
-its prefill exceeds `PATIENCE` times the mean decode of the others plus `SHARE` of the time that the queries in the
-queue have waited so far, together: if many wait for long, a well used replica matters most. Texts of the prompt's own
-query do not count, since the query needs them all. But where many of them begin at once, to be handed on one by one
-(staggered_prefills.py), each of the other queries is delayed by all their prefills.
+Admission is in between. A text beside `n` running texts is delayed by about `n` prefills. So a prompt waits while `n`
+times its prefill exceeds `PATIENCE` times the mean decode of the running texts plus `SHARE` of the time that the
+queries in the queue have waited so far, together: if many wait for long, a well used replica matters most. Texts of the
+prompt's own query do not count, since the query needs them all. But where many texts of a query begin at once, to be
+handed on one by one (staggered_prefills.py), each running query is delayed by all the prefills.
 
-The times of a prefill and of a step come from the latency profile (without one nothing waits), the length of a text
-from `max_tokens` (without it nothing waits beside that text), the cached prefix from what was sent there lately.
+The times of a prefill and of a step come from the latency profile (without a profile nothing waits), the length of a
+text from `max_tokens` (without `max_tokens` nothing waits beside the text), the cached prefix from recent prompts.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from teola_plugin.engines import Item
 from teola_plugin.profile import TOKEN_CHARACTERS, LlmProfile
 
 PATIENCE, SHARE = 2.0, 0.5
-"""With a share of 1 the load benchmark's apps on a CPU gain 9 % in place of 12 %. With a half, application B of the
-paper (its embedder the fast one) takes 5 % longer where it comes for long at 0.96 of what the LLM can serve."""
+"""The factors of the admission rule. With a share of 1 the load benchmark's apps on a CPU gain 9 % in place of 12 %.
+With a half, application B of the paper (with the fast embedder) takes 5 % longer at a long load of 0.96 of the LLM's
+capacity."""
 
 PIECE_CHARACTERS = 256
 """The step, in characters, in which the common prefix of prompts is known."""
 
 KNOWN_PIECES = 8192
-"""The number of pieces, those sent last, that are taken for cached: half a million tokens."""
+"""The number of most recent pieces that are assumed to be cached: half a million tokens."""
 
 MOST_TOKENS = 1 << 20
-"""The largest `max_tokens` that is taken for a length."""
+"""The largest `max_tokens` that counts as a length."""
 
 
 @dataclass(slots=True)
 class DecodeLoad:
-    """Running decodes: their number, their seconds in all, and how many are of unknown length."""
+    """A load of running decodes: the number, the total seconds, and the number of decodes of unknown length."""
 
     count: int = 0
     seconds: float = 0.0
@@ -59,7 +60,7 @@ class DecodeLoad:
 
 
 class RunningDecodes:
-    """The decodes that run on a replica, by query."""
+    """The running decodes of a replica, by query."""
 
     def __init__(self) -> None:
         self.all = DecodeLoad()
@@ -75,11 +76,11 @@ class RunningDecodes:
 
     @property
     def queries(self) -> Collection[Hashable]:
-        """The queries that have decodes here."""
+        """Return the queries with running decodes."""
         return self._each.keys()
 
     def others(self, query: Hashable) -> DecodeLoad:
-        """The load of all other queries."""
+        """Return the load of all other queries."""
         texts = replace(self.all)
         if mine := self._each.get(query):
             texts.add(mine, -1)
@@ -87,7 +88,7 @@ class RunningDecodes:
 
 
 class PrefillAdmission:
-    """The running decodes of one engine by replica, and the prompts that were sent there."""
+    """The running decodes of an engine by replica, and the prompts sent to each replica."""
 
     def __init__(self, llm: LlmProfile, *, has_prefixes: bool) -> None:
         self._llm = llm
@@ -101,8 +102,8 @@ class PrefillAdmission:
     ) -> bool:
         """Whether a prompt of a query should wait.
 
-        `together`: the number of its prompts that would begin there. `waited_s`: the time that the queries in the queue
-        have waited, per replica. `more`: decodes that are about to begin there.
+        `together`: the number of the query's prompts that would begin there. `waited_s`: the time that the queries in
+        the queue have waited, per replica. `more`: decodes that are about to begin there.
         """
         crowds = [crowd for crowd in (self._crowds.get(at), more) if crowd]
         others = DecodeLoad()
@@ -117,7 +118,7 @@ class PrefillAdmission:
         return held_up * self.prefill_s(at, item) > bears_s
 
     def texts(self, settings: Mapping[str, Any], count: int) -> DecodeLoad:
-        """The load of this many texts with these settings."""
+        """Return the load of `count` texts with the given settings."""
         tokens = settings.get("max_tokens")
         if not isinstance(tokens, int) or tokens < 1 or tokens is True:
             return DecodeLoad(count, 0.0, count)
@@ -145,13 +146,13 @@ class PrefillAdmission:
                 self._crowds[at].add(query, texts, -1)
 
     def prefill_s(self, at: int, item: Item) -> float:
-        """The seconds that the prompt of an item, a string, takes a replica, less the prefix it may have cached."""
+        """Return the seconds of the prefill of an item's prompt, a string, less the prefix that may be cached."""
         pieces = itertools.takewhile(self._known.__contains__, self._pieces(at, item))
         known = PIECE_CHARACTERS * sum(1 for _ in pieces)
         return self._llm.prefill_s((len(item.payload) - known) // TOKEN_CHARACTERS, known // TOKEN_CHARACTERS)
 
     def _pieces(self, at: int, item: Item) -> Iterator[int]:
-        """A number for each prefix of a prompt at a replica, in steps; none if there is no prefix cache."""
+        """Return a number for each prefix of a prompt at a replica, in steps; none if there is no prefix cache."""
         if not self._has_prefixes:
             return
         text, number = item.payload, hash((at, item.tenant))

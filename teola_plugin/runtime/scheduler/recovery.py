@@ -2,10 +2,10 @@
 
     nothing emitted for `stall_s` --> `restart` --again, or no `restart`--> its call is cancelled
     crash --> takes no work until `recovered` returns
-                 --it raises, and no other instance is up--> `gone`
-                 --it raises, and another is--> `recovered` is called again after a while
+                 --raises, and no other instance is up--> `gone`
+                 --raises, and another is--> `recovered` is called again after a while
 
-Both a restart and a cancelled call count as crashes for the items that the instance had.
+Both a restart and a cancelled call count as crashes for the open items of the instance.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 RECOVERY_S = 0.5
-"""After this many seconds an instance without `recovered` is taken to work again."""
+"""The time after which an instance without `recovered` is assumed to work again, in seconds."""
 
 AGAIN_S = (5.0, 30.0, 120.0)
-"""Seconds after which an instance that could not recover is tried again, if others are up; then it gets work again."""
+"""The time after which an instance that could not recover is tried again, in seconds, if another instance is up; then
+the instance gets work again."""
 
 
 class Recovery:
@@ -45,7 +46,7 @@ class Recovery:
         self._back = back
         self._gone = gone
         self._loop = asyncio.get_running_loop()
-        self._down: dict[int, Engine] = {}  # what is to recover, by place; after a resize another may stand there
+        self._down: dict[int, Engine] = {}  # recovering instances, by place, which a resize may give to another
         self._restarted_s: dict[int, float] = {}  # when each instance was restarted last
 
     def rule(self, stall_s: float | None) -> None:
@@ -55,7 +56,7 @@ class Recovery:
     # --- crashes -----------------------------------------------------------------------------------------------------
 
     def crashed(self, attempt: Attempt) -> None:
-        """Take an instance out of service until it has recovered. Several attempts may report one crash."""
+        """Take an instance out of service until recovered. Several attempts may report the same crash."""
         if not self._scheduler.instances.is_up(attempt.at):
             return
         self._counts.crashes += 1
@@ -70,7 +71,7 @@ class Recovery:
             try:
                 await (recovered() if recovered else asyncio.sleep(RECOVERY_S))
                 break
-            except Exception as e:  # around an engine: it will not come back, and what waits for it must hear of it
+            except Exception as e:  # around an engine: the engine will not come back, and the waiters get the error
                 log.error("engine %r: instance %d does not come back: %s", self._name, at, e)
                 if not self._scheduler.has_instance_up:
                     self._gone(e)  # and the next request may find it well again
@@ -84,7 +85,7 @@ class Recovery:
     # --- stalls ------------------------------------------------------------------------------------------------------
 
     def watch(self, attempt: Attempt) -> None:
-        """Watch an attempt for a stall until it ends: also without waiters, since others wait for its slots."""
+        """Watch an attempt for a stall until the end: also without waiters, since other items wait for the slots."""
         if self._stall_s is not None:
             attempt.watch = self._loop.call_at(attempt.heard_s + self._stall_s, self._look, attempt, self._stall_s)
 
@@ -100,7 +101,7 @@ class Recovery:
         if restart and not attempt.was_restarted:
             attempt.was_restarted = True
             if self._restarted_s.get(attempt.at, -math.inf) >= attempt.started_s:
-                return  # for another attempt, which this one will hear of as well
+                return  # for another attempt, whose result comes here as well
             self._restarted_s[attempt.at] = self._loop.time()
             log.warning("engine %r: no word for %.1f s, its process is ended", self._name, silent_s)
             try:

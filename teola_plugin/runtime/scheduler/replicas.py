@@ -1,13 +1,12 @@
-"""The replicas of an engine: what each holds, and which one an item goes to.
+"""The replicas of an engine: the items of each replica, and the choice of the replica for an item.
 
-An item goes to the replica with the least load (running items; for LLMs their tokens); among equals, to the one that
-had the query last. Unless it is much busier, prompts with the same long prefix prefer the replica that has the prefix,
-and prompts of one primitive of a query the replica that has the others: they are prefilled together. (Other prompts of
-the query share too little for that: prefills of other queries would delay them.) Replicas that run one batch at a time
-take turns.
+An item goes to the replica with the least load (running items; for LLMs the tokens); among equals, to the replica that
+had the query last. Unless much busier, the replica with the prefix is preferred for prompts with the same long prefix,
+and prompts of a primitive of a query go to the same replica: they are prefilled together. (Other prompts of the query
+share too little: prefills of other queries would delay them.) Replicas that run a batch at a time take turns.
 
 Where objectives were deduced (passes/deduce_objectives.py), a throughput group leaves some slots of the least loaded
-replica to others while several queries are at work.
+replica free while several queries are at work.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from teola_plugin.runtime.scheduler.prefixes import beginning_of
 REMEMBERED_PREFIXES = 4096
 
 KEPT_SHARE = 0.125
-"""The share of the slots of one replica that is not for throughput groups: 4 of 32, and at least one."""
+"""The share of a replica's slots that is not for throughput groups: 4 of 32, and at least 1."""
 
 BUSIER = 0.25
-"""A replica that has the prefix is preferred while its load exceeds the least by at most this share of its slots."""
+"""The maximum excess load, as a share of the slots, up to which a replica with the prefix is preferred to the least
+loaded replica."""
 
 
 @dataclass(slots=True)
 class _Replica:
-    """Running items with their tokens, and calls, which may last longer than their items."""
+    """Running items with their tokens, and calls, which may last longer than the items."""
 
     items: int = 0
     tokens: int = 0
@@ -49,7 +49,7 @@ class _Replica:
 
 
 class Replicas:
-    """Slots and loads of all replicas, which are named by their place, from 0 on."""
+    """Slots and loads of all replicas, which are named by place, from 0 on."""
 
     def __init__(self, capabilities: Capabilities, count: int) -> None:
         self.capabilities = capabilities
@@ -60,7 +60,7 @@ class Replicas:
 
     @property
     def running_items(self) -> int:
-        """The number of items that are with a replica."""
+        """The number of items with a replica."""
         return len(self._running)
 
     @property
@@ -69,7 +69,7 @@ class Replicas:
         return len(self.up())
 
     def up(self) -> list[int]:
-        """The replicas that take work."""
+        """Return the replicas that take work."""
         return [at for at, each in enumerate(self._each) if each.takes_work]
 
     def is_up(self, at: int) -> bool:
@@ -81,7 +81,7 @@ class Replicas:
         return not self._each[at].items
 
     def has(self, query: Hashable) -> bool:
-        """Whether an item of that query is with a replica."""
+        """Whether an item of the query is with a replica."""
         return any(other == query for _, _, other in self._running.values())
 
     def holds(self, item_id: int) -> bool:
@@ -90,11 +90,11 @@ class Replicas:
 
     @property
     def count(self) -> int:
-        """The number of replicas, without those that leave."""
+        """The number of replicas, without leaving replicas."""
         return sum(not each.is_leaving for each in self._each)
 
     def resize(self, count: int) -> None:
-        """Set the number of replicas. One that leaves takes nothing new and is removed once it holds nothing."""
+        """Set the number of replicas. A leaving replica takes nothing new and is removed once idle."""
         while len(self._each) < count:
             self._each.append(_Replica())
         for at, each in enumerate(self._each):
@@ -113,7 +113,7 @@ class Replicas:
     # --- room --------------------------------------------------------------------------------------------------------
 
     def room(self, *, make_way: bool = False) -> list[int]:
-        """The number of items that each takes now. `make_way`: give the least loaded none until it is idle."""
+        """Return the number of items that each replica takes now. `make_way`: give the least loaded none until idle."""
         room = [self._room(each) for each in self._each]
         if make_way and not self.idle():
             at = min(self.up(), key=self._load, default=None)
@@ -130,7 +130,7 @@ class Replicas:
         return limit if each.is_idle else 0
 
     def idle(self) -> list[int]:
-        """The replicas that take work and have none."""
+        """Return the replicas that take work and have none."""
         return [at for at in self.up() if self._each[at].is_idle]
 
     def next_turn(self) -> None:
@@ -138,7 +138,7 @@ class Replicas:
         self._turn += 1
 
     def best(self, item: Item, query: Hashable, room: Sequence[int], load: Sequence[float] | None = None) -> int | None:
-        """The replica for an item, of those with room. `load`: the load of each, by default what it is now."""
+        """Return the replica for an item, of those with room. `load`: the load of each, by default the current load."""
         if item.urgency.objective == "throughput" and self.capabilities.concurrent and self.capabilities.max_items > 1:
             room = self._less_kept(room, self.loads() if load is None else load, query)
         if len(room) == 1:
@@ -152,13 +152,13 @@ class Replicas:
         slack = BUSIER * (self.capabilities.max_tokens or self.capabilities.max_items)
         least = min(load[at] for at in fitting)
         latest, sibling, known = (self._prefixes.get(key) for key in self._prefix_keys(item, query) or (None,) * 3)
-        for near in (known,) if least == 0 else (sibling, known):  # one is idle: together is not worth waiting for
+        for near in (known,) if least == 0 else (sibling, known):  # a replica is idle: no wait for a common replica
             if near in fitting and load[near] <= least + slack:
                 return near
         return min(fitting, key=lambda at: (load[at], at != latest))
 
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
-        """The room for a throughput group: less what is kept for other queries, if others are at work."""
+        """Return the room for a throughput group: less the slots kept for other queries, if several are at work."""
         up = self.up()
         if not up or all(other == query for _, _, other in self._running.values()):
             return room
@@ -166,17 +166,16 @@ class Replicas:
         return [free - kept if at == at_least else free for at, free in enumerate(room)]
 
     def fits(self, item: Item, tokens: int, has_company: bool) -> bool:
-        """Whether there is KV cache for an item beside `tokens`. An item larger than the cache goes alone, to be
-        refused."""
+        """Whether there is KV cache for an item beside `tokens`. A larger item goes alone, to be refused."""
         limit = self.capabilities.max_tokens
         return not limit or tokens + item.tokens <= limit or (tokens == 0 and not has_company)
 
     def tokens(self, at: int) -> int:
-        """The tokens of KV cache that a replica has promised."""
+        """Return the tokens of KV cache that a replica has promised."""
         return self._each[at].tokens
 
     def loads(self) -> list[float]:
-        """The load of each replica."""
+        """Return the load of each replica."""
         return [self._load(at) for at in range(len(self._each))]
 
     def _load(self, at: int) -> float:
@@ -184,11 +183,11 @@ class Replicas:
         return float(each.tokens if self.capabilities.max_tokens else each.items)
 
     def weight(self, item: Item) -> int:
-        """The load that an item adds."""
+        """Return the load that an item adds."""
         return item.tokens if self.capabilities.max_tokens else 1
 
     def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:
-        """Keys of a prompt's query, of its primitive there, and of its prefix; none for an item that is no prompt."""
+        """Return keys of a prompt's query, primitive and prefix; none for an item that is no prompt."""
         beginning = beginning_of(item) if self.capabilities.prefix else None
         return [] if beginning is None else [(item.tenant, query), (item.tenant, query, item.urgency), beginning]
 
@@ -215,7 +214,7 @@ class Replicas:
             self._prefixes.popitem(last=False)
 
     def begin_call(self, at: int) -> None:
-        """Note that a call begins; a replica that runs one batch at a time takes nothing before its end."""
+        """Note that a call begins; a replica that runs a batch at a time takes nothing before the end of the call."""
         self._each[at].calls += 1
 
     def end_call(self, at: int) -> None:
@@ -224,7 +223,7 @@ class Replicas:
         self._trim()
 
     def end(self, ids: Collection[int]) -> int:
-        """Note that items ended. Returns how many of them were with a replica."""
+        """Note that items ended. Returns how many items were with a replica."""
         ended = 0
         for item_id in ids:
             if (held := self._running.pop(item_id, None)) is not None:

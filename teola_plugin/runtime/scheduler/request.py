@@ -12,12 +12,12 @@ from teola_plugin.value_keys import value_key
 
 @dataclass(slots=True)
 class Request:
-    """Items of one primitive (or of one component's call) of one query. `items` shrinks as they leave in batches.
+    """Items of a primitive (or of a component's call) of a query. `items` shrinks as items leave in batches.
 
-    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; the request itself takes `own_s`
-    of them. `arrival`, `since_s`: its number in the order of submissions, and when it came. `is_alone`: it is suspected
-    of crashing its engine and runs by itself. `beginning`: see policies.py. `gives_way`: asked whether to refuse the
-    request where it would have to wait (session/speculation.py).
+    `remaining_s`: predicted seconds to the end of the query, which began at `begun_s`; the request takes `own_s` of the
+    seconds. `arrival`, `since_s`: the number in the order of submissions, and the time of arrival. `is_alone`:
+    suspected of crashing the engine, so the request runs alone. `beginning`: see policies.py. `gives_way`: asked
+    whether to refuse the request if the request would have to wait (session/speculation.py).
     """
 
     op: str
@@ -41,10 +41,10 @@ class Request:
 
     @property
     def waiting(self) -> int:
-        """The number of its items that are not in a batch yet."""
+        """The number of items that are not in a batch yet."""
         return len(self.items)
 
     @property
     def tenant(self) -> str:
-        """The tenant it belongs to."""
+        """The tenant of the request."""
         return self.items[0].tenant if self.items else ""

@@ -4,7 +4,7 @@
     its instance crashed  tried again; after `ALONE_AFTER` crashes alone, and after one more it is Poisoned
     nothing was said      tried again, `LOST_RETRIES` times
 
-An item that must not be repeated fails at once, with that error.
+An item that must not be repeated fails at once, with the same error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Retries:
         self._time_s = time_s
 
     def settle(self, attempt: Attempt, error: BaseException | None) -> None:
-        """Retry or fail the items of a batch that have no outcome, now that its call has returned."""
+        """Retry or fail the items of a batch without an outcome, after the return of the call."""
         left = [work for item_id, number in attempt.numbers.items() if (work := self._table.current(item_id, number))]
         for item_id, number in attempt.numbers.items():
             self._table.free(item_id, number)
@@ -49,7 +49,7 @@ class Retries:
             self._halve(left, error)
 
     def _halve(self, left: Sequence[WorkItem], error: BaseException) -> None:
-        """Retry items of a failed batch in two halves: one of them may have made the others fail."""
+        """Retry items of a failed batch in two halves: any item may have made the batch fail."""
         for work in left:
             if not work.may_repeat:
                 self._table.fail(work, error)
@@ -68,7 +68,7 @@ class Retries:
                 self._table.fail(work, EngineError(f"engine {self._name!r} ended without an answer"))
 
     def again(self, items: Sequence[WorkItem], error: BaseException) -> None:
-        """Retry items that were with an instance when it crashed."""
+        """Retry items of an instance that crashed."""
         for work in items:
             work.crashes += 1
             self._scheduler.finish((work.item.id,), self._time_s())
@@ -80,9 +80,9 @@ class Retries:
                 self._resubmit([work])
 
     def _resubmit(self, items: Sequence[WorkItem], *, is_apart: bool = False) -> None:
-        """Queue items again as one request of their own. `is_apart`: they share no batch with others."""
+        """Queue items again as a separate request. `is_apart`: the items share no batch with other requests."""
         first = items[0]
-        is_alone = first.crashes >= ALONE_AFTER  # until it ends: also if its answer was lost meanwhile
+        is_alone = first.crashes >= ALONE_AFTER  # until the end: also if an answer was lost meanwhile
         group = ("apart", first.item.id, first.attempt) if is_apart or is_alone else first.request.group
         again = replace(first.request, items=[work.item for work in items], group=group, is_alone=is_alone)
         for work in items:

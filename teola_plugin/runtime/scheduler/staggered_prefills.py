@@ -1,18 +1,18 @@
-"""Staggered prefills: in which waves an LLM writes the texts of one query, where what follows takes them one by one.
+"""Staggered prefills: in which waves an LLM writes the texts of a query, where the next engine takes texts one by one.
 
     all at once                                  in waves
     llm       p p p p d d d                      p p d d d p d d d
     llm       p p p p d d d                      p p p d d d p d d d       p: a prefill, d: decode steps of all
     embedder                e e e e e e e e              e e   e e e e e e
 
-An LLM prefills all prompts it has before it decodes. So texts that begin together end together, and what follows, such
-as embedding each of them, waits for the last prefill. Two things let it begin earlier:
-- Each replica gets fewer of the texts than the next one: they end one after the other. That costs nothing.
-- Some texts wait until others of their replica have ended. That costs decode steps, once more for each wave.
+An LLM prefills all available prompts before any decode. So texts that begin together end together, and the next step,
+such as embedding each text, waits for the last prefill. Two changes let the next step begin earlier:
+- Each replica gets fewer of the texts than the next replica: the replicas end in sequence. No cost.
+- Some texts wait until earlier texts of the replica have ended. The cost is decode steps, once more for each wave.
 
 How many texts each replica gets, and how many of them wait, is the best of a few plans by the latency profiles (without
-profiles, or without `max_tokens`, nothing waits). As soon as another query comes, all that waits begins: decode steps
-are not made twice while somebody waits for the engine.
+profiles, or without `max_tokens`, nothing waits). As soon as another query comes, all waiting texts begin: decode steps
+are not repeated while another query waits for the engine.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ LATE = tuple(n / 16 for n in range(9))
 """The shares of all texts that may wait."""
 
 SOONER = 0.5
-"""Of the waiting texts, the ratio of a replica to the one before it, which is free sooner."""
+"""The ratio of waiting texts of a replica to the waiting texts of the previous replica, which is free sooner."""
 
 UNEVEN = 4.0
-"""The largest ratio between the texts of a replica and of the one before it."""
+"""The largest ratio between the texts of a replica and of the previous replica."""
 
 GAIN = 0.97
-"""The share of the time of all texts at once, up to the end of what follows, that waves may take at most."""
+"""The maximum time of waves, up to the end of the next step, as a share of the time of all texts at once."""
 
 BUSY, LATELY = 0.5, 8
-"""If more than the share `BUSY` of the latest plans, about `LATELY` of them, was cut short by others, nothing waits."""
+"""If more than the share `BUSY` of the latest plans, about `LATELY`, was cut short by other queries, nothing waits."""
 
 ENDED = 4
-"""The next wave begins when only one in so many texts of this one is still written: few decode badly."""
+"""The next wave begins when 1 in `ENDED` texts of the current wave is still written: small batches decode badly."""
 
 
 class Costs(NamedTuple):
-    """Seconds: the prefill of one prompt, the steps of one text; a batch of what follows, and each text in it."""
+    """Costs in seconds: the prefill of a prompt, the steps of a text; a batch of the next step, and per text."""
 
     prefill_s: float
     decode_s: float
@@ -59,7 +59,7 @@ class Costs(NamedTuple):
 def best_waves(
     count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
 ) -> tuple[tuple[int, ...], ...]:
-    """For each replica, the number of texts in each of its waves; none if waves gain too little.
+    """Return, for each replica, the number of texts in each wave; none if waves gain too little.
 
     `most`: the slots of a replica. `late`: the shares of the texts that may wait.
 
@@ -69,7 +69,8 @@ def best_waves(
     ()
     """
     longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
-    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))  # what has no slot waits
+    # Texts without a slot wait.
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
         shares = _split(count, instances, ratio)
@@ -83,14 +84,14 @@ def best_waves(
 
 
 def _split(count: int, instances: int, ratio: float) -> list[int]:
-    """The number of texts for each replica, each with `ratio` times as many as the one before it."""
+    """Return the number of texts for each replica, each `ratio` times as many as for the previous replica."""
     weights = [ratio**n for n in range(instances)]
     ends = [round(count * end / sum(weights)) for end in itertools.accumulate(weights)]
     return [end - begin for begin, end in itertools.pairwise([0, *ends])]
 
 
 def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
-    """Seconds until what follows is over: one batch after the other, of all that has ended by then."""
+    """Return the seconds until the next step is over: batches in sequence, each with all finished texts."""
     ends: list[tuple[float, int]] = []
     for of_one in waves:
         now_s = 0.0
@@ -110,9 +111,9 @@ def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
 
 @dataclass(slots=True)
 class _Plan:
-    """`left`: by instance, of each wave how many have yet to begin; the first is the one that runs, of `size` texts.
+    """A plan of waves. `left`: by instance, the texts of each wave yet to begin; the first wave runs, of `size` texts.
 
-    `running`: the instance of each of its texts that is with one.
+    `running`: the instance of each running text.
     """
 
     query: Hashable
@@ -124,18 +125,18 @@ class _Plan:
 
 
 class StaggeredPrefills:
-    """Staggered prefills of one engine, while a single query waits for it."""
+    """Staggered prefills of an engine, while a single query waits."""
 
     def __init__(self, admission: PrefillAdmission) -> None:
         self._admission = admission
         self._plan: _Plan | None = None
-        self._refused: tuple[Hashable, Urgency] | None = None  # of the last texts that gain nothing by waves
+        self._refused: tuple[Hashable, Urgency] | None = None  # the latest texts without a gain from waves
         self._cut_short = 0.0  # the share of plans lately
 
     def plan(self, queue: Collection[Request], instances: Replicas, now_s: float, aging_s: float) -> None:
         """Plan waves for the queue, while a replica is idle; a text waits no longer than `aging_s`.
 
-        The plan is made once for all texts of a primitive: later ones, and retried ones, just begin.
+        The plan is made once for all texts of a primitive: later texts and retried texts just begin.
         """
         first = next((request for request in queue if request.op == "decoding"), None)
         if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
@@ -187,7 +188,7 @@ class StaggeredPrefills:
                 self._plan.running.pop(item_id, None)
 
     def room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
-        """The room of each replica, less what is left to later waves."""
+        """Return the room of each replica, less the room for later waves."""
         if (plan := self._plan) is None:
             return room
         wanted = [self._wanted(plan, at) for at in range(len(room))]
@@ -207,7 +208,7 @@ class StaggeredPrefills:
 
     @staticmethod
     def _wanted(plan: _Plan, at: int) -> int | None:
-        """The number of texts that the running wave of a replica, or the next one, still takes; None after the last."""
+        """Return the number of texts that the running or next wave of a replica still takes; None after the last."""
         left, running = plan.left.get(at), sum(to == at for to in plan.running.values())
         while left and not left[0] and running * ENDED <= plan.size[at]:
             del left[0]

@@ -1,16 +1,16 @@
-"""The throughput of an engine, estimated from the items that ended lately."""
+"""The throughput of an engine, estimated from recently finished items."""
 
 from __future__ import annotations
 
 MEAN_OF_ITEMS = 32
-"""The estimate is a mean over about this many items."""
+"""The approximate number of items in the mean."""
 
 AT_LEAST_S = 0.05
 """The shortest time a caller is told to wait, and the estimate before anything has ended."""
 
 
 class Throughput:
-    """Seconds per item. Items that end at the same time share the time since the items before them."""
+    """Seconds per item. Items that end at the same time share the time since the previous items."""
 
     def __init__(self) -> None:
         self._item_s = 0.0
@@ -24,7 +24,7 @@ class Throughput:
         self._since_s = now_s
 
     def end(self, items: int, now_s: float) -> None:
-        """Note that this many items ended."""
+        """Note that `items` items ended."""
         if now_s > self._since_s:
             self._fold()
             self._gap_s, self._since_s = now_s - self._since_s, now_s
@@ -44,5 +44,5 @@ class Throughput:
         return self._item_s + (took_s - self._item_s) * weight
 
     def needs_s(self, items: int) -> float:
-        """The seconds that this many items take."""
+        """Return the seconds that `items` items take."""
         return max(AT_LEAST_S, items * self.item_s)

@@ -1,10 +1,10 @@
-"""The requests that wait for one engine, in the order of its policy: a decision costs the logarithm of their number.
+"""The requests that wait for an engine, in the order of the policy: a decision costs the logarithm of their number.
 
-A policy gives each request a rank, which depends on the request and on what waits of its query (policies.py). Ranks
-change only if that changes: if a request comes or leaves that is longer, or farther from the output, than the query's
-others. Requests stand in heaps by rank, one for each tenant, one for each of its groups (operation and settings), one
-for those of its prompts that begin alike, and in heaps by arrival. A request that has left, or got another rank, stays
-in a heap until it is at the top.
+A policy gives each request a rank, which depends on the request and on the waiting requests of the query (policies.py).
+Ranks change only if a request comes or leaves that is longer, or farther from the output, than the query's remaining
+requests. Requests are kept in heaps by rank, a heap for each tenant, for each of the tenant's groups (operation and
+settings) and for prompts with the same prefix, and in heaps by arrival. A request that has left, or has a new rank,
+stays in a heap until it is at the top.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from teola_plugin.runtime.scheduler.policies import Policy, Rank, WarmPrefixes
 from teola_plugin.runtime.scheduler.request import Request
 
 STALE = 64
-"""Entries of no use that a heap may hold beside as many as it has of use."""
+"""The number of useless entries that a heap may hold besides as many useful entries."""
 
 MayRun = Callable[[Request], bool]
 
@@ -40,7 +40,7 @@ Key = tuple[str | None, int | None, Hashable]
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A request that waits. `rank`: None once it has left."""
+    """A waiting request. `rank`: None once the request has left."""
 
     place: int
     request: Request
@@ -50,7 +50,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class OfQuery:
-    """What waits of a query. `first`: the arrival of its first request. `longest`: see policies.py.
+    """The waiting requests of a query. `first`: the arrival of the first request. `longest`: see policies.py.
 
     `depths`: ways to the output, each once, ascending.
     """
@@ -90,11 +90,11 @@ class OfQuery:
 
 
 _Ordered = tuple[Any, int, _Entry]
-"""A rank or an arrival, the place, and the request that has them."""
+"""A rank or an arrival, the place, and the request."""
 
 
 class _Order:
-    """Requests, least first, and entries that are of no use any more."""
+    """Requests, least first, and useless entries."""
 
     __slots__ = ("heap",)
 
@@ -102,13 +102,13 @@ class _Order:
         self.heap: list[_Ordered] = []
 
     def trim(self, living: int) -> None:
-        """Remove entries that are of no use, if they are many; `living` are of use."""
+        """Remove useless entries, if many; `living` entries are useful."""
         if len(self.heap) > 2 * living + STALE:
             self.heap = [each for each in self.heap if _is_valid(each)]
             heapq.heapify(self.heap)
 
     def head(self, aside: list[_Ordered], may_go: Callable[[_Entry], bool]) -> _Entry | None:
-        """The first entry that may go; those before it are put `aside`."""
+        """Return the first entry that may go; earlier entries are put `aside`."""
         heap = self.heap
         while heap:
             if not _is_valid(heap[0]):
@@ -126,7 +126,7 @@ def _is_valid(item: _Ordered) -> bool:
 
 
 class _Stand:
-    """The requests of one key, by rank and by arrival, as far as somebody asks for that."""
+    """The requests of a key, by rank and by arrival, each order only where used."""
 
     __slots__ = ("arrived", "key", "living", "ranked")
 
@@ -145,21 +145,21 @@ class _Stand:
             heapq.heappush(self.arrived.heap, by_arrival)
 
     def remove(self) -> None:
-        """Note that one of them has left."""
+        """Note that a request has left."""
         self.living -= 1
         for order in (self.ranked, self.arrived):
             if order:
                 order.trim(self.living)
 
     def rerank(self, by_rank: _Ordered) -> None:
-        """Note that one of them has another rank."""
+        """Note that a request has another rank."""
         if self.ranked:
             heapq.heappush(self.ranked.heap, by_rank)
             self.ranked.trim(self.living)
 
 
 class Waiting:
-    """The requests that wait for one engine."""
+    """The requests that wait for an engine."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -170,7 +170,7 @@ class Waiting:
         self._numbers = itertools.count(1)
         self._prompts: Counter[Hashable] = Counter()
 
-    # --- what it holds -----------------------------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -179,22 +179,22 @@ class Waiting:
         return self._entries[place].request
 
     def requests(self) -> Collection[Request]:
-        """All of them, as they came."""
+        """Return all requests, in the order of arrival."""
         return [entry.request for entry in self._entries.values()]
 
     @property
     def queries(self) -> int:
-        """The number of queries that have something here."""
+        """The number of queries with waiting requests."""
         return len(self._queries)
 
     def prompts(self, query: Hashable) -> int:
-        """The number of texts of a query that are to be written."""
+        """Return the number of texts of a query that are to be written."""
         return self._prompts[query]
 
     # --- requests come and go ----------------------------------------------------------------------------------------
 
     def add(self, place: int, request: Request) -> None:
-        """Add a request, which has items, at a place of its own."""
+        """Add a request with items, at a new place."""
         entry = self._entries[place] = _Entry(place, request, self._stands_of(request))
         of_query = self._queries.get(request.query)
         if of_query is None:
@@ -211,7 +211,7 @@ class Waiting:
             self._rerank(of_query)
 
     def remove(self, place: int) -> None:
-        """Remove a request, whose items were told to be gone (`took`)."""
+        """Remove a request whose items have been taken (`took`)."""
         entry = self._entries.pop(place)
         request = entry.request
         of_query = self._queries[request.query]
@@ -230,14 +230,14 @@ class Waiting:
             self._rerank(of_query)
 
     def took(self, request: Request, count: int) -> None:
-        """Note that this many items of a request wait no more."""
+        """Note that `count` items of a request wait no more."""
         if request.op == "decoding":
             self._prompts[request.query] -= count
             if not self._prompts[request.query]:
                 del self._prompts[request.query]
 
     def raise_priority(self, place: int, depth: int, remaining_s: float) -> None:
-        """Let a request be as urgent as another one that joined it."""
+        """Raise a request to the urgency of a request that joined."""
         entry = self._entries[place]
         request, of_query = entry.request, self._queries[entry.request.query]
         of_query.remove(entry)
@@ -276,10 +276,10 @@ class Waiting:
             found.append(stand)
         return tuple(found)
 
-    # --- what goes next ----------------------------------------------------------------------------------------------
+    # --- picks -------------------------------------------------------------------------------------------------------
 
     def oldest(self, may_run: MayRun, tenant: str, group: Hashable = None) -> Request | None:
-        """The request of a tenant that came first, of a group if one is given, of those that may run."""
+        """Return the oldest request of a tenant that may run, of a group if given."""
         with _Look(may_run) as look:
             entry = look.oldest(self._stands.get((tenant, self._groups.get(group), None)))
             return entry.request if entry else None
@@ -287,9 +287,9 @@ class Waiting:
     def picks(
         self, free: int, may_run: MayRun, tenant: str, group: Hashable = None, warm: WarmPrefixes | None = None
     ) -> list[Pick]:
-        """The next requests of a tenant by the policy, of one group, until `free` items are found.
+        """Return the next requests of a tenant by the policy, of a single group, until `free` items are found.
 
-        `group`: of the requests, None for that of the first of them.
+        `group`: of the requests, None for the group of the first request.
         """
         found: list[Pick] = []
         number = self._groups.get(group)
@@ -310,9 +310,9 @@ class Waiting:
         return found
 
     def topped_up(self, picks: Sequence[Pick], free: int, may_run: MayRun, tenant: str | None = None) -> Sequence[Pick]:
-        """The picks, with the slots that are left filled by requests of the same group, first come first served.
+        """Return the picks, with the remaining slots filled by requests of the same group, first come first served.
 
-        `tenant`: whose requests, None for those of all.
+        `tenant`: the tenant of the requests, None for all tenants.
         """
         if free <= 0 or not picks:
             return picks
@@ -331,7 +331,7 @@ class Waiting:
     def _next(
         self, look: _Look, tenant: str, group: int | None, latest: Sequence[Hashable], warm: WarmPrefixes | None
     ) -> _Entry | None:
-        """The first by rank; before it, of those near it, the one whose beginning ran last."""
+        """Return the first request by rank; before it, of nearby requests, the request whose prefix ran last."""
         first = look.first(self._stands.get((tenant, group, None)))
         is_near = self._policy.is_near
         if first is None or warm is None or is_near is None:
@@ -344,7 +344,7 @@ class Waiting:
 
 
 class _Look:
-    """One look through orders: what it passes by is put back at its end."""
+    """A look through orders: passed entries are put back at the end."""
 
     def __init__(self, may_run: MayRun) -> None:
         self.taken: set[int] = set()
@@ -360,11 +360,11 @@ class _Look:
                 heapq.heappush(order.heap, item)
 
     def first(self, stand: _Stand | None) -> _Entry | None:
-        """The first by rank that is not taken and may run."""
+        """Return the first request by rank that is not taken and may run."""
         return self._head(stand.ranked) if stand and stand.ranked else None
 
     def oldest(self, stand: _Stand | None) -> _Entry | None:
-        """The first by arrival that is not taken and may run."""
+        """Return the first request by arrival that is not taken and may run."""
         return self._head(stand.arrived) if stand and stand.arrived else None
 
     def _head(self, order: _Order) -> _Entry | None:

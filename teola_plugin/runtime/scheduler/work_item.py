@@ -1,10 +1,10 @@
-"""A work item: one piece of work of an engine, with everybody who waits for it.
+"""A work item: a piece of work of an engine, with all replies that wait for the outcome.
 
-Equal requests in flight at the same time are one work item with several *waiters*. The work may be attempted more than
-once; what a former attempt emits does not count.
+Equal requests in flight at the same time are a single work item with several *waiters*. The work may be attempted
+repeatedly; outcomes of an earlier attempt do not count.
 
-If a text that was told in part is generated again, the waiters hear only what goes beyond it. The new text has to begin
-with the same deltas, or the item fails: nobody is told two texts in one. A waiter that joins late hears the same
+If a partly emitted text is generated again, the waiters receive only the continuation. The new text has to begin with
+the same deltas, or the item fails: no waiter receives a mix of two texts. A waiter that joins late receives the same
 deltas.
 """
 
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What became of all items of an engine: `taken` = `done` + `failed` + `cancelled` + `expired` + those still open.
+    """Counts of all items of an engine: `taken` = `done` + `failed` + `cancelled` + `expired` + open items.
 
     `joined`: waiters that joined an item in flight. `refused`: items not taken in. `repeated`: attempts after the
-    first. `crashes`: of instances. `stalls`: instances that were ended because they said nothing. `late`: outcomes that
-    nobody waited for any more. `lost`: items that neither waited nor ran, found by the watchdog (there should be none).
-    `misplaced`: outcomes of no item of their batch, and what the same batch emitted after one. `batches`: calls of
-    instances, of which `mixed` held items of several queries.
+    first. `crashes`: of instances. `stalls`: instances that were ended because of silence. `late`: outcomes without a
+    waiter. `lost`: items that neither waited nor ran, found by the watchdog (there should be none). `misplaced`:
+    outcomes of no item of the batch, and all later outcomes of the batch. `batches`: calls of instances, of which
+    `mixed` held items of several queries.
     """
 
     taken: int = 0
@@ -58,18 +58,18 @@ class Counts:
 
 
 def put(reply: Reply, outcome: Outcome) -> None:
-    """Give an outcome to a reply; an error of one of its listeners is logged."""
+    """Give an outcome to a reply; an error of a listener is logged."""
     try:
         reply.put(outcome)
-    except Exception:  # around a user's callback: the other waiters and the engine are not to suffer from it
+    except Exception:  # around a user's callback: the other waiters and the engine must not be affected
         log.exception("a listener failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A reply that waits for an item, with the item and request it came in as.
+    """A reply that waits for an item, with the original item and request.
 
-    `key`: equal for items that ask for the same, None for an item that is like no other.
+    `key`: equal for equal items, None for an item that cannot be compared.
     """
 
     item: Item
@@ -84,10 +84,10 @@ class Waiter:
 
 @dataclass(slots=True)
 class WorkItem:
-    """One item, its waiters and its attempts.
+    """An item with waiters and attempts.
 
-    `request`: the queued request it is part of, or was part of last. `attempt`: the number of attempts. `engine`: the
-    instance that runs it. `told`: the deltas that its waiters have heard.
+    `request`: the queued request that holds the item, or held the item last. `attempt`: the number of attempts.
+    `engine`: the instance that runs the item. `told`: the deltas that the waiters have received.
     """
 
     item: Item
@@ -100,7 +100,7 @@ class WorkItem:
     losses: int = 0
     told: list[Delta] = field(default_factory=list)
     _repeated: int = 0
-    """How many of `told` this attempt has told again."""
+    """The number of deltas in `told` that the current attempt has repeated."""
 
     @property
     def owners(self) -> set[Hashable]:
@@ -108,7 +108,7 @@ class WorkItem:
         return {self.item.owner, *(waiter.item.owner for waiter in self.waiters.values())}
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiter; what was told so far is told to it."""
+        """Add a waiter, which receives the deltas so far."""
         self.waiters[waiter.item.id] = waiter
         for delta in self.told:
             waiter.notify(delta)
@@ -121,14 +121,14 @@ class WorkItem:
         return not self.told or is_repeatable(self.request.op, self.request.settings)
 
     def begin(self, engine: Engine) -> int:
-        """Begin an attempt on an instance. Returns its number."""
+        """Begin an attempt on an instance. Returns the number of the attempt."""
         self.attempt += 1
         self.engine = engine
         self._repeated = 0
         return self.attempt
 
     def give_up(self) -> None:
-        """End the attempt: nothing it emits counts from now on."""
+        """End the attempt: later outcomes of the attempt do not count."""
         self.engine = None
 
     def tell(self, outcome: Delta | Done) -> None:
@@ -144,7 +144,7 @@ class WorkItem:
         waiters = list(self.waiters.values())
         outcomes: list[Outcome] = [outcome] * len(waiters)
         if self.request.op == "searching" and isinstance(outcome, Done):
-            # The first waiter may change what was found, and does so at once: no copy can be made after that.
+            # The first waiter may change the results, and does so at once: copies must be made before.
             outcomes[1:] = [Done(copy.deepcopy(outcome.value)) for _ in waiters[1:]]
         for waiter, own in zip(waiters, outcomes, strict=True):
             waiter.notify(own)
@@ -162,9 +162,9 @@ _TWO_TEXTS = "the engine crashed in the middle of a text, and wrote another one 
 class Attempt:
     """A batch that runs on an instance.
 
-    `numbers`: the attempt of each item, by its id. `owners`: the queries that had part in the batch. `heard_s`: when
-    the instance last emitted something. `is_given_up`: it emitted nothing for too long. `broke_protocol`: it emitted
-    what cannot be, and nothing it emits counts from then on.
+    `numbers`: the attempt of each item, by id. `owners`: the queries with items in the batch. `heard_s`: when the
+    instance last emitted something. `is_given_up`: the instance was silent for too long. `broke_protocol`: the instance
+    emitted an invalid outcome, and no later outcome of the batch counts.
     """
 
     engine: Engine

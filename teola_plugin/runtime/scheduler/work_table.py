@@ -1,10 +1,10 @@
-"""The work table of an engine: its open work items, and how each of them ends exactly once.
+"""The work table of an engine: the open work items, and how each item ends exactly once.
 
     add/join --> open --tell/fail--> done | failed
                   '-------detach--> expired | cancelled
 
-Equal requests join the same item (work_item.py). If that fails, each waiter but the first gets an attempt of its own,
-unless the item may have crashed the engine: it does not get one chance for each waiter.
+Equal requests join the same item (work_item.py). If the item fails, each waiter but the first gets a separate attempt,
+unless the item may have crashed the engine: a suspect does not get a chance for each waiter.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from teola_plugin.runtime.scheduler.work_item import Counts, Waiter, WorkItem
 log = logging.getLogger(__name__)
 
 SHARED = (EngineClosed, EngineCrashed, Poisoned)
-"""Errors that all waiters of an item get, with no attempt of their own."""
+"""Errors that all waiters of an item get, without separate attempts."""
 
 
 class WorkTable:
-    """The open items of one engine. `late` is called after items have expired."""
+    """The open items of an engine. `late` is called after items have expired."""
 
     def __init__(
         self, name: str, scheduler: EngineScheduler, loop: asyncio.AbstractEventLoop, late: Callable[[], None]
@@ -40,7 +40,7 @@ class WorkTable:
         self._late = late
         self._waiting_for: dict[int, int] = {}  # the item of each waiter, by the ids of both
         self._joinable: dict[Hashable, int] = {}
-        self._abandoned: dict[int, int] = {}  # the attempt of each item that still runs with no waiter left
+        self._abandoned: dict[int, int] = {}  # the attempt of each running item without a waiter
         self._deadlines = Deadlines(loop, self._expire)
 
     @property
@@ -51,7 +51,7 @@ class WorkTable:
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def refuse_late(self, waiter: Waiter) -> bool:
-        """End a waiter whose deadline had passed before it came. Returns whether it had."""
+        """End a waiter whose deadline had passed on arrival. Returns whether the deadline had passed."""
         if waiter.item.deadline_s > self._time_s():
             return False
         self.counts.taken += 1
@@ -60,7 +60,7 @@ class WorkTable:
         return True
 
     def join(self, waiter: Waiter) -> bool:
-        """Join an equal item in flight whose deadline is no sooner. Returns whether there is one."""
+        """Join an equal item in flight whose deadline is no sooner. Returns whether such an item exists."""
         if waiter.key is None:
             return False
         work = self.open.get(self._joinable.get(waiter.key, 0))
@@ -87,12 +87,12 @@ class WorkTable:
     # --- looked up ---------------------------------------------------------------------------------------------------
 
     def current(self, item_id: int, attempt: int) -> WorkItem | None:
-        """The open item, if this is the attempt that counts."""
+        """Return the open item, if the attempt is the current attempt."""
         work = self.open.get(item_id)
         return work if work and work.engine is not None and work.attempt == attempt else None
 
     def is_unbegun(self, waiter: int) -> bool:
-        """Whether no attempt has begun on what this waiter waits for."""
+        """Whether no attempt has begun on the item of a waiter."""
         work = self.open.get(self._waiting_for.get(waiter, 0))
         return work is not None and work.attempt == 0
 
@@ -105,7 +105,7 @@ class WorkTable:
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def tell(self, work: WorkItem, outcome: Delta | Done | Failed) -> None:
-        """Give an outcome that the instance emitted to the waiters of an item."""
+        """Give an outcome of the instance to the waiters of an item."""
         if isinstance(outcome, Failed):
             self.fail(work, outcome.error)
             return
@@ -121,7 +121,7 @@ class WorkTable:
         self.counts.done += isinstance(outcome, Done)
 
     def fail(self, work: WorkItem, error: BaseException, *, to_all: bool = False) -> None:
-        """End an item with an error. `to_all`: no waiter gets an attempt of its own."""
+        """End an item with an error. `to_all`: no waiter gets a separate attempt."""
         self._end(work)
         self._failed(work, error, to_all=to_all)
 
@@ -139,7 +139,7 @@ class WorkTable:
         first.notify(Failed(error))
 
     def _end(self, work: WorkItem, *, is_running: bool = False) -> None:
-        """Remove an item from the table. `is_running`: its slot stays taken until the attempt ends."""
+        """Remove an item from the table. `is_running`: the slot stays taken until the attempt ends."""
         item_id = work.item.id
         del self.open[item_id]
         if is_running:
@@ -154,7 +154,7 @@ class WorkTable:
             del self._joinable[work.key]
 
     def detach(self, waiter: int, error: Cancelled | DeadlineExceeded) -> None:
-        """Remove a waiter, which gets this error; the work is stopped with its last waiter."""
+        """Remove a waiter with an error; without a waiter left, the work is stopped."""
         work = self.open.get(self._waiting_for.get(waiter, 0))
         if work is None:
             return
@@ -169,13 +169,13 @@ class WorkTable:
         work.fail(error)
 
     def _stop(self, work: WorkItem) -> None:
-        """Remove an item, and abort it at the instance that runs it."""
+        """Remove an item, and abort the item at the running instance."""
         engine = work.engine
         self._end(work, is_running=bool(self._scheduler.withdraw((work.item.id,))))
         if engine is not None and engine.capabilities.abort:
             try:
                 engine.abort((work.item.id,))
-            except Exception:  # around an engine: the item has ended here, whatever becomes of it there
+            except Exception:  # around an engine: the item has ended here, whatever happens in the engine
                 log.exception("engine %r could not end an item", self._name)
 
     def _expire(self, waiters: Sequence[int]) -> None:

@@ -1,24 +1,24 @@
-"""The worker of an engine: it takes requests in, makes batches of them and runs these on the engine's instances.
+"""The worker of an engine, which takes requests in, makes batches and runs the batches on the engine's instances.
 
     submit --> queue --next_batch--> attempt on an instance --outcome--> waiters
                  ^                        |
                  '------- retry ----------'     crashed, lost, or its batch failed
 
-Everything here runs on one event loop, so there are no locks, and each item ends exactly once (work_table.py):
+Everything here runs on a single event loop, so there are no locks, and each item ends exactly once (work_table.py):
 
-- **Joined.** The same embedding, rerank, search or greedy text asked for by two queries of one tenant at the same time
-  is one item (but no request to a service outside this process, and no sampled text).
-- **A batch fails** (the engine raises): its open items are halved until those that fail are alone with their error.
-- **An instance crashes** (EngineCrashed): it takes no work until it has `recovered` (recovery.py). Its items are
-  retried before what came later. An item that took part in `ALONE_AFTER` crashes runs alone next time; if that crashes
-  too, the item is Poisoned (retries.py). An item with effects is never retried, nor a sampled text that was told in
+- **Joined.** The same embedding, rerank, search or greedy text requested by two queries of a tenant at the same time is
+  a single item (but no request to a service outside this process, and no sampled text).
+- **A batch fails** (the engine raises): open items are halved until the failing items are alone, each with its error.
+- **An instance crashes** (EngineCrashed): the instance takes no work until `recovered` (recovery.py). Its items are
+  retried before later requests. An item that took part in `ALONE_AFTER` crashes runs alone next time; after another
+  crash the item is Poisoned (retries.py). An item with effects is never retried, nor a sampled text that was emitted in
   part.
-- **An outcome of no item**, or a value that is no outcome: the rest of that batch's outcomes is dropped, and its open
-  items are halved as if it had failed. An item that is alone cannot get the value of another one.
-- **No outcome** for an item although its batch is over: it is retried once.
+- **An outcome of no item**, or a value that is no outcome: the remaining outcomes of the batch are dropped, and open
+  items are halved as after a failure. An item alone in a batch cannot get the value of another item.
+- **No outcome** for an item although the batch is over: the item is retried once.
 - **Nothing emitted** for `stall_s`: the instance is restarted, which counts as a crash.
-- **Deadline.** An item in any state ends with DeadlineExceeded, and its engine is told to abort it.
-- **Cancelled** likewise. An item that others wait for goes on.
+- **Deadline.** An item in any state ends with DeadlineExceeded, and the engine is told to abort the item.
+- **Cancelled** likewise. An item with further waiters goes on.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ log = logging.getLogger(__name__)
 Sink = Callable[[BatchRan], None]
 
 FOLLOWING_TURNS = 3
-"""Turns of the loop from the end of an item until the next request of its query is in the queue. Only then are free
-slots given away: a query that goes on comes before one that begins."""
+"""The turns of the loop from the end of an item until the next request of the query is in the queue. Only then are free
+slots given away: a query that goes on comes before a query that begins."""
 
 FOLLOWING_S = 0.0001
-"""How long such turns take if there is little else to do. With an empty queue they are left out, unless a request comes
-within that time: they were 5 % of the runtime's cost."""
+"""The duration of these turns if there is little else to do. With an empty queue the turns are left out, unless a
+request comes within the duration: the turns were 5 % of the runtime's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,10 @@ class Rules:
 
 
 class EngineWorker:
-    """The worker of one engine. It holds the engine only while it has open items, so that an engine is freed with its
-    model."""
+    """The worker of an engine.
+
+    The worker holds the engine only while items are open, so that an engine is freed with the model.
+    """
 
     def __init__(self, engine: Engine, policy: Policy, rules: Rules, sinks: Mapping[Hashable, Sink]) -> None:
         self.name = engine.name
@@ -110,7 +112,7 @@ class EngineWorker:
     # --- in ----------------------------------------------------------------------------------------------------------
 
     def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
-        """Queue a request, or give its replies the error why not."""
+        """Queue a request, or give the replies the reason for refusal."""
         if self._is_closed:
             raise EngineClosed(f"engine {self.name!r} was shut down")
         waiters = [
@@ -136,7 +138,7 @@ class EngineWorker:
             self._table.add(waiter)
 
     def _key(self, engine: Engine, request: Request, item: Item) -> Hashable:
-        """A key that is equal for items that ask for the same; None for an item that is like no other."""
+        """Return a key that is equal for equal items; None for an item that cannot be compared."""
         op = request.op
         is_elsewhere = self._capabilities.remote or self._capabilities.is_scheduled
         if is_elsewhere or op == "partial_prefilling" or not is_repeatable(op, request.settings):
@@ -152,11 +154,11 @@ class EngineWorker:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the engine is so busy that rewrites which cost compute should rest."""
+        """Whether the engine is too busy for rewrites which cost compute."""
         return self.scheduler.is_saturated
 
     def begins_at_once(self, count: int) -> bool:
-        """Whether this many more items would not have to wait."""
+        """Whether `count` more items would not have to wait."""
         return self.scheduler.begins_at_once(count)
 
     @property
@@ -196,7 +198,7 @@ class EngineWorker:
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Start batches as long as there is room for one."""
+        """Start batches as long as there is room."""
         self._will_dispatch = False
         if not self._table.open:
             self.held = None
@@ -219,7 +221,7 @@ class EngineWorker:
         self.dispatch()
 
     def _learn(self, capabilities: Capabilities) -> None:
-        """Take over capabilities that are known only once the engine runs, such as its KV cache."""
+        """Take over capabilities that are known only once the engine runs, such as the KV cache."""
         self._told_of = capabilities
         self._capabilities = _handing_on(capabilities)
         self.scheduler.learn(self._capabilities)
@@ -294,7 +296,7 @@ class EngineWorker:
     # --- cancellation, the end ---------------------------------------------------------------------------------------
 
     def cancel(self, waiters: Sequence[int]) -> None:
-        """Remove these waiters."""
+        """Remove waiters."""
         for waiter in waiters:
             self._table.detach(waiter, Cancelled("the item was cancelled"))
         self.dispatch_soon()
@@ -330,14 +332,14 @@ def _why_cancelled(name: str, attempt: Attempt, error: asyncio.CancelledError) -
 
 
 def _handing_on(capabilities: Capabilities) -> Capabilities:
-    """Capabilities with which nothing waits here, where the engine has a scheduler of its own."""
+    """Return capabilities with which nothing waits here, where the engine has a scheduler of its own."""
     if not capabilities.is_scheduled:
         return capabilities
     return replace(capabilities, concurrent=True, max_items=sys.maxsize, max_tokens=None, prefix=False)
 
 
 def _knee_items(engine: Engine) -> Callable[[str], int | None]:
-    """The knee of each operation, for an engine with a profile that runs one batch at a time."""
+    """Return the knee of each operation, for an engine with a profile that runs a batch at a time."""
     if engine.capabilities.concurrent:
         return lambda op: None
     one = next(iter(_instances(engine)), engine)
@@ -348,7 +350,7 @@ def _knee_items(engine: Engine) -> Callable[[str], int | None]:
 
 
 def _llm_profile(engine: Engine) -> LlmProfile | None:
-    """The profile of an LLM whose texts wait in this scheduler; None for other engines."""
+    """Return the profile of an LLM whose texts wait in this scheduler; None for other engines."""
     if engine.capabilities.is_scheduled or engine.capabilities.remote:
         return None
     profile = getattr(next(iter(_instances(engine)), engine), "profile", None)
@@ -361,7 +363,7 @@ def _instances(engine: Engine) -> Sequence[Engine]:
 
 
 def _sized(engine: Engine, request: Request, item: Item) -> Item:
-    """The item with the tokens of KV cache that it may need, where the engine tells."""
+    """Return the item with the KV cache tokens that the item may need, where the engine tells."""
     kv_tokens = getattr(engine, "kv_tokens", None)
     if kv_tokens is None:
         return item
@@ -370,5 +372,5 @@ def _sized(engine: Engine, request: Request, item: Item) -> Item:
 
 
 def _length(payload: Any) -> int:
-    """The characters of a text, or of several that are read as one, as sentence-transformers sorts them."""
+    """Return the characters of a text, or of several texts read together, as sentence-transformers sorts them."""
     return sum(map(len, map(str, payload))) if isinstance(payload, tuple) else len(str(payload))

@@ -1,1 +1,1 @@
-"""One call of an optimized pipeline: its plan run ahead, and the slots where the framework takes the results."""
+"""One call of an optimized pipeline: the plan run ahead, and the slots where the framework takes the results."""

@@ -1,4 +1,4 @@
-"""Values in the making, by ancestry tag, and where the instances of a primitive find their arguments.
+"""Values of a query as they arrive, by ancestry tag, and where the instances of a primitive find arguments.
 
 tag       ()   a plain value      (2,)   item 2      (2, 5)   item 5 of item 2
 
@@ -25,11 +25,11 @@ class _Lost:
 
 
 LOST = _Lost()
-"""Stands where a value would, had its primitive not failed."""
+"""The placeholder for the value of a primitive that failed."""
 
 
 class Value:
-    """What has arrived of a value: its fragments, and how many items the lists have that are closed."""
+    """The fragments of a value that have arrived, and the number of items of each closed list."""
 
     __slots__ = ("counts", "depth", "expected", "fragments", "has_lost", "open_lists")
 
@@ -41,18 +41,18 @@ class Value:
         self.open_lists, self.expected = (1, 0) if depth else (0, 1)
 
     def put(self, tag: Tag, item: Any) -> None:
-        """An item; `LOST` for none."""
+        """Add an item; `LOST` stands for a failed item."""
         self.fragments[tag] = item
         self.has_lost |= item is LOST
 
     def put_all(self, tags: Sequence[Tag], items: Sequence[Any]) -> bool:
-        """Items none of which is lost; False if one was there before or has no place here."""
+        """Add items none of which is lost. Returns False if an item was there before or has no place in the value."""
         expected = len(self.fragments) + len(tags)
         self.fragments.update(zip(tags, items, strict=True))
         return len(self.fragments) == expected and set(map(len, tags)) <= {self.depth}
 
     def spread(self, tag: Tag, value: Any) -> None:
-        """All that is at or below `tag`, item by item."""
+        """Add everything at or below `tag`, item by item."""
         if len(tag) == self.depth:
             self.put(tag, value)
             return
@@ -64,7 +64,7 @@ class Value:
             self.spread((*tag, i), item)
 
     def close(self, tag: Tag, count: int) -> None:
-        """The list at `tag` has so many items."""
+        """Set the number of items of the list at `tag`."""
         self.counts[tag] = count
         self.open_lists -= 1
         if len(tag) + 1 == self.depth:
@@ -73,14 +73,14 @@ class Value:
             self.open_lists += count
 
     def is_whole(self) -> bool:
-        """Everything is there."""
+        """Whether the whole value has arrived."""
         if self.open_lists or len(self.fragments) != self.expected:
             return False
-        # An inner list may close before the one around it; the counts mean nothing until both have.
+        # An inner list may close before the outer list; the counts mean nothing until both are closed.
         return self.depth < 2 or all(tag[:-1] in self.counts for tag in self.counts if tag)
 
     def has(self, tag: Tag) -> bool:
-        """Everything at or below `tag` is there."""
+        """Whether everything at or below `tag` has arrived."""
         if len(tag) == self.depth:
             return tag in self.fragments
         if not tag:
@@ -88,7 +88,7 @@ class Value:
         return tag in self.counts and all(self.has((*tag, i)) for i in range(self.counts[tag]))
 
     def get(self, tag: Tag) -> Any:
-        """The value at `tag`: an item, or the nested list below it in ancestry order."""
+        """Return the value at `tag`: an item, or the nested list below the tag in ancestry order."""
         if len(tag) == self.depth:
             return self.fragments[tag]
         if len(tag) + 1 == self.depth:
@@ -99,7 +99,7 @@ class Value:
 
 
 class Where(Enum):
-    """Where an instance finds an argument: written there, the whole value, its own item, or what its tag tells."""
+    """Where an instance finds an argument: a literal, the whole value, the item of the tag, or a part by tag."""
 
     LITERAL = 0
     WHOLE = 1
@@ -109,12 +109,12 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What there is to know of a primitive beforehand.
+    """The facts about a primitive that are known before the run.
 
-    `args`: where they are, and their name (a literal's value). `whole`: names that are handed over whole. `driver`: the
-    first list that is mapped over item by item, which tells what instances there are; `drivers` are all of these.
-    `beside`: what else is starred, with how many digits of a tag say where to look. `is_fold`: it has one value of all
-    its items. `is_free`: it depends on nothing.
+    `args`: for each argument, where to find the value, and the name of the value (of a literal, the value). `whole`:
+    names that are taken whole. `driver`: the first list that is mapped over item by item, which decides the instances;
+    `drivers`: all lists mapped over item by item. `beside`: the remaining starred names, each with the number of digits
+    of a tag that lead to the part. `is_fold`: all items together make a single value. `is_free`: without dependencies.
     """
 
     primitive: Primitive
@@ -130,7 +130,7 @@ class Sight:
 
 
 def sights_of(plan: Plan) -> dict[str, Sight]:
-    """One for each primitive."""
+    """Return the sight of each primitive, by name."""
     return {p.name: _sight(p, plan) for p in plan.graph}
 
 
@@ -162,7 +162,7 @@ def _where(arg: Arg, map_depth: int, plan: Plan) -> tuple[Where, Any]:
 
 
 def contains_lost(value: Any, depth: int) -> bool:
-    """Somewhere in a value so many lists deep."""
+    """Whether a value of `depth` nested lists contains `LOST`."""
     if depth == 0 or not isinstance(value, list):
         return value is LOST
     return any(contains_lost(item, depth - 1) for item in value)

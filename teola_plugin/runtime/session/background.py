@@ -1,4 +1,4 @@
-"""Work that asks models and stores while it runs ahead: in a thread of its own, or on the caller's event loop."""
+"""Background work of the run-ahead that calls models and stores: on a worker thread, or on the caller's event loop."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from teola_plugin.runtime.engines.worker import Worker
 
 MAX_ASKING = 64
-"""So many pieces of work run at once, each in a thread of its own."""
+"""The maximum number of functions that run at once, each in a thread of its own."""
 
 MAX_READING = 2
-"""So many functions are read at once, of all calls. Reading only computes: more threads would not be sooner, and would
-hold up the calls themselves, which run in the same interpreter."""
+"""The maximum number of functions read at once, over all calls. Reading only computes: more threads would not end
+sooner, and would slow down the calls, which run in the same interpreter."""
 
 _askers = Worker("ask", MAX_ASKING)
 _readers = Worker("read", MAX_READING)
 
 
 def begin_reading(work: Callable[[], None]) -> Future[Any] | None:
-    """Begin to read, in an empty context. What was not begun yet may be cancelled."""
+    """Start reading in an empty context; cancellable until begun. Returns None if the interpreter ends."""
     with contextlib.suppress(RuntimeError):  # the interpreter ends
         return _readers.submit(work)
     return None
 
 
 def begin(work: Callable[[], Any], is_async: bool, loop: asyncio.AbstractEventLoop | None) -> Future[Any] | None:
-    """Begin a function or coroutine function, in an empty context. None: a coroutine has no loop to run on."""
+    """Start a function or coroutine function in an empty context. Returns None if a coroutine has no loop to run on."""
     with contextlib.suppress(RuntimeError):  # the interpreter ends, or the loop was closed just now
         if not is_async:
             return _askers.submit(work)

@@ -1,12 +1,12 @@
-"""A batch that stands and falls together: a request leaves this process once no input can keep it from being made.
+"""Gates of a batch in lockstep: a request leaves this process once no input of the batch can prevent the request.
 
-LangChain runs a batch step by step, each step for all inputs; where one input raises, no input gets to the next step
-(unless `return_exceptions` is set). Each input has a run-ahead of its own, so for a request that leaves this process
-what may raise in *any* of them is a gate:
+LangChain runs a batch step by step, each step for all inputs. If an input raises, no input reaches the next step
+(unless `return_exceptions` is set). Each input has a run-ahead of its own. For a request that leaves this process,
+every primitive that may raise in *any* of the runs is therefore a gate:
 
     inputs      check      ask a hosted model
     0           passed     waits for check of 1
-    1           runs       waits for its own check
+    1           runs       waits for check of 1
 
 Pure state; the loop thread only.
 """
@@ -24,7 +24,7 @@ from teola_plugin.trace import Function
 def batch_gates(
     graph: Graph, functions: Mapping[str, Function], engines: Mapping[str, EngineSpec]
 ) -> dict[str, frozenset[str]]:
-    """For each primitive whose requests leave this process, the names that must have ended well in all runs."""
+    """Return, for each primitive whose requests leave this process, the names that must have ended well in all runs."""
     before: dict[str, frozenset[str]] = {i.name: frozenset([i.name]) for i in graph.inputs}
     for p in graph:
         behind = frozenset[str]().union(*(before[name] for name in p.dependencies))
@@ -43,7 +43,7 @@ def _is_outside(p: Primitive, engines: Mapping[str, EngineSpec]) -> bool:
 
 
 class Lockstep:
-    """The gates that all `runs` of a batch have passed, and what waits for them."""
+    """The gates that all `runs` of a batch have passed, and the callbacks that wait for gates."""
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
@@ -51,7 +51,7 @@ class Lockstep:
         self._waiting: list[tuple[frozenset[str], Callable[[], None]]] = []
 
     def passed(self, name: str) -> None:
-        """Count one more run that has passed a gate; what waited for the last one goes on."""
+        """Count a run that has passed a gate; after the last run, call the callbacks whose gates are all open."""
         self._passed[name] += 1
         if self._passed[name] < self._runs:
             return
@@ -61,9 +61,9 @@ class Lockstep:
             then()
 
     def is_open(self, gates: frozenset[str]) -> bool:
-        """Whether all runs have passed all of these."""
+        """Whether all runs have passed all of the gates."""
         return all(self._passed[name] == self._runs for name in gates)
 
     def when_open(self, gates: frozenset[str], then: Callable[[], None]) -> None:
-        """Call `then` once all runs have passed all of these, which they have not yet."""
+        """Call `then` once all runs have passed all of the gates, which are not yet open."""
         self._waiting.append((gates, then))

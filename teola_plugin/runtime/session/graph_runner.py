@@ -1,7 +1,7 @@
-"""One query of a graph without a framework: the e-graph run ahead, with nobody to retire it but the caller.
+"""The run of a graph without a framework: the e-graph runs ahead, and only the caller takes the outputs.
 
-It ends when all that it began has ended, or at the first error, which is raised as the engine or function raised it;
-then what still waits or runs is cancelled, and engines drop what they keep for the query.
+The query ends when all started work has ended, or at the first error, which is raised as the engine or function raised
+it. Then waiting and running work is cancelled, and engines release the state of the query.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from teola_plugin.trace import Function
 from teola_plugin.value_keys import snapshot
 
 GRACE_S = 0.01
-"""After the deadline: an engine that is too late says so itself, and which one it is."""
+"""The time after the deadline in which a late engine may report the timeout, with the name of the engine."""
 
 
 async def run_query(
     host: LocalHost, prepared: Prepared, inputs: Mapping[str, Any], *, terms: Terms = ANYBODY,
     streamed: Sequence[str] = (), tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The outputs, without those that were skipped. `tell` hears the text of the decodings `streamed` as it is written.
+    """Return the outputs, without skipped outputs. `tell` receives the text of the `streamed` decodings.
 
     Must run on the host's own loop. On a virtual loop the functions of the graph take no time.
 
-    Raises: what an engine or function raised first; DeadlineExceeded; TeolaError for a graph that needs a framework
-    (primitives @ pipeline, functions that ask models themselves).
+    Raises: the first error of an engine or function; DeadlineExceeded; TeolaError for a graph that needs a framework
+    (primitives @ pipeline, functions that ask models).
     """
     loop = asyncio.get_running_loop()
     urgencies = [prepared.plan.remaining[name] for name in streamed]
@@ -60,9 +60,9 @@ async def run_query(
 
 @dataclass(slots=True)
 class _Direct:
-    """Implements `plan_executor.Ahead`. `over`: nothing is on its way, or something has failed. `open`: not ended yet.
+    """Implements `plan_executor.Ahead`. `over`: set at the end, or on a failure. `open`: replies in flight.
 
-    `guessed`: perhaps nobody wants them, and then their errors are nobody's.
+    `guessed`: replies of undecided speculative requests, whose errors are dropped.
     """
 
     host: LocalHost
@@ -93,7 +93,7 @@ class _Direct:
     ) -> list[Reply] | None:  # fmt: skip
         engine = engine_for(spec)
         if engine.capabilities.is_scheduled and not self.host.begins_at_once(engine, len(payloads)):
-            return None  # of others the worker will say
+            return None  # for other engines the worker decides
         return self._submit(spec, op, payloads, settings, urgency, is_guess=True)
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
@@ -113,11 +113,11 @@ class _Direct:
         self._fail(error)
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """Fail the query: the deadline has passed."""
         self._fail(DeadlineExceeded("the query had not ended before its deadline"))
 
     def noting_all(self, prepared: Prepared, at_once: bool) -> Prepared:
-        """The same; errors of its functions are those of the query."""
+        """Return a copy whose functions report errors to the query."""
         functions = {name: self.noting(function, at_once) for name, function in prepared.functions.items()}
         rounds = {
             name: replace(each, each=self.noting_all(each.each, at_once)) for name, each in prepared.rounds.items()
@@ -125,19 +125,19 @@ class _Direct:
         return replace(prepared, functions=functions, rounds=rounds)
 
     def noting(self, function: Function, at_once: bool) -> Function:
-        """The same; its error is that of the query."""
+        """Return a copy of the function that reports errors to the query."""
 
         def call(*args: Any) -> Any:
             try:
                 return function.call(*args)
-            except Exception as e:  # around the user's function: it is raised where the query's result is asked for
+            except Exception as e:  # around the user's function: raised where the query's result is requested
                 self._fail(e)
                 raise
 
         return Function(call, is_glue=(function.is_glue or at_once) and not function.asks, asks=function.asks)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the open replies and release the query."""
         for reply in list(self.open):
             reply.cancel_unless_ended()
         self.host.release(self.query.owner)
@@ -164,7 +164,7 @@ class _Direct:
         self.open.pop(reply, None)
         if isinstance(reply.outcome, Failed) and op != "partial_prefilling" and reply not in self.guessed:
             error = reply.outcome.error
-            if isinstance(error, Cancelled):  # a text whose wanted items are all there is not written to its end
+            if isinstance(error, Cancelled):  # a text is stopped once all wanted items are there
                 self.cancelled.append(error)
             else:
                 self._fail(error)

@@ -1,22 +1,22 @@
-"""The graph scheduler: values and fragments in, ready requests out. Pure: it reads no clock and calls nobody.
+"""The graph scheduler: values and fragments in, ready requests out. Pure: reads no clock and has no side effects.
 
-One for each query. Its whole state:
+Each query has a scheduler of its own, with this state:
 
 - `_values[name]`: the fragments of a value by *ancestry tag* (`()` for a plain value, `(2,)` for item 2, `(2, 5)` for
-  item 5 of item 2) and, for each list, how many items it has once that is known (it is *closed*);
-- `_started[name]`: tags of the instances of a primitive that were handed out, or how many items of the list that it
-  maps over were looked at (`_seen`), with those of them that still wait for another argument (`_waiting`);
-- `_skipped`: values whose `when` came out otherwise, and what depends on them.
+  item 5 of item 2), and the number of items of each list that is known (*closed*);
+- `_started[name]`: tags of the instances of a primitive that were handed out, or the number of items of the mapped
+  list that were looked at (`_seen`), with the tags that still wait for another argument (`_waiting`);
+- `_skipped`: values whose `when` came out otherwise, and all values that depend on skipped values.
 
-An instance is ready when each argument exists at its place in the ancestry: an item for a starred argument, the
-whole list for an unstarred one, the list below its own ancestor for a deeper one. Order edges and control edges wait
-for the whole primitive. Instances that become ready together form one `Ready`, cut into `stage_items`. A failed
-instance leaves `LOST` in place of its value, and an instance with a lost argument, condition or gate is lost without
-being run: all end.
-(Not so `@ pipeline`, whose value the framework tells, nor `@ reader`, where it may.)
+An instance is ready when each argument exists at the right place in the ancestry: an item for a starred argument, the
+whole list for an unstarred argument, the list below the instance's own ancestor for a deeper argument. Order edges and
+control edges wait for the whole primitive. Instances that become ready together form a single `Ready`, cut into
+`stage_items`. A failed instance leaves `LOST` in place of the value, and an instance with a lost argument, condition or
+gate is lost without being run, so every instance ends. (Exceptions: `@ pipeline`, whose value the framework reports,
+and `@ reader`, where the framework may report the value.)
 
-What there is to know of the arguments of a primitive beforehand is its *sight*. Who runs many queries of one plan may
-keep `sights_of(plan)`.
+The *sight* of a primitive holds all that is known about the arguments before the run. A caller that runs many queries
+of the same plan may keep `sights_of(plan)`.
 
     scheduler = GraphScheduler(plan, {"question": "..."})
     for ready in scheduler.start(): ...
@@ -39,7 +39,7 @@ from teola_plugin.runtime.session.ancestry import Sight, Tag, Value, Where, cont
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A value, or one item of it."""
+    """A value, or an item of a value."""
 
     name: str
     tag: Tag
@@ -48,7 +48,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """Several items of a value that came together: `values[i]` at `tags[i]`."""
+    """Several items of a value that arrived together: `values[i]` at `tags[i]`."""
 
     name: str
     tags: Sequence[Tag]
@@ -57,7 +57,7 @@ class Fragments:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The list at `tag` of the value `name` has `count` items, whether they have arrived or not."""
+    """The list at `tag` of the value `name` has `count` items, arrived or not."""
 
     name: str
     tag: Tag
@@ -66,7 +66,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """This instance of a primitive ended without a value; what depends on it will not run."""
+    """An instance of a primitive ended without a value; dependent instances will not run."""
 
     name: str
     tag: Tag
@@ -77,7 +77,7 @@ Event = Fragment | Fragments | Closed | Lost
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Instances of one primitive whose arguments exist: one request. `args[i]` belongs to `tags[i]`."""
+    """Instances of a primitive whose arguments exist, as a single request. `args[i]` belongs to `tags[i]`."""
 
     primitive: Primitive
     tags: tuple[Tag, ...]
@@ -85,12 +85,12 @@ class Ready:
 
     @property
     def instances(self) -> Iterator[tuple[Tag, tuple[Any, ...]]]:
-        """Each tag with its arguments."""
+        """Return pairs of a tag and the arguments of the instance."""
         return zip(self.tags, self.args, strict=True)
 
 
 class GraphScheduler:
-    """The run state of one query. `inputs` may leave names out; what needs them is never ready."""
+    """The run state of a query. `inputs` may omit names; primitives that need an omitted name are never ready."""
 
     def __init__(self, plan: Plan, inputs: Mapping[str, Any], sights: Mapping[str, Sight] | None = None) -> None:
         self._plan = plan
@@ -105,7 +105,7 @@ class GraphScheduler:
         self._has_lost = False
 
     def start(self) -> list[Ready]:
-        """What can run with the inputs alone."""
+        """Return the instances that can run with the inputs alone."""
         changed = {name: self._plan.primitives[name] for name, sight in self._sights.items() if sight.is_free}
         for item in self._plan.graph.inputs:
             if item.name in self._inputs:
@@ -114,9 +114,9 @@ class GraphScheduler:
         return self._settle(changed)
 
     def apply(self, events: Iterable[Event]) -> list[Ready]:
-        """Take note of what happened; what became ready by it.
+        """Record events. Returns the instances that became ready.
 
-        Raises: GraphError for an item that arrives twice or at a place that its primitive does not have.
+        Raises: GraphError for an item that arrives twice or at a place that the primitive does not have.
         """
         names: dict[str, None] = {}
         for event in events:
@@ -131,23 +131,23 @@ class GraphScheduler:
         return self._settle(changed)
 
     def value(self, name: str) -> Any:
-        """A value that is whole. Raises: KeyError while it is not, or if it was skipped."""
+        """Return a whole value. Raises: KeyError if the value is not whole, or was skipped."""
         if not self._values[name].is_whole():
             raise KeyError(name)
         return self._values[name].get(())
 
     def has_passed(self, name: str) -> bool:
-        """Whether all of this ended well, or was skipped."""
+        """Whether all instances of a primitive ended well, or the primitive was skipped."""
         return name in self._skipped or (self._values[name].is_whole() and not self._values[name].has_lost)
 
     def is_wanted(self, name: str) -> bool | None:
-        """Whether somebody takes this value; None while the conditions that decide it are open."""
+        """Whether any consumer takes the value; None while the deciding conditions are open."""
         takers = (c for c in self._plan.consumers[name] if any(ref.name == name for ref in c.refs))
         wanted = {self._takes(taker) for taker in takers}
         return True if True in wanted else None if None in wanted else False
 
     def _takes(self, p: Primitive) -> bool | None:
-        """It runs, as far as its condition tells; None while that is open."""
+        """Whether a primitive runs, as far as the condition tells; None while the condition is open."""
         if p.name in self._skipped:
             return False
         if p.setting("ahead"):
@@ -159,11 +159,11 @@ class GraphScheduler:
 
     @property
     def is_done(self) -> bool:
-        """Every output has its value, was skipped, or is lost."""
+        """Whether every output has a value, was skipped, or is lost."""
         return all(name in self._skipped or self._values[name].is_whole() for name in self._plan.graph.outputs)
 
     def outputs(self) -> dict[str, Any] | None:
-        """The values of the outputs, without those that were skipped; None if one is lost or not whole."""
+        """Return the values of the outputs, without skipped outputs; None if any output is lost or not whole."""
         names = [name for name in self._plan.graph.outputs if name not in self._skipped]
         values = [self._values[name] for name in names]
         if any(value.has_lost or not value.is_whole() for value in values):
@@ -198,15 +198,15 @@ class GraphScheduler:
         value = self._values[p.name]
         if not self._plan.yields[p.name]:
             value.put(tag, LOST)
-        elif tag not in value.counts:  # after the items that did arrive
+        elif tag not in value.counts:  # after the arrived items
             arrived = sum(t[: len(tag)] == tag for t in value.fragments)
             value.put((*tag, arrived), LOST)
             value.close(tag, arrived + 1)
 
-    # --- looking for what is ready -----------------------------------------------------------------------------------
+    # --- ready instances ---------------------------------------------------------------------------------------------
 
     def _settle(self, changed: dict[str, Primitive]) -> list[Ready]:
-        """Follow skips, losses and closed lists through the graph until nothing moves; collect what is ready."""
+        """Follow skips, losses and closed lists through the graph until nothing moves. Returns the ready instances."""
         ready: list[Ready] = []
         while changed:
             again: dict[str, Primitive] = {}
@@ -220,7 +220,7 @@ class GraphScheduler:
         return ready
 
     def _look_at(self, p: Primitive) -> tuple[bool, list[Ready]]:
-        """Whether the value of `p` moved without running anything, and what of `p` is ready."""
+        """Return whether the value of `p` changed without a run, and the ready instances of `p`."""
         if p.when or self._skipped:
             if p.name in self._skipped:
                 return False, []
@@ -260,7 +260,7 @@ class GraphScheduler:
         return [Ready(sight.primitive, tuple(tags[at : at + size]), args[at : at + size]) for at in stages]
 
     def _column(self, where: Where, what: Any, tags: Sequence[Tag]) -> list[Any]:
-        """An argument of each of the instances."""
+        """Return an argument for each of the instances."""
         if where is Where.ITEM:
             fragments = self._values[what].fragments
             return [fragments[tag] for tag in tags]
@@ -284,7 +284,7 @@ class GraphScheduler:
         return bool(absent) and (all(absent) if p.kind == "aggregate" else any(absent))
 
     def _are_whole(self, names: Sequence[str]) -> bool:
-        """They are all there, but for those that are skipped."""
+        """Whether all values that are not skipped are whole."""
         for name in names:
             if name in self._skipped:
                 continue
@@ -293,7 +293,7 @@ class GraphScheduler:
         return True
 
     def _free_tags(self, name: str, sight: Sight) -> list[Tag]:
-        """Places of instances not yet started whose arguments are all there, in ancestry order. They start now."""
+        """Mark the instances whose arguments all exist as started. Returns the tags, in ancestry order."""
         if sight.map_depth == 0:
             if name in self._started or (sight.whole and not self._are_whole(sight.whole)):
                 return []
@@ -329,7 +329,7 @@ class GraphScheduler:
         return known
 
     def _free_scopes(self, name: str, sight: Sight, driver: Value) -> list[Tag]:
-        """Likewise where an instance takes a list below its tag."""
+        """Return the free tags where an instance takes a list below the tag."""
         started = self._started.setdefault(name, set())
         known = sorted(tag for tag in driver.counts if len(tag) == sight.map_depth and tag not in started)
         free = self._free_of([tag for tag in known if driver.has(tag)], sight)
@@ -337,7 +337,7 @@ class GraphScheduler:
         return free
 
     def _lost_among(self, p: Primitive, tags: Sequence[Tag]) -> set[Tag]:
-        """Those that cannot run because an argument, the condition or a gate is lost."""
+        """Return the tags that cannot run because an argument, the condition or a gate is lost."""
         needed = (p.when.condition, *p.gated) if p.when else p.gated
         if any(self._values[name].has_lost for name in needed):
             return set(tags)
@@ -349,7 +349,7 @@ class GraphScheduler:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def _pass_on_counts(self, sight: Sight) -> bool:
-        """Close the lists of a value that are as long as the ones its primitive maps over."""
+        """Close the lists of a value that are as long as the mapped lists of the primitive."""
         known = self._values[sight.driver].counts
         if sight.is_fold or not known:
             return False
@@ -370,11 +370,11 @@ class GraphScheduler:
         return moved
 
     def _has_others(self, sight: Sight) -> bool:
-        """What is not mapped over item by item is there."""
+        """Whether all arguments that are not mapped over item by item are whole."""
         return self._are_whole((*sight.whole, *(name for name, _ in sight.beside if name not in sight.drivers)))
 
     def _end_fold(self, sight: Sight) -> bool:
-        """An ingestion has its one value once every item is in."""
+        """Give an ingestion a single value once every item has arrived."""
         folded, value = self._folded[sight.primitive.name], self._values[sight.primitive.name]
         drivers = [self._values[name] for name in sight.drivers]
         if value.fragments or not all(d.is_whole() and len(d.fragments) == folded for d in drivers):

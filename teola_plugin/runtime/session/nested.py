@@ -1,4 +1,4 @@
-"""What a function that runs ahead asks of models and stores lands in the slots of the call that it runs ahead of."""
+"""Nested sessions: requests of a function running ahead land in the slots of the surrounding call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from teola_plugin.trace import Mark
 
 
 class Call(Protocol):
-    """What is asked of the call, which is a `session.Session`."""
+    """The part of `session.Session` that a nested session uses."""
 
     assumed: Assumed
 
@@ -34,10 +34,10 @@ class Call(Protocol):
 
 
 class AskedAhead:
-    """Implements `seams.Session` for a function that runs ahead: what it asks lands in the slots.
+    """Implements `seams.Session` for a function running ahead, whose requests land in the slots of the call.
 
-    `since`: how often these had been rewound when it began, if it is to ask for nothing after the next time.
-    `mark`: see `trace.Asides.request`.
+    `since`: how often the slots had been rewound when the function began; after the next rewind the function gets
+    nothing new. None: no such limit. `mark`: see `trace.Asides.request`.
     """
 
     is_unheard = True
@@ -67,31 +67,34 @@ class AskedAhead:
         return self._call.claim_ahead(spec, op, payload, settings, self._since, self._mark)
 
     def observe(self, component: object, value: Any) -> None:
-        """What runs ahead tells nobody."""
+        """Do nothing: a function running ahead reports no values."""
 
     def enter(self, component: object, value: Any) -> None:
-        """Nor where it is."""
+        """Do nothing: a function running ahead reports no position."""
 
     def hold(self, hold: Hold) -> None:
-        """What runs ahead waits for nothing of the framework's."""
+        """Do nothing: a function running ahead waits for nothing of the framework."""
 
     def close(self) -> None:
-        """Nothing is its own."""
+        """Do nothing: the call owns the slots."""
 
 
 def require_asking(call: Call, spec: EngineSpec) -> None:
-    """Raises: Withheld if nothing may run ahead there; a function would wait until the framework's run has asked."""
+    """Check that requests may run ahead at an engine.
+
+    Raises: Withheld if not, since the function would wait until the framework's run has asked.
+    """
     if call.withholds(spec):
         raise withheld(spec)
 
 
 def withheld(spec: EngineSpec) -> Withheld:
-    """Why a function that runs ahead ends where it would ask this engine."""
+    """Return the error that ends a function running ahead where the function would ask this engine."""
     return Withheld(f"{spec.name or spec.kind} is not asked ahead: its provider has failed, or not answered yet")
 
 
 def pass_on(call: Call, theirs: Sequence[Reply], mine: Sequence[Reply]) -> None:
-    """Let replies of a function that runs ahead become what the call's are, which it cannot cancel for others."""
+    """Forward the call's replies to replies of a function running ahead, which cannot cancel for the call."""
     for reply, source in zip(mine, theirs, strict=True):
         reply.cancel = partial(call.give_up, source)
         reply.queued = source.queued

@@ -1,9 +1,9 @@
-"""The run-ahead of one query: it takes what the graph scheduler says is ready to the engines.
+"""The plan executor: the run-ahead of a query, which takes ready requests from the graph scheduler to the engines.
 
-It lives on the host's loop thread. Text is joined and cheap glue is called right there; functions of the user's go to
-a worker thread; everything else becomes a request, through the session's slots. It never raises: a function that
-fails, like an item that fails, ends its primitive as lost, and the framework's own run will meet the same error in its
-own place.
+The executor lives on the host's loop thread. Texts are joined and cheap glue is called right there; functions of the
+user go to a worker thread; everything else becomes a request, through the session's slots. The executor never raises: a
+function that fails, like an item that fails, makes the primitive lost, and the framework's own run will meet the same
+error in the usual place.
 """
 
 from __future__ import annotations
@@ -42,67 +42,67 @@ log = logging.getLogger(__name__)
 _workers = Worker("call", threads=8)
 
 PATIENCE_S = 0.05
-"""How long a function is put off at most: several times what LlamaIndex takes between two leaves (about 10 ms)."""
+"""The maximum time that a function is deferred: several times the gap between two leaves of LlamaIndex (about 10 ms).
+"""
 
 
 class Asking(seams.Session, Protocol):
-    """The session of a function that asks models and stores itself."""
+    """The session of a function that asks models and stores."""
 
     def close(self) -> object:
-        """The function has ended."""
+        """End the session: the function has ended."""
         ...
 
 
 class Ahead(Protocol):
-    """What a run-ahead asks of its session."""
+    """The part of a session that a run-ahead uses."""
 
     def submit_ahead(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
     ) -> list[Reply]:  # fmt: skip
-        """One reply per payload, in its slot; work the framework's run began already is shared."""
+        """Return a reply per payload, in a slot; requests already made by the framework's run are shared."""
         ...
 
     def guess(
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency,
     ) -> list[Reply] | None:  # fmt: skip
-        """Likewise what perhaps nobody wants; None if it would have to wait for other work."""
+        """Submit speculative requests, as `submit_ahead`; None if the requests would have to wait for other work."""
         ...
 
     def settle(self, replies: Sequence[Reply], *, is_wanted: bool) -> None:
-        """Whether these, which were guessed, are wanted: errors count from now on. Else they are given up."""
+        """Decide speculative requests: if wanted, errors count from now on; otherwise the requests are given up."""
         ...
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
-        """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
+        """Ask the engine to prefill a prefix, if the prefix is text. No caller waits for the prefill."""
         ...
 
     def asking(self, urgency: Urgency) -> Asking:
-        """The session of a function that asks models and stores itself."""
+        """Return the session of a function that asks models and stores."""
         ...
 
     @property
     def callers_loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop of the call, if it came from a coroutine."""
+        """The event loop of the call, if the call came from a coroutine."""
         ...
 
     def fell_back(self, error: BaseException) -> None:
-        """The run-ahead ends here for a reason of its own."""
+        """Report that the run-ahead ends because of an internal error."""
         ...
 
     @property
     def is_retiring_busy(self) -> bool:
-        """The framework's run waits for no reply: it computes something itself."""
+        """Whether the framework's run waits for no reply, but computes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pipeline made ready to run, once: its plan, and what the plan's names stand for.
+    """A pipeline prepared for running, once: the plan, and the objects behind the plan's names.
 
-    `streams_lists`: models of others are asked for a stream where the items of their text are used one by one.
-    `rounds`: functions that are graphs, made ready as well.
-    `sights`: where its primitives find their arguments; `ahead`: those that perhaps
-    nobody wants; `gates`: see batch_gates.py. These are worked out here.
+    `streams_lists`: foreign models are asked for a stream where the items of a text are used separately. `rounds`:
+    functions that are graphs, prepared as well. `sights`: where the primitives find arguments; `ahead`: speculative
+    primitives; `gates`: see batch_gates.py. The last three are computed here.
     """
 
     plan: Plan
@@ -123,22 +123,24 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRounds:
-    """A function that is a graph, run until it has come to an end."""
+    """A function that is a graph, run in rounds until an end condition."""
 
     rounds: Rounds
     each: Prepared
 
 
 class PlanExecutor:
-    """One query running ahead. All methods are for the loop thread only."""
+    """The run-ahead of a query. All methods are for the loop thread only."""
 
     def __init__(
         self, prepared: Prepared, inputs: Mapping[str, Any], session: Ahead, record: Callable[[PrimitiveRan], None],
         at_rest: Callable[[], None] | None = None, lockstep: Lockstep | None = None,
     ) -> None:  # fmt: skip
-        """`at_rest` is called once, when nothing is on its way: all is done, or waits for the framework's run.
+        """Prepare a run. `at_rest` is called once, when no request is in flight.
 
-        `lockstep`: with the other inputs of a batch, if one that fails ends all of it.
+        Then all is done, or waits for the framework's run.
+
+        `lockstep`: shared with the other inputs of a batch, if a failing input ends the whole batch.
         """
         self._prepared = prepared
         self._plan = prepared.plan
@@ -152,8 +154,8 @@ class PlanExecutor:
         self._scheduler = GraphScheduler(prepared.plan, inputs, prepared.sights)
         self._put_off: list[Callable[[], None]] = []
         self._told: dict[str, int] = {}  # how many items of a list the framework's run has told so far
-        self._read: set[str] = set()  # what is @ reader and has its value
-        self._left: set[str] = set()  # of these, what only the framework's run could tell
+        self._read: set[str] = set()  # primitives @ reader whose value is known
+        self._left: set[str] = set()  # of these, the primitives whose value came from the framework's run
         self._tasks: list[Future[None]] = []
         self._inner: dict[tuple[str, Tag], PlanExecutor] = {}
         self._guesses: Speculation[list[Reply]] = Speculation()
@@ -164,11 +166,11 @@ class PlanExecutor:
         self._is_over = False
 
     def start(self) -> None:
-        """Begin with what the inputs allow."""
+        """Start everything that the inputs allow."""
         self._go(self._scheduler.start)
 
     def observe(self, name: str, value: Any) -> None:
-        """The framework's own run has computed the primitive `name`, which is @ pipeline or @ reader."""
+        """Take the value of the primitive `name`, @ pipeline or @ reader, from the framework's own run."""
         p = self._plan.primitives.get(name)
         if p is None or name in self._read:
             return
@@ -192,31 +194,31 @@ class PlanExecutor:
         return [*items, Closed(name, (), end)] if told.is_last else [*items]
 
     def has_read(self, name: str) -> bool:
-        """The value of this primitive @ reader is known. For any thread."""
+        """Whether the value of a primitive @ reader is known. For any thread."""
         return name in self._read
 
     @property
     def is_done(self) -> bool:
-        """All that it can come to is there, or on its way to whoever asked."""
+        """Whether every output has a value, was skipped, or is lost."""
         return self._scheduler.is_done
 
     def outputs(self) -> dict[str, Any] | None:
-        """The values of the outputs, without those that were skipped; None if one is lost or not there yet."""
+        """Return the values of the outputs, without skipped outputs; None if any output is lost or not there yet."""
         return self._scheduler.outputs()
 
     @property
     def has_put_off(self) -> bool:
-        """Functions wait for `resume`."""
+        """Whether deferred functions wait for `resume`."""
         return bool(self._put_off)
 
     def resume(self) -> None:
-        """The framework's run waits: begin what was put off."""
+        """Start the deferred functions: the framework's run waits."""
         put_off, self._put_off = self._put_off, []
         for work in put_off:
             _workers.submit(work)
 
     def stop(self) -> None:
-        """Nothing more will be asked of it."""
+        """Stop the run-ahead: no new requests are made."""
         self._is_over = True
         self._put_off = []
         for task in self._tasks:
@@ -251,14 +253,14 @@ class PlanExecutor:
             self._session.fell_back(e)
 
     def _tell_passed(self, lockstep: Lockstep) -> None:
-        """Let the other inputs of the batch know which gates this one has passed."""
+        """Report newly passed gates to the other inputs of the batch."""
         passed = {name for name in self._gates_left if self._scheduler.has_passed(name)}
         self._gates_left -= passed
         for name in passed:
             lockstep.passed(name)
 
     def _settle(self) -> None:
-        """What was guessed, and is wanted or not by now."""
+        """Settle the speculative requests whose condition is decided."""
         for guess, is_wanted in self._guesses.decided(self._scheduler.is_wanted):
             replies = guess.request or ()
             if is_wanted and replies and not _any_failed(replies):
@@ -270,7 +272,7 @@ class PlanExecutor:
                 self._request(guess.ready)
 
     def _begin(self, ready: Ready) -> list[Event]:
-        """Start the request; the events of what could be done at once."""
+        """Start a request. Returns the events of everything that could be computed at once."""
         p = ready.primitive
         if p.name in self._read:
             return []
@@ -303,7 +305,7 @@ class PlanExecutor:
                 return []
 
     def _is_stale(self, ready: Ready) -> bool:
-        """What the framework's run had to run before it may have changed what it looks at."""
+        """Whether functions that the framework's run had to execute before may have changed an argument."""
         is_stale = self._functions[ready.primitive.setting("fn")].is_stale if ready.primitive.setting("fn") else None
         return is_stale is not None and any(is_stale(*args) for args in ready.args)
 
@@ -323,7 +325,7 @@ class PlanExecutor:
         else:
             works = [work]
         self._on_its_way += len(works)
-        self._put_off += works  # first, so that a run which comes to wait meanwhile finds it
+        self._put_off += works  # first, so that a run that starts to wait meanwhile finds the work
         if self._session.is_retiring_busy:
             self._loop.call_later(PATIENCE_S, self.resume)
         else:
@@ -331,7 +333,7 @@ class PlanExecutor:
         return []
 
     def _kept(self, p: Primitive, events: list[Event]) -> list[Event]:
-        """What counts of how a function ended. One that could not be read is left to the framework's run."""
+        """Return the events that count. A function that could not be read is left to the framework's run."""
         if p.engine != READER:
             return events
         if p.name in self._read or any(isinstance(event, Lost) for event in events):
@@ -341,7 +343,7 @@ class PlanExecutor:
         return events
 
     def _asking(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> Callable[[], None]:
-        """What begins one call of a function that asks."""
+        """Return a callback that starts a call of a function that asks models."""
         session = self._session.asking(self._plan.remaining[p.name])
         loop = self._session.callers_loop
 
@@ -378,7 +380,7 @@ class PlanExecutor:
         return begin
 
     def _round(self, number: int, p: Primitive, tag: Tag, prepared: PreparedRounds, inputs: Mapping[str, Any]) -> None:
-        """Round `number` of a function that is a graph, and those after it."""
+        """Run round `number` of a function that is a graph, and all later rounds."""
 
         def ended() -> list[Ready]:
             outputs = inner.outputs()
@@ -398,7 +400,7 @@ class PlanExecutor:
     def _called(self, p: Primitive, tag: Tag, function: Function, args: tuple[Any, ...]) -> list[Event]:
         try:
             return _made(self._plan, p, tag, function.call(*args))
-        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet it in its own place
+        except (Exception, Withheld) as e:  # of the user's function: the framework's run will meet the same error
             return _lost(p, tag, e)
 
     def _request(self, ready: Ready) -> None:
@@ -421,13 +423,13 @@ class PlanExecutor:
             replies = self._session.submit_ahead(spec, op, payloads, p.engine_settings, urgency)
         if is_followed:
             self._follow_items(p, ready.tags[0], replies[0])
-        ends = itertools.count(1)  # from several threads, where the framework's run computes what is shared
+        ends = itertools.count(1)  # from several threads, where the framework's run computes shared replies
         self._on_its_way += 1
 
         def ended() -> None:
             if next(ends) == len(replies):
                 failed = _any_failed(replies)
-                if not (guess and guess.request is None):  # else it was given up
+                if not (guess and guess.request is None):  # else the request was given up
                     self._record(PrimitiveRan(p.name, p.engine, len(replies), started_s, time.perf_counter(), failed))
                 self._soon(came, ended=1)
 
@@ -457,12 +459,12 @@ class PlanExecutor:
         return events
 
     def _follow_items(self, p: Primitive, tag: Tag, reply: Reply) -> None:
-        """Hand out each item of a decoding as soon as its text is complete."""
+        """Hand out each item of a decoding as soon as the item's text is complete."""
         parser, wanted = parser_for(p.setting("items")), p.setting("wanted")
         count = 0
         is_closed = is_streamed = False
 
-        def whole(text: Any) -> list[Any]:  # a foreign model may say all of it at once
+        def whole(text: Any) -> list[Any]:  # a foreign model may emit the whole text at once
             return [*([] if is_streamed else parser.feed(str(text))), *parser.close()]
 
         def read(outcome: Delta | Done) -> list[Any] | None:
@@ -525,12 +527,12 @@ def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:
 
 
 def _plain(value: Any) -> Any:
-    """What the framework's own code would hand on: of a completion its text."""
+    """Return the value as the framework's own code passes it on: a completion as text."""
     return str(value) if type(value) is Completion else value
 
 
 def _joined(*pieces: Any) -> Any:
-    """The prompt of its pieces; one piece that is no text (the payload of a foreign model) passes through."""
+    """Join the pieces of a prompt; a single piece that is no text (the payload of a foreign model) passes through."""
     if len(pieces) == 1:
         return _plain(pieces[0])
     return "".join(map(str, pieces))

@@ -1,9 +1,9 @@
-"""What one call asks of providers outside this process: whether it may ask ahead, and what follows from a failure.
+"""Requests of a call to providers outside this process: whether requests may run ahead, and the response to failures.
 
-After a failure nothing more of the call runs ahead at that provider (the framework's run asks itself when it gets
-there), and what is queued for it and not begun is withdrawn. The breaker of the provider hears of every end. Where it
-was the breaker that let nothing run ahead, what waits for it is asked ahead after the reply that closes it, whichever
-call that is of.
+After a failure no more requests of the call run ahead at the provider (the framework's run makes requests when it gets
+there), and queued requests that have not begun are withdrawn. The breaker of the provider hears of every end. Requests
+held back by the breaker are sent ahead after the reply that closes the breaker, no matter which call the reply belongs
+to.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import Reply
 
 OURS = (Cancelled, DeadlineExceeded, EngineClosed, Overloaded, asyncio.CancelledError)
-"""Ends that say nothing of the provider."""
+"""Errors that say nothing about the provider."""
 
 
 def provider_of(spec: EngineSpec) -> Provider | None:
-    """The provider behind an engine; None if the engine runs in this process, or is a process of ours."""
+    """Return the provider behind an engine; None if the engine runs in this process, or in a process of the package."""
     engine = engine_for(spec)
     if not engine.capabilities.remote:
         return None
@@ -35,10 +35,10 @@ def provider_of(spec: EngineSpec) -> Provider | None:
 
 
 class Outside:
-    """Of one call. Safe to use from any thread."""
+    """The provider requests of a call. Safe to use from any thread."""
 
     def __init__(self, leave: Callable[[Reply], bool], soon: Callable[[Callable[[], None]], None]) -> None:
-        """`leave`: give up a reply's slot, returns whether that could be done. `soon`: call it on another thread."""
+        """`leave` gives up a reply's slot and returns whether it could. `soon` calls a function on another thread."""
         self._leave = leave
         self._soon = soon
         self._lock = threading.RLock()
@@ -51,7 +51,7 @@ class Outside:
         return provider is None or (provider not in self._failed and provider.may_ask(time.monotonic()))
 
     def when_answered(self, provider: Provider, act: Callable[[], None]) -> None:
-        """Call `act` once requests may run ahead there, if that comes: after a reply of this call's or any other's."""
+        """Call `act` once requests may run ahead at the provider, if ever: after a reply to any call."""
         provider.when_asked(self._wake_soon)
         with kept_off, self._lock:
             self._waiting.setdefault(provider, []).append(act)
@@ -73,10 +73,10 @@ class Outside:
             act()
 
     def ask(self, provider: Provider | None, reply: Reply, *, is_own: bool) -> None:
-        """The reply is asked for, by the framework's own run or ahead of it."""
+        """Note that a reply is requested, by the framework's own run (`is_own`) or ahead."""
         if provider is None:
             return
-        if reply.provider_call:  # the framework's run took it over before an engine had begun it
+        if reply.provider_call:  # taken over by the framework's run before an engine had begun
             reply.provider_call.is_own = True
             reply.provider_call.provider.take(reply.provider_call)
             return

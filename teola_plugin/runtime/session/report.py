@@ -1,4 +1,4 @@
-"""What one call of an optimized pipeline came to."""
+"""The report of a call of an optimized pipeline."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from teola_plugin.trace import Traced
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one call came to. `hits` + `shared` + `misses` + `stale` = items the framework's run asked for.
+    """The result of a call. `hits` + `shared` + `misses` + `stale` = items requested by the framework's run.
 
-    Where a model calls a pipeline itself, what that asks is among them if the framework's run made the call of the
-    model; if an engine made it, the pipeline has a report of its own.
+    Where a model calls a pipeline, the pipeline's requests are counted here if the framework's run made the call of the
+    model; if an engine made the call, the pipeline has a report of its own.
 
-    `hits` had run ahead (or were on their way). `shared`: the framework was there first and the run-ahead used its
-    result. `misses`: the run-ahead did not foresee them. `stale`: foreseen, but the store changed in between.
-    `wasted`: items that ran ahead and nobody took. `prefills`: prefixes that an engine prefilled early.
-    `fallbacks`: why a run-ahead ended early, if one did. `rested`: none began, see `worth.py` and `processor.py`.
-    `hosted_hits`: those of a provider outside this process. `gained_s`: how much later the framework would have had
-    the last hit at most, had nothing run ahead. `graphs`: the e-graphs that ran ahead, one after the other.
-    `reading_s`: CPU seconds that went into reading code of the user's.
+    `hits`: items that had run ahead (or were in flight). `shared`: the framework asked first and the run-ahead used the
+    result. `misses`: not foreseen by the run-ahead. `stale`: foreseen, but the store changed in between. `wasted`:
+    items that ran ahead and were never taken. `prefills`: prefixes that an engine prefilled early. `fallbacks`: why a
+    run-ahead ended early, if any did. `rested`: no run-ahead began, see `worth.py` and `processor.py`. `hosted_hits`:
+    hits at a provider outside this process. `gained_s`: an upper bound of how much later the framework would have had
+    the last hit without running ahead. `graphs`: the e-graphs that ran ahead, in order. `reading_s`: CPU seconds spent
+    reading user code.
     """
 
     hits: int = 0
@@ -44,4 +44,4 @@ class Report:
 
 
 Listener = Callable[[Report, Traced], None]
-"""Is told what a call came to, and how its pipeline was read."""
+"""A callback that receives the report of a call, and how the pipeline was read."""

@@ -1,9 +1,8 @@
 """A session: one call of an optimized pipeline, where the run-ahead and the framework's own run meet in slots.
 
-Each item that one of them asks for is a slot (slots.py), which the other one finds.
-
-What runs ahead is a *front*: one plan for each input of the call. A pipeline that is revealed as it runs has one front
-after the other, or, where its parts are pipelines of their own, several beside each other.
+Each requested item is a slot (slots.py), which both runs find. A *front* is a prefetch scope: the run-ahead of a plan
+for each input of the call. A pipeline that is revealed as it runs has several fronts in sequence, or, where parts are
+pipelines of their own, several fronts side by side.
 """
 
 from __future__ import annotations
@@ -49,23 +48,24 @@ from teola_plugin.value_keys import is_comparable, snapshot
 
 log = logging.getLogger(__name__)
 ASIDE = "tools"
-"""Where work runs that no graph holds, in the events of a call."""
+"""The engine name, in the events of a call, of work that no graph holds."""
 
 NEXT = Urgency(1)
-"""Nothing but the end of the query comes after it."""
+"""The urgency of a request that only the end of the query follows."""
 
 MAX_RUNS = 256
-"""So many inputs of one batch run ahead at once: more than an engine takes, and no burden on other queries."""
+"""The maximum number of inputs of a batch that run ahead at once: more than an engine takes, and no burden on other
+queries."""
 
 Begun = tuple[Prepared, Mapping[str, Any], Mapping[int, str]]
-"""What may run ahead: the plan, its inputs, and the primitive @ pipeline that each observed component's value is."""
+"""A plan that may run ahead, with inputs, and the primitive @ pipeline behind the value of each observed component."""
 
 Follow = Callable[[object, Any, Asides], Begun | None]
 
 
 @dataclass(eq=False, slots=True)
 class _Front:
-    """The runs of one plan. `observed`: see `Begun`; `told`: the components whose value it knows."""
+    """The runs of a plan. `observed`: see `Begun`; `told`: the components whose value is known."""
 
     observed: Mapping[int, str]
     runs: list[PlanExecutor] = field(default_factory=list)
@@ -84,9 +84,9 @@ class _Front:
 
 
 class Session:
-    """Implements `seams.Session` for one call. Safe to use from any thread.
+    """Implements `seams.Session` for a call. Safe to use from any thread.
 
-    A task that the user's code began may outlive the call; what it asks of the closed session is computed, no more.
+    A task started by user code may outlive the call; requests of the task to the closed session are only computed.
     """
 
     def __init__(
@@ -94,8 +94,10 @@ class Session:
         loop: asyncio.AbstractEventLoop | None = None, assumed: Assumed = NOTHING, speculates: bool = False,
         routes: CallRoutes | None = None,
     ) -> None:  # fmt: skip
-        """`assumed`: what adapters are to take for declared `@pure` while this session is current. `speculates`,
-        `routes`: see `trace.Asides`."""
+        """Open a session. `assumed`: functions that adapters take for declared `@pure` while the session is current.
+
+        `speculates`, `routes`: see `trace.Asides`.
+        """
         self.assumed = assumed
         self.speculates = speculates
         self.routes = routes
@@ -103,7 +105,7 @@ class Session:
         self._follow: Follow | None = None
         self._query = Query(host.new_id(), terms, time.monotonic())
         self._loop = loop
-        # The framework is waiting for it: before anything that runs ahead.
+        # The framework waits for these requests: before any early request.
         self._retiring = urgency._replace(depth=urgency.depth + 1, taker=None)
         self._lock = threading.RLock()  # the garbage collector may close a session in any thread, at any moment
         self._slots = Slots()
@@ -114,7 +116,7 @@ class Session:
         self._is_off = False
         self._is_ahead = False
         self._is_beside = False
-        self._awaited: Sequence[Reply] = ()  # what the framework's run asked for and may be waiting for
+        self._awaited: Sequence[Reply] = ()  # requests of the framework's run that may be awaited now
         self._events: list[Event] = []
         self._fallbacks: list[str] = []
         self.is_at_rest = False
@@ -126,7 +128,7 @@ class Session:
         self._holds: WeakSet[Hold] = WeakSet()
         self._is_closed = False
         self._started_s = time.perf_counter()
-        self.listeners: list[Listener] = []  # whoever hears of the call may add itself, to be told how it ended
+        self.listeners: list[Listener] = []  # get the report at the end; more may be added meanwhile
 
     is_unheard = False
 
@@ -141,10 +143,10 @@ class Session:
         self, prepared: Prepared, inputs: Sequence[Mapping[str, Any]], observed: Mapping[int, str], *,
         beside: bool = False, is_lockstep: bool = False,
     ) -> object:  # fmt: skip
-        """Start a front with one run for each input, in place of the earlier ones or `beside` them.
+        """Start a front with a run for each input, in place of the earlier fronts or `beside` them.
 
-        `is_lockstep`: where one input raises, none gets any further (see batch_gates.py).
-        It goes on while the caller does. What comes back stands for the front in `seams.within`.
+        `is_lockstep`: if an input raises, no input gets any further (see batch_gates.py). The front runs on while the
+        caller does. The returned object stands for the front in `seams.within`.
         """
         if not self._is_ahead:
             self._is_ahead = True
@@ -181,9 +183,9 @@ class Session:
         return front
 
     def follow(self, follow: Follow, *, beside: bool = False) -> None:
-        """Let `follow` say what may run ahead after something that the framework's run has told.
+        """Let `follow` decide what may run ahead after each report of the framework's run.
 
-        `beside`: each such front goes on beside the others, and functions that run ahead are followed too.
+        `beside`: fronts go on side by side, and functions that run ahead are followed too.
         """
         self._follow, self._is_beside = follow, beside
         if not self._is_alone:
@@ -213,7 +215,7 @@ class Session:
         self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], urgency: Urgency, *,
         is_guess: bool = False, since: int | None = None, mark: Mark | None = None,
     ) -> list[Reply]:  # fmt: skip
-        """`mark`: the framework's run will take these after it."""
+        """Submit requests ahead. `mark`: the framework's run will take the requests after the mark."""
         engine = engine_for(spec)
         provider = self._provider_of(spec)
         asks = self._outside.may_ask(provider)
@@ -229,13 +231,13 @@ class Session:
             if self._is_closed or self._is_past(since):
                 return [_ended_reply() for _ in payloads]
             for payload in payloads:
-                if not is_comparable(asked := key(payload)):  # the framework's run could not find it
+                if not is_comparable(asked := key(payload)):  # the framework's run could not find the slot
                     replies.append(_ended_reply("the item is like no other"))
                     continue
                 if _is_unsure(mark, asked):
                     replies.append(_ended_reply("it is not known who has asked for it"))
                     continue
-                shares = "" if isinstance(payload, Foreign) else op  # a service of others is asked as often as it was
+                shares = "" if isinstance(payload, Foreign) else op  # a hosted service gets every request
                 if mark is None or mark.is_beside:
                     slot = self._slots.ahead(asked, stamp, shares=shares, asks=asks)
                 else:
@@ -256,7 +258,7 @@ class Session:
         return replies
 
     def _asked_ahead(self, provider: Provider | None, payload: Any, reply: Reply) -> tuple[Any, Reply]:
-        """What to submit for a slot of the run-ahead. The lock is held."""
+        """Return the payload and the reply to submit for a slot of the run-ahead. The lock is held."""
         self._outside.ask(provider, reply, is_own=False)
         return self._to_submit(self._bound(payload, reply), reply)
 
@@ -264,20 +266,20 @@ class Session:
         self, provider: Provider, left: Sequence[tuple[Any, Reply]],
         submit: Callable[[Sequence[tuple[Any, Reply]]], None],
     ) -> None:  # fmt: skip
-        """Ask ahead for what had been left to the framework's run, where that has not come to it yet."""
+        """Send requests ahead that had been left to the framework's run, if not reached yet."""
         with kept_off, self._lock:
             open_yet = [] if self._is_closed else [each for each in left if self._slots.ask_after_all(each[1])]
             fresh = [self._asked_ahead(provider, payload, reply) for payload, reply in open_yet]
         submit(fresh)
 
     def _give_way(self, replies: Sequence[Reply]) -> bool:
-        """Leave these slots, unless the framework's run has taken one."""
+        """Give up the slots. Returns whether the framework's run had taken none."""
         with kept_off, self._lock:
             given_up = [self._slots.give_up(reply) for reply in replies]
         return all(given_up)
 
     def _leave(self, reply: Reply) -> bool:
-        """Leave the slot of this reply. Returns whether the framework's run had not taken it."""
+        """Give up the slot of a reply. Returns whether the framework's run had not taken the slot."""
         with kept_off, self._lock:
             return self._slots.give_up(reply)
 
@@ -345,7 +347,7 @@ class Session:
                 with seams.active(session), assuming(self.assumed):
                     yield
                 failed = False
-            except (Exception, Withheld) as e:  # the framework's run will meet it in its own place
+            except (Exception, Withheld) as e:  # the framework's run will meet the same error in the usual place
                 log.debug("%s was lost in the run-ahead: %r", name or work, e)
             finally:
                 if name:
@@ -379,7 +381,7 @@ class Session:
             self._hearing = [*self._hearing, hear]
 
     def _tell(self, key: Callable[[], Hashable]) -> None:
-        """The framework's run makes a request."""
+        """Report a request of the framework's run to the listeners."""
         hearing = self._hearing
         try:
             silent = [hear for hear in hearing if not hear(key, self._mark_here)]
@@ -394,7 +396,7 @@ class Session:
             return self._slots.mark()
 
     def will_ask(self, asked: Sequence[tuple[EngineSpec, str, Any, Mapping[str, Any]]]) -> None:
-        """The framework's run is about to ask for these, one after the other: ask for all of them at once."""
+        """Send all requests at once that the framework's run is about to make in sequence."""
         if self._is_off or self._is_closed:
             return
         self._is_alone = False
@@ -436,9 +438,9 @@ class Session:
                 begun.cancel()
 
     def _is_past(self, since: int | None) -> bool:
-        """Whether the slots were rewound since then: the next one is no longer that of who began then.
+        """Whether the slots were rewound since `since`: the next slot is no longer the one of work that began then.
 
-        It holds for certain only under the lock; `when_open` asks without it, and who is let through asks once more.
+        The result is certain only under the lock; `when_open` checks without the lock, and the request checks again.
         """
         return since is not None and since != self._rewound
 
@@ -446,8 +448,9 @@ class Session:
         self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], since: int | None = None,
         mark: Mark | None = None,
     ) -> tuple[Reply, bool]:  # fmt: skip
-        """`seams.Session.claim` for a function that runs ahead, which gets nothing new if the slots were rewound after
-        their `since`-th time. Raises: Withheld.
+        """Implement `seams.Session.claim` for a function running ahead.
+
+        The function gets nothing new if the slots were rewound after the `since`-th time. Raises: Withheld.
         """
         provider = self._provider_of(spec)
         key = request_key(spec, op, payload, settings)
@@ -461,14 +464,14 @@ class Session:
                 slot = self._slots.ahead(key, asks=asks)
             else:
                 slot = self._slots.coming(key, mark, asks=asks)
-            if slot.outcome == "miss":  # the framework's run may take it as soon as the lock is free
+            if slot.outcome == "miss":  # the framework's run may take the slot as soon as the lock is free
                 self._outside.ask(provider, slot.reply, is_own=False)
         if slot.outcome == "left":
             raise withheld(spec)
         return slot.reply, slot.outcome == "miss"
 
     def give_up(self, reply: Reply) -> None:
-        """What a function that runs ahead asked for is no longer wanted by it: it failed, or was stopped."""
+        """Give up the request of a function running ahead which failed, or was stopped."""
         if self._leave(reply):
             reply.cancel_unless_ended()
 
@@ -482,9 +485,9 @@ class Session:
         self._fallbacks.append(f"TF001 {type(error).__name__}: {error}")
 
     def be_alone(self, *, rest: bool = False, is_off: bool = False) -> None:
-        """Nothing runs ahead of what is known as the call begins; with `rest`, although something could.
+        """Let nothing run ahead that is known as the call begins; with `rest`, although something could.
 
-        With either, nothing runs ahead that is known only later.
+        With `rest` or `is_off`, nothing runs ahead that becomes known later, either.
         """
         self._is_alone = True
         self.is_at_rest = rest
@@ -557,13 +560,13 @@ class Session:
         return slot.reply, slot.outcome != "hit"
 
     def _computed(self, engine: str, op: str, asked_s: float) -> None:
-        """The caller of `claim` has computed it: a batch of one."""
+        """Record that the caller of `claim` has computed the request: a batch of one."""
         self._events.append(BatchRan(engine, op, 1, asked_s, time.perf_counter()))
 
     def observe(self, component: object, value: Any) -> None:
-        """See `seams.Session.observe`. With several inputs it is not known whose run it was, so nothing is said.
+        """See `seams.Session.observe`. With several inputs the value is dropped, since the input is not known.
 
-        Of a component that runs more than once (a retry, a fallback) the first value counts.
+        The first value counts for a component that runs more than once (a retry, a fallback).
         """
         within = seams.within()
         awaiting = [front for front in self._fronts if front.awaits(component)]
@@ -578,7 +581,7 @@ class Session:
         if not isinstance(value, Items):
             front.told.add(id(component))
 
-        def tell() -> None:  # looks for the run on the loop thread, where it may only just have begun
+        def tell() -> None:  # finds the run on the loop thread, where the run may only just have begun
             if len(front.runs) == 1:
                 front.runs[0].observe(name, value)
 
@@ -605,7 +608,7 @@ class Session:
             self._holds.add(hold)
 
     def interrupt(self) -> None:
-        """Ask nothing more: the caller is interrupted, and waits for threads of the framework's only."""
+        """Make no more requests: the caller is interrupted, and waits only for threads of the framework."""
         with kept_off, self._lock:
             self._is_closed = True
         for aside in self._asides:
@@ -613,12 +616,12 @@ class Session:
         self._stop()
 
     def close(self) -> Report:
-        """End the run-ahead, cancel what nobody took, and say what the call came to."""
+        """End the run-ahead, cancel the replies that were never taken, and return the report."""
         with kept_off, self._lock:
             self._is_closed = True
             gained_s, hosted_hits = self._slots.gained_s(), self._slots.hosted_hits()
             left, wasted, shared = self._slots.clear()
-        for reply in left:  # not under our lock: whoever hears of it may come to us
+        for reply in left:  # not under the lock: listeners may call the session
             reply.cancel_unless_ended()
         for aside in self._asides:
             aside.cancel()
@@ -674,7 +677,7 @@ class Session:
         return slot
 
     def _bound(self, payload: Any, reply: Reply) -> Any:
-        """A coroutine of a foreign model runs on the loop its client belongs to: the caller's."""
+        """Return the payload bound to the caller's loop, to which the client of a foreign model's coroutine belongs."""
         if not isinstance(payload, Foreign):
             return payload
         loop = self._loop if payload.is_async else None
@@ -686,7 +689,7 @@ class Session:
     def _take_over(
         self, shared: Sequence[tuple[Reply, Any, Reply]], submit: Callable[[Sequence[tuple[Any, Reply]]], None]
     ) -> None:
-        """Let replies have the values of others. What failed is asked for again: an error is raised in one place."""
+        """Let replies take the values of earlier replies. A failed request is made again: an error is raised once."""
 
         def hear(outcome: Outcome, payload: Any, reply: Reply) -> None:
             if isinstance(outcome, Failed) and reply.outcome is None and not self.is_closed:
@@ -709,9 +712,9 @@ class Session:
 
 
 class _Inner(Session):
-    """A function that runs ahead as if it were a call: its parts run ahead of it.
+    """The session of a function running ahead as a call, with parts that run ahead of the function.
 
-    Each item that it, or what runs ahead of it, asks for is one slot of the call around it.
+    Each item requested by the function, or ahead of the function, is a single slot of the surrounding call.
     """
 
     is_unheard = True
@@ -729,7 +732,7 @@ class _Inner(Session):
         return False  # as with `AskedAhead`
 
     def _provider_of(self, spec: EngineSpec) -> None:
-        """The call around it asks, or does not."""
+        """Return None: the surrounding call decides whether to ask."""
 
     def withholds(self, spec: EngineSpec) -> bool:
         return self._outer.withholds(spec)
@@ -764,18 +767,18 @@ class _Inner(Session):
         return claimed, is_mine
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
-        return payload, reply  # the call around it submits it
+        return payload, reply  # the surrounding call submits
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
         self._outer.prefill(spec, text, settings, urgency)
 
     def close(self) -> Report:
-        """It has ended; what it asked for stays in the slots of the call."""
+        """Stop the run-ahead; requested items stay in the slots of the call."""
         self._stop()
         return Report()
 
     def _subscribe(self) -> None:
-        """The batches are those of the call."""
+        """Do nothing: batches belong to the call."""
 
     def _record(self, event: Event) -> None:
         self._outer._record(event)
@@ -790,7 +793,7 @@ class _Inner(Session):
 
 
 def _is_unsure(mark: Mark | None, key: Hashable) -> bool:
-    """Whether an item was asked for before the mark by one of several that ask side by side."""
+    """Whether an item was requested before the mark by one of several tasks that run side by side."""
     return mark is not None and mark.is_beside and mark.taken(key) > 0
 
 
@@ -801,6 +804,6 @@ def _ended_reply(why: str = "the call is over") -> Reply:
 
 
 def _stamp(engine: Engine) -> Hashable:
-    """The version of what the engine reads, for engines that have one."""
+    """Return the version of the data that the engine reads, for engines that have versions."""
     stamp: Callable[[], Hashable] | None = getattr(engine, "stamp", None)
     return stamp() if stamp else None

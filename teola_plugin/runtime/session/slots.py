@@ -1,15 +1,15 @@
 """Slots: where the run-ahead of a call and the framework's own run meet, item by item.
 
-A *slot* is the reply of one item, under its key (request_identity.py). The n-th time the framework's
-run asks for a key it gets the n-th slot, and so does the run-ahead: whoever comes first has it computed, the other
-shares it (single flight), and no slot is handed to the framework twice (single use). What never found a taker is
-counted as wasted.
+A *slot* is the reply of an item, under a key (request_identity.py). The n-th request of the framework's run for a key
+gets the n-th slot, and so does the n-th request of the run-ahead: the first to arrive starts the computation, the
+second shares the result (single flight), and no slot is handed to the framework twice (single use). Slots that were
+never taken are counted as wasted.
 
-The same embedding, rerank score or search asked for twice in a call is computed once: later slots of the key share the
-reply. What is asked of models that are not ours is asked as often as the framework's run asks.
+The same embedding, rerank score or search requested twice in a call is computed once: later slots of the key share the
+reply. Requests to foreign models are made as often as the framework's run makes them.
 
-A slot of a store that changes (`stamp` of its engine, such as the version of a Chroma collection) is only good while
-the stamp is the one it was submitted under: a search that ran ahead of a write is computed anew.
+A slot of a store that changes (`stamp` of the engine, such as the version of a Chroma collection) is valid only while
+the stamp is unchanged since the submission: a search that ran ahead of a write is computed anew.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from teola_plugin.seams import Reply
 from teola_plugin.trace import Mark
 
 SHARED = ("embedding", "reranking", "searching")
-"""Work whose value is the same each time. What a search finds is changed by those who get it, so each has a copy."""
+"""Operations whose value is the same each time. Callers may change search results, so each caller gets a copy."""
 
 
 SHORT_LEAD_S = 0.02
-"""The framework begins what it runs side by side within this time."""
+"""The framework starts parallel work within this time, in seconds."""
 
 
 class Next(NamedTuple):
     """A slot that was reached.
 
-    `outcome`: "hit" (somebody has it computed), "miss" (whoever reached it has to), "stale" (likewise, for the store
-    has changed; `outdated` is what was on its way) or "left" (it is left to the framework's run). `source`: of a slot
-    that shares, the reply that it takes over. `lead_s`: by how much a hit had been begun before.
+    `outcome`: "hit" (the computation has begun), "miss" (the caller has to begin the computation), "stale" (as a miss,
+    because the store has changed; `outdated` is the reply in flight) or "left" (left to the framework's run). `source`:
+    for a slot that shares, the reply to take over. `lead_s`: how long before a hit the request had begun.
     """
 
     reply: Reply
@@ -49,7 +49,7 @@ class Next(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """A reply that the framework's run asked for. `lead_s`: of a hit, by how much it had been begun before."""
+    """A reply that the framework's run requested. `lead_s`: for a hit, how long before the request had begun."""
 
     asked_s: float
     lead_s: float
@@ -62,43 +62,43 @@ class _Slot:
     reply: Reply
     stamp: Hashable = None
     is_ours: bool = False
-    """The framework's run opened it, not the run-ahead."""
+    """The framework's run opened the slot, not the run-ahead."""
 
     is_shared: bool = False
-    """It has the reply of an earlier slot."""
+    """The slot has the reply of an earlier slot."""
 
     is_given_up: bool = False
-    """Its reply is, or will be, Cancelled."""
+    """The reply is, or will be, Cancelled."""
 
     is_left: bool = False
-    """The run-ahead was not to ask; it gets what the framework's run asks for, if that comes here."""
+    """The run-ahead was not to ask; the slot gets the reply of the framework's request, if any."""
 
     since_s: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(slots=True)
 class _OfKey:
-    """All slots of one key; `taken` by the framework's run, `ahead` by the run-ahead."""
+    """All slots of a key; `taken` by the framework's run, `ahead` by the run-ahead."""
 
     slots: list[_Slot] = field(default_factory=list)
     taken: int = 0
     ahead: int = 0
     has_given_up: bool = False
-    """Some of them may be."""
+    """Some slots may be given up."""
 
     def share(self, op: str) -> Reply | None:
-        """Make a new slot that is to take over the reply of the last one, where nobody can tell the difference."""
+        """Add a slot that takes over the reply of the last slot, where no caller can tell the difference."""
         if op not in SHARED or not self.slots or isinstance(self.slots[-1].reply.outcome, Failed):
             return None
         last = self.slots[-1]
         if op == "searching" and self.taken == len(self.slots):
-            return None  # whoever has it may have changed it
+            return None  # the taker may have changed the result
         self.slots.append(_Slot(Reply(), last.stamp, is_shared=True))
         return last.reply.copied() if op == "searching" else last.reply
 
 
 class _Mark:
-    """Implements `trace.Mark`: `taken`, how often the framework's run had asked for each key."""
+    """Implements `trace.Mark`: `taken`, how often the framework's run had requested each key."""
 
     def __init__(self, taken: Mapping[Hashable, int]) -> None:
         self.is_beside = False
@@ -117,7 +117,7 @@ class _Mark:
 
 
 class Slots:
-    """Those of one call. Its session sees to it that one thread at a time comes here."""
+    """The slots of a call. The session ensures that only one thread at a time uses the slots."""
 
     def __init__(self) -> None:
         self._taken: list[_Taken] = []
@@ -125,11 +125,11 @@ class Slots:
         self._by_key: dict[Hashable, _OfKey] = {}
 
     def mark(self) -> Mark:
-        """Where the framework's run is now."""
+        """Return a mark of the current position of the framework's run."""
         return _Mark({key: entry.taken for key, entry in self._by_key.items()})
 
     def coming(self, key: Hashable, mark: Mark, stamp: Hashable = None, *, asks: bool = True) -> Next:
-        """The next one that the framework's run takes after a mark, whatever was asked ahead."""
+        """Return the next slot that the framework's run takes after a mark, regardless of early requests."""
         entry = self._by_key.setdefault(key, _OfKey())
         at = mark.next(key)
         if at < len(entry.slots) and not entry.slots[at].is_given_up:
@@ -139,9 +139,9 @@ class Slots:
         return Next(entry.slots[at].reply, "miss" if asks else "left")
 
     def ahead(self, key: Hashable, stamp: Hashable = None, *, shares: str = "", asks: bool = True) -> Next:
-        """The next one for the run-ahead. `shares`: the operation, where the reply of another may be taken over.
+        """Return the next slot for the run-ahead. `shares`: the operation, where a reply may be taken over.
 
-        Without `asks`, what nobody has computed yet is left to the framework's run.
+        Without `asks`, requests that have not begun are left to the framework's run.
         """
         entry = self._by_key.setdefault(key, _OfKey())
         fresh = "miss" if asks else "left"
@@ -158,7 +158,7 @@ class Slots:
         return Next(entry.slots[at].reply, fresh)
 
     def retire(self, key: Hashable, stamp: Hashable = None, *, shares: str = "") -> Next:
-        """The next one for the framework's run."""
+        """Return the next slot for the framework's run."""
         found = self._retire(self._by_key.setdefault(key, _OfKey()), stamp, shares)
         self._taken.append(_Taken(time.perf_counter(), found.lead_s, found.reply, found.outcome == "hit"))
         return found
@@ -183,12 +183,12 @@ class Slots:
         return Next(entry.slots[at].reply, "stale", outdated=slot.reply)
 
     def gained_s(self) -> float:
-        """By how much later the last reply would have come at most, had each hit begun when the framework asked for it.
+        """Return how much later the last reply would have come at most, if hits had begun when the framework asked.
 
-        A hit that was asked for while others were waited for adds nothing to what these gained: the framework waits for
-        all of them at once. Others come later by what those before them gained, and gain their own lead besides, or
-        what their work took if that had ended. A short lead counts only where the framework waited for a reply
-        meanwhile: otherwise it is what threads take to get their turn.
+        A hit requested while the framework waits for earlier replies adds nothing to the gain of the earlier replies:
+        the framework waits for all of them at once. Any other hit comes later by the gain of the hits before, and adds
+        the lead of the hit, or the duration of the work if the work had ended. A short lead counts only where the
+        framework waited for a reply in between: otherwise the lead is the time that threads take to get their turn.
         """
         later_s = most_s = waited_s = 0.0
         waiting: list[tuple[float, float]] = []
@@ -206,16 +206,16 @@ class Slots:
         return most_s
 
     def hosted_hits(self) -> int:
-        """How many hits are requests to a provider outside this process."""
+        """Return the number of hits that are requests to a provider outside this process."""
         return sum(taken.is_hit and taken.reply.provider_call is not None for taken in self._taken)
 
     def rewind(self) -> None:
-        """The run-ahead begins again where the framework's run is: with the first slots that this has not taken."""
+        """Let the run-ahead begin again at the first slots that the framework's run has not taken."""
         for entry in self._by_key.values():
             entry.ahead = entry.taken
 
     def ask_after_all(self, reply: Reply) -> bool:
-        """The run-ahead asks for what it had left. Returns whether it may: the framework's run has not come there."""
+        """Let the run-ahead make a request it had left. Returns False if the framework's run has already come there."""
         for entry in self._by_key.values():
             for slot in entry.slots[entry.taken :]:
                 if slot.reply is reply and slot.is_left and not slot.is_given_up:
@@ -224,15 +224,15 @@ class Slots:
         return False
 
     def is_taken_over(self, reply: Reply) -> None:
-        """The framework's run computes this slot, which it has reached, in place of the engine."""
+        """Note that the framework's run computes a slot already reached, in place of the engine."""
         for entry in self._by_key.values():
             for slot in entry.slots[: entry.taken]:
                 slot.is_ours |= slot.reply is reply
 
     def give_up(self, reply: Reply, *, is_wasted: bool = False) -> bool:
-        """What ran ahead no longer wants this. Whether to cancel it: not what the framework's run has taken, too.
+        """Give up the request of a run-ahead. Returns whether to cancel: not if the framework's run has taken the slot.
 
-        `is_wasted`: it was asked for nothing, even if the framework's run should ask for the same later.
+        `is_wasted`: the request counts as wasted, even if the framework's run makes the same request later.
         """
         for entry in self._by_key.values():
             for slot in entry.slots[entry.taken :]:
@@ -245,8 +245,11 @@ class Slots:
         return False
 
     def clear(self) -> tuple[Sequence[Reply], int, int]:
-        """Forget all. The replies that the framework's run did not take, how many of them share none, and how many
-        that it had opened the run-ahead took."""
+        """Remove all slots.
+
+        Returns the replies that the framework's run did not take, how many of them share no reply, and how many slots
+        opened by the framework's run the run-ahead took.
+        """
         entries = list(self._by_key.values())
         self._by_key.clear()
         left = [slot for entry in entries for slot in entry.slots[entry.taken :]]

@@ -1,12 +1,11 @@
-"""Speculative requests of one query: asked before their condition is decided (passes/speculate_branches.py). Pure
-state.
+"""Speculative requests of a query: made before the condition is decided (passes/speculate_branches.py). Pure state.
 
     guess = speculation.add(ready, request)            # is_wanted(name) is None
-    speculation.withdraw(guess)                        # it failed before it was decided: as if it had not been asked
+    speculation.withdraw(guess)                        # failed before the decision: as if the request was not made
     for guess, is_wanted in speculation.decided(scheduler.is_wanted): ...
 
-An entry without a request was not asked, or has failed: if it turns out to be wanted, it is asked for again, and only
-that outcome counts.
+An entry without a request was not requested, or has failed: if wanted after all, the entry is requested again, and only
+the second outcome counts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class SpeculativeRequest(Generic[R]):
-    """A primitive that may be asked for, and the request if it was. `is_open`: its condition is not decided yet."""
+    """A primitive that may be requested, and the request if made. `is_open`: the condition is not decided yet."""
 
     ready: Ready
     request: R | None
@@ -31,12 +30,12 @@ class SpeculativeRequest(Generic[R]):
 
 
 def crowded_out() -> Overloaded:
-    """The error of a speculative request that would have to wait for other work."""
+    """Return the error of a speculative request that would have to wait for other work."""
     return Overloaded("what perhaps nobody wants does not wait for other work")
 
 
 class Speculation(Generic[R]):
-    """The speculative requests of a query; those in `open` are not decided yet."""
+    """The speculative requests of a query; the condition of requests in `open` is not decided yet."""
 
     def __init__(self) -> None:
         self.open: list[SpeculativeRequest[R]] = []
@@ -54,7 +53,7 @@ class Speculation(Generic[R]):
         return guess.is_open
 
     def decided(self, is_wanted: Callable[[str], bool | None]) -> list[tuple[SpeculativeRequest[R], bool]]:
-        """Remove and return the requests whose condition is decided by now, with whether they are wanted."""
+        """Remove and return the requests whose condition is decided by now, each with whether the value is wanted."""
         wanted = {name: is_wanted(name) for name in {guess.ready.primitive.name for guess in self.open}}
         found = [(guess, known) for guess in self.open if (known := wanted[guess.ready.primitive.name]) is not None]
         for guess, _ in found:

@@ -1,11 +1,11 @@
-"""What runs in an actor of Ray: one engine with its scheduler, or the scheduler of several.
+"""The Ray actor of an engine: an engine with a scheduler, or the scheduler of several instances.
 
     engine "llm", one instance       actor llm            scheduler and engine in one process
     engine "llm", three instances    actor llm            scheduler
-                                     actors llm/0 .. /2   an engine each, where its resources are
+                                     actors llm/0 .. /2   an engine each, at the resources of the instance
 
-Each actor is an `EngineServer`. Actors that belong to one of several instances are ordinary ones, whose one client is
-the scheduler; they batch nothing themselves, for what reaches them fits.
+Each actor is an `EngineServer`. The actors of several instances are ordinary actors, whose only client is the
+scheduler; they make no batches, because arriving batches fit already.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from teola_plugin.runtime.hosts.remote.unix_rpc import Server
 VERSION = version("teola-plugin")
 
 ASKED = frozenset({"submit", "poll", "cancel", "release", "leave"})
-"""The methods of `EngineServer` that clients call."""
+"""The client methods of `EngineServer`."""
 
 
 class EngineActor:
-    """One `EngineServer` in a process of its own. Ray makes it of a config as JSON; the engine is built at `hello`."""
+    """An `EngineServer` in a process of its own. Ray passes a config as JSON; the engine is built at `hello`."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._config = EngineConfig.from_json(said)
@@ -50,14 +50,14 @@ class EngineActor:
         self._server = Server(self._answer, pickled)
 
     async def hello(self) -> EngineInfo:
-        """What the engine is, once it is ready. Raises: what building it raised."""
+        """Return the description of the engine once ready. Raises: errors of building the engine."""
         service = await self._service()
         if self._hello is None:
             self._hello = await asyncio.to_thread(self._introduction, service.engine)
         return replace(self._hello, instances=len(getattr(service.engine, "instances", (1,))))
 
     async def ask(self, method: str, client: str, args: Any) -> Any:
-        """What `EngineServer` answers to one of `ASKED`. Arguments and answer are `sealed`.
+        """Return the answer of `EngineServer` to a method in `ASKED`. Arguments and answer are `sealed`.
 
         Raises: EngineCrashed before the engine is built.
         """
@@ -72,7 +72,7 @@ class EngineActor:
         return (await self._service()).stats()
 
     async def scale(self, instances: int) -> int:
-        """Have so many instances from now on; those that go end their work first."""
+        """Set the number of instances; removed instances first end their work."""
         service = await self._service()
         pool = service.engine
         if not isinstance(pool, EnginePool):
@@ -87,7 +87,7 @@ class EngineActor:
         return len(pool.instances)
 
     async def nodes(self) -> list[str]:
-        """Where its instances are."""
+        """Return the nodes of the instances."""
         engine = (await self._service()).engine
         if isinstance(engine, EnginePool):
             return [each.hello.node for each in engine.instances if isinstance(each, RemoteEngine)]
@@ -97,7 +97,7 @@ class EngineActor:
         return await self._there.drain(timeout_s) if self._is_built else 0
 
     async def close(self) -> None:
-        """End the engine, so that it leaves no process of its own behind."""
+        """End the engine, so that no process of the engine is left behind."""
         self._server.close()
         if self._is_built:
             await self._there.close()
@@ -109,9 +109,10 @@ class EngineActor:
 
     @property
     def _there(self) -> EngineServer:
-        """Raises: EngineCrashed before it is built: this process is a new one, and to be asked for `hello` first.
+        """The server. Raises: EngineCrashed before the engine is built: a new process must first be asked for `hello`.
 
-        Building may take longer than any other call, and whoever waited here would take it for hanging, and end it.
+        Building may take longer than any other call, and a client that waited here would take the engine for hanging,
+        and end the process.
         """
         if self._building is None or not self._is_built:
             raise EngineCrashed(f"engine {self._config.name!r} is being started")
@@ -137,7 +138,7 @@ class EngineActor:
         try:
             while len(children) < self._config.instances:
                 children.append(await self._new_child())
-        except Exception:  # whatever building one raises: the others are not to keep what the next try needs
+        except Exception:  # any error of building: the other children must not keep resources that the next try needs
             for child in children:
                 await _stop_child(child)
             raise
@@ -150,7 +151,7 @@ class EngineActor:
         transport = RayTransport(EngineActor, config, is_child=True)
         try:
             return RemoteEngine(transport, await transport.hello())
-        except Exception:  # whatever building it raises
+        except Exception:  # any error of building the child
             await asyncio.to_thread(transport.undo)
             raise
 
@@ -168,14 +169,14 @@ class EngineActor:
 
 
 def _in_actor(config: EngineConfig) -> EngineConfig:
-    """A worker of Ray has threads that a forked child would wait for."""
+    """Return the config for an actor: a forked child would wait for threads of the Ray worker, so vLLM spawns."""
     return replace(config, config={**config.config, "start_method": "spawn"}) if config.kind == "vllm" else config
 
 
 def _identity(config: EngineConfig, engine: Engine) -> str:
-    """What was declared and checked when the engine was built; else the model's own; else of how it is made.
+    """Return the declared and checked identity; else the model's identity; else a hash of the config.
 
-    What an engine is made of may hold secrets, and an identity is shown in messages.
+    The config of an engine may hold secrets, and an identity is shown in messages.
     """
     if config.identity:
         return config.identity

@@ -1,8 +1,8 @@
-"""Getting to a Ray cluster: one that is there, or one of our own on this machine.
+"""The connection to a Ray cluster: an existing cluster, or a cluster that this package starts on this machine.
 
-A cluster that we start asks for a token (Ray's default lets anybody on the network run code on it, CVE-2025-62593), has
-no dashboard, and reports nothing to anybody. Its address and token are put into this process's environment, so that
-processes started from here find it.
+A started cluster asks for a token (by default, Ray lets anyone on the network run code, CVE-2025-62593), has no
+dashboard, and sends no usage reports. The address and the token are put into the environment of this process, so that
+child processes find the cluster.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from teola_plugin.errors import EngineError, EngineUnavailable
 NAMESPACE = "teola"
 CONNECT_S = 3.0
 START_TRIES = 3
-"""On a busy machine."""
+"""The number of attempts to start Ray, which may fail on a busy machine."""
 
 OBJECT_STORE_BYTES = 256 * 1024 * 1024
-"""Of a cluster that we start. What travels are prompts and vectors."""
+"""The object store size of a started cluster. The payloads are prompts and vectors."""
 
 _ours = ""
-"""The address of the cluster that this process has started; it ends with the connection."""
+"""The address of the cluster that this process has started; the cluster ends with the connection."""
 
 HOW_TO_START = "start one with `ray start --head`, or leave the address out to have one on this machine"
 
 
 def import_ray() -> Any:
-    """The package. Raises: EngineUnavailable."""
+    """Return the package ray. Raises: EngineUnavailable."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns that it will change its default
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a coming change of the default
     try:
         import ray
     except ModuleNotFoundError as e:
@@ -44,18 +44,18 @@ def import_ray() -> Any:
 
 
 def is_connected() -> bool:
-    """This process has a connection to a Ray cluster. Does not import Ray."""
+    """Whether this process has a connection to a Ray cluster. Does not import Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()
 
 
 def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any:
-    """The package ray, connected.
+    """Return the package ray, connected.
 
-    `address`: "host:port", "ray://host:port", or None for RAY_ADDRESS or else a cluster of our own, with `num_cpus`
-    (by default as many as there are). A connection that exists already is used.
+    `address`: "host:port", "ray://host:port", or None for RAY_ADDRESS or else a new cluster on this machine, with
+    `num_cpus` (by default all CPUs). An existing connection is used.
 
-    Raises: EngineUnavailable without Ray; EngineError if nobody answers at the address.
+    Raises: EngineUnavailable without Ray; EngineError if no cluster answers at the address.
     """
     if _ours and not is_connected() and os.environ.get("RAY_ADDRESS") == _ours:
         del os.environ["RAY_ADDRESS"]
@@ -80,12 +80,12 @@ def connect(address: str | None = None, *, num_cpus: float | None = None) -> Any
 
 
 def is_far(ray: Any, node: str) -> bool:
-    """A node is not the one that this process is on. Of a client by `ray://` nobody can tell where it is."""
+    """Whether a node is not the node of this process. Always true for a `ray://` client, whose node is unknown."""
     return bool(ray.util.client.ray.is_connected()) or node != ray.get_runtime_context().get_node_id()
 
 
 def _ask_for_token() -> None:
-    """Ray reads this when it is imported. Where it was before, releases from 2.60 on ask for a token by themselves."""
+    """Set a token, which Ray reads on import. If imported before, Ray 2.60 and later use a token anyway."""
     if "ray" not in sys.modules and not any(name.startswith("RAY_AUTH_") for name in os.environ):
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -109,17 +109,17 @@ def _start(ray: Any, num_cpus: float | None) -> Any:
 
 
 def _meant_by_auto() -> str:
-    """Where Ray would go: to a cluster that runs here, else to the last one noted, which may have died since."""
+    """Return the address that Ray would choose: a running cluster, else the last noted, which may be dead."""
     try:
         from ray._private.services import canonicalize_bootstrap_address
 
         return canonicalize_bootstrap_address("auto") or "auto"
-    except (ImportError, ConnectionError, ValueError):  # another release; nothing that it could be: Ray says so
+    except (ImportError, ConnectionError, ValueError):  # another release, or no cluster: Ray reports the error
         return "auto"
 
 
 def _check_port(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Check the port first, since Ray would try for minutes."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     if not parts.hostname or not parts.port:
         raise EngineError(f"{address!r} is no address of Ray: expected host:port or ray://host:port")
@@ -130,7 +130,7 @@ def _check_port(address: str) -> None:
 
 
 def check_room(ray: Any, name: str, wanted: dict[str, float], instances: int) -> None:
-    """Whether some node could ever hold one instance. Raises: EngineError, which says what is missing."""
+    """Check that some node could ever hold an instance. Raises: EngineError, which says what is missing."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = sum(min(int(node.get(kind, 0) // n) for kind, n in wanted.items() if n) for node in nodes) if any(
         wanted.values()

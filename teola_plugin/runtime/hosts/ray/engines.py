@@ -1,10 +1,10 @@
 """Engines on Ray: named actors that all processes of a cluster share.
 
-    start(EngineConfig("embedder", "embedding", model="..."))   # or the one that runs already, if it is the same
+    start(EngineConfig("embedder", "embedding", model="..."))   # or the running engine, if the same
     attach("embedder")                                          # by name, from any process
 
-What is in an actor: actor.py. `ray.cancel` is not used, it leaves work running; items are aborted by a call of our
-own.
+The contents of an actor: actor.py. `ray.cancel` is not used, because it leaves work running; items are aborted by a
+call of this package.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from teola_plugin.runtime.hosts.remote.messages import PROTOCOL, EngineInfo
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""An engine that takes longer to answer its operator hangs."""
+"""The time in which an engine answers an operator, in seconds; a slower engine hangs."""
 
 PATIENT_S = 20.0
-"""After this the log says what an engine waits for."""
+"""The time after which the log says why an engine has not started, in seconds."""
 
 GONE_S = 5.0
-"""So long may Ray still have the name of an engine that was ended."""
+"""The time that Ray may keep the name of an ended engine, in seconds."""
 
 START_S = 600.0
-"""A large model takes minutes to load."""
+"""The time to start an engine, in seconds: a large model takes minutes to load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One engine of the cluster, as `teola engines` lists it. `stats` is empty for one that does not answer."""
+    """An engine of the cluster, as `teola engines` lists it. `stats` is empty for an engine that does not answer."""
 
     name: str
     hello: EngineInfo | None
@@ -52,18 +52,18 @@ class Running:
 
 
 def start(config: EngineConfig, *, lifetime: Lifetime = "owned", address: str | None = None) -> RemoteEngine:
-    """The engine of that name on Ray, started if it is not there. It must be the same model.
+    """Return the engine of the config's name on Ray, started if not there. The model must be the same.
 
-    `lifetime`: an "owned" engine ends with the process that started it, a "detached" one with `stop`.
+    `lifetime`: an "owned" engine ends with the process that started it, a "detached" engine with `stop`.
 
-    Raises: EngineError if it cannot be started, or another model runs under that name.
+    Raises: EngineError if the engine cannot be started, or another model runs under the name.
     """
     connect(address)
     return _attached(RayTransport(EngineActor, config, lifetime=lifetime), config)
 
 
 def attach(name: str, *, address: str | None = None) -> RemoteEngine:
-    """The engine of that name, which another process has started. Raises: EngineError if there is none."""
+    """Return the engine of a name, started by another process. Raises: EngineError if there is none."""
     connect(address)
     return _attached(RayTransport(EngineActor, None, name=name), None)
 
@@ -71,7 +71,7 @@ def attach(name: str, *, address: str | None = None) -> RemoteEngine:
 def _attached(transport: RayTransport, config: EngineConfig | None) -> RemoteEngine:
     try:
         hello = _greeted(transport, config)
-    except Exception as e:  # of building the engine, whatever it is
+    except Exception as e:  # any error of building the engine
         transport.undo()
         raise _ours(e, transport.name, "could not be started" if config else "could not be reached") from e
     _check(hello, config)
@@ -79,7 +79,7 @@ def _attached(transport: RayTransport, config: EngineConfig | None) -> RemoteEng
 
 
 def _greeted(transport: RayTransport, config: EngineConfig | None) -> EngineInfo:
-    """What the engine says of itself once it runs. Somebody who waits for long is told what there is room for."""
+    """Return the description of a running engine. After a long wait the log says which resources are missing."""
     loops.check_may_wait()
     answer = asyncio.run_coroutine_threadsafe(transport.hello(), runtime.host.loop)
     try:
@@ -96,13 +96,13 @@ def _greeted(transport: RayTransport, config: EngineConfig | None) -> EngineInfo
 
 
 def _ours(error: Exception, name: str, what: str) -> TeolaError:
-    """The error of ours that was raised over there. Ray wraps it in one that is of both classes, with another text."""
+    """Return the remote TeolaError. Ray wraps the error in an error of both classes, with another text."""
     cause = getattr(error, "cause", None) or error
     return cause if isinstance(cause, TeolaError) else EngineError(f"engine {name!r} {what}: {cause}")
 
 
 def _check(hello: EngineInfo, config: EngineConfig | None) -> None:
-    """Raises: EngineError, which says what does not fit and what to do."""
+    """Check that an engine fits. Raises: EngineError, which says what does not fit and what to do."""
     if (hello.protocol, hello.version) != (PROTOCOL, VERSION):
         raise EngineError(
             f"engine {hello.name!r} runs teola-plugin {hello.version} with protocol {hello.protocol}, this process"
@@ -121,14 +121,14 @@ def _check(hello: EngineInfo, config: EngineConfig | None) -> None:
 
 
 def _prompting(hello: EngineInfo) -> Any:
-    """An engine of the same model that is never started, where prompts take its tokenizer or template."""
+    """Return an unstarted engine of the same model, if prompts need the engine's tokenizer or template."""
     if hello.kind not in ("vllm", "openai"):
         return None
     return build(replace(EngineConfig.from_json(hello.config), instances=1, identity=""))
 
 
 def engines(*, address: str | None = None) -> list[Running]:
-    """What runs on the cluster, by name."""
+    """Return the engines of the cluster, by name."""
     ray = connect(address)
     return [_running(ray, name) for name in _names(ray) if "/" not in name]
 
@@ -143,24 +143,24 @@ def _running(ray: Any, name: str) -> Running:
 
 
 def nodes_of(name: str, *, address: str | None = None) -> list[str]:
-    """The ids of the nodes where an engine's instances are. Raises: EngineError if there is no such engine."""
+    """Return the ids of the nodes of an engine's instances. Raises: EngineError if there is no such engine."""
     ray = connect(address)
     found: list[str] = _asked(ray, name, "nodes")
     return found
 
 
 def scale(name: str, instances: int, *, address: str | None = None) -> int:
-    """Have so many instances. Raises: EngineError if the engine has only the one beside its scheduler."""
+    """Set the number of instances. Raises: EngineError if the only instance runs beside the scheduler."""
     ray = connect(address)
     return int(_asked(ray, name, "scale", instances))
 
 
 def stop(name: str, *, drain_s: float = 30.0, address: str | None = None) -> int:
-    """End an engine once what it has been asked for is done. How many items had not ended in time."""
+    """End an engine once all requested work is done. Returns how many items had not ended in time."""
     ray = connect(address)
     actor = _actor(ray, name)
     left = 0
-    with contextlib.suppress(ray.exceptions.GetTimeoutError):  # it hangs: it is ended all the same
+    with contextlib.suppress(ray.exceptions.GetTimeoutError):  # a hanging engine is ended all the same
         left = int(_asked(ray, name, "drain", drain_s, timeout_s=drain_s + ANSWER_S))
         _asked(ray, name, "close", timeout_s=ANSWER_S)
     forget(name)

@@ -1,4 +1,4 @@
-"""The way from a process to an engine's actor, which it finds by name, or makes."""
+"""The transport from a process to an engine's actor, which the process finds by name, or makes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from teola_plugin.runtime.hosts.remote.unix_rpc import Connection
 from teola_plugin.runtime.hosts.remote.unix_rpc import connect as connect_near
 
 PREFIX = "engine:"
-"""Of the actors' names, in Ray's namespace `teola`."""
+"""The prefix of the actors' names, in Ray's namespace `teola`."""
 
 SIDE_BY_SIDE = 10_000
-"""Calls that an actor takes at once; nearly all of them wait."""
+"""The number of calls that an actor takes at once; nearly all calls wait."""
 
 Lifetime = Literal["owned", "detached"]
 
 _owned: dict[str, Any] = {}
-"""The actors that this process started: they are to live as long as it does, and not only while somebody holds them."""
+"""The actors started by this process, which live as long as the process, not only while a reference exists."""
 
 
 LARGE_BYTES = 64 * 1024
-"""Ray keeps an array from here on in its shared memory, by reference, if it finds it."""
+"""The size from which Ray keeps an array in shared memory, by reference, if Ray finds the array in the message."""
 
 
 def pickled(message: Any) -> bytes:
-    """With what the user's own script defines by value, since other processes cannot import that."""
+    """Pickle a message, with the user's script by value, since other processes cannot import the script."""
     import ray
 
     found: bytes = ray.cloudpickle.dumps(message)
@@ -42,9 +42,9 @@ def pickled(message: Any) -> bytes:
 
 
 def sealed(message: Any) -> Any:
-    """The message as bytes, which Ray takes as they are; its own way of pickling doubles what a small call costs.
+    """Return the message as bytes, which Ray takes unchanged; Ray's own pickling doubles the cost of a small call.
 
-    One with a large array stays what it is.
+    A message with a large array is returned unchanged.
     """
     import ray
 
@@ -61,19 +61,19 @@ def sealed(message: Any) -> Any:
 
 
 def opened(message: Any) -> Any:
-    """What was `sealed`."""
+    """Return the `sealed` message."""
     return pickle.loads(message) if isinstance(message, bytes) else message
 
 
 def forget(name: str) -> None:
-    """This process no longer keeps that engine alive."""
+    """Stop keeping an engine alive from this process."""
     _owned.pop(name, None)
 
 
 class RayTransport:
     """Implements `client.Transport`. `actor`: the class of actors to make; `config`: None to make none.
 
-    An actor that crashes is restarted by Ray, but not its calls: the worker in front retries what is pure.
+    Ray restarts a crashed actor, but not the calls: the worker in front retries pure requests.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class RayTransport:
             self._ray.kill(self._actor, no_restart=False)
 
     def kill(self) -> None:
-        """End it for good."""
+        """End the process for good."""
         forget(self.name)
         if self._actor is not None:
             self._ray.kill(self._actor)
             self._actor = None
 
     def undo(self) -> None:
-        """End the engine if it is there only because this line made it; others' engines stay."""
+        """End the engine if this transport made the engine; engines of other processes stay."""
         made, self._made_here = self._made_here, None
         if made is not None:
             forget(self.name)
@@ -156,7 +156,7 @@ class RayTransport:
             self._actor = None
 
     async def _ask(self, method: str, *args: Any) -> Any:
-        """By a connection to a process of this machine, else as a call of Ray."""
+        """Call a method over a socket to a process of this machine, else as a call of Ray."""
         if self._nearby and self._connected_to != self._nearby:
             self._connected_to = self._nearby
             self._let_go()

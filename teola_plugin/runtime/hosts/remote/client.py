@@ -1,13 +1,13 @@
-"""The client of an engine in another process, as an `Engine` of this one.
+"""The client of an engine in another process, as an `Engine` of this process.
 
     worker (sends everything at once) --run(batch)--> outgoing, one call per turn of the loop --> EngineServer
     emit(position, outcome) <------ in answer to that call, or to a poll while none is open -----'
 
 All scheduling is done by the server, where the requests of all processes meet. The client handles a crash there: when
-the transport breaks, or the server no longer knows what it was asked (it was restarted, or took this process for dead),
-all open items fail with EngineCrashed, and this process's worker retries those that may be retried once the engine has
-`recovered`. After a break this process is another client to the server: a message may have been lost, and outcomes of
-earlier requests must not be taken for outcomes of the retried ones.
+the transport breaks, or the server has lost the requests (after a restart, or because the server took this process for
+dead), all open items fail with EngineCrashed, and the worker of this process retries items that may be retried once the
+engine has `recovered`. After a break this process is a new client to the server: a message may have been lost, and
+outcomes of earlier requests must not be taken for outcomes of the retries.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from teola_plugin.runtime.hosts.tasks import spawn
 log = logging.getLogger(__name__)
 
 RECOVERY_S = 120.0
-"""How long an engine may take to come back, its model loaded anew."""
+"""The time that an engine may take to come back, with the model loaded again, in seconds."""
 
 LOOK_AGAIN_S = 0.2
 
 HANG_S = 30.0
-"""A process that does not answer a poll for so long, though each should come back after two seconds, is ended."""
+"""The time after which a process that does not answer a poll is ended, in seconds; each poll should return after two.
+"""
 
 
 class Transport(Protocol):
-    """A way to one `EngineServer`. Each method raises what the transport raises when the other side is gone."""
+    """A connection to an `EngineServer`. Each method raises the transport's own error when the server is gone."""
 
     async def hello(self) -> EngineInfo:
-        """Wait until the engine is there, and let it tell what it is. Looks for it, or makes it, anew each time."""
+        """Wait until the engine is there. Returns the description. Finds or makes the engine anew on each call."""
         ...
 
     async def submit(self, requests: Sequence[SubmitRequest]) -> Outcomes: ...
@@ -58,17 +59,17 @@ class Transport(Protocol):
     async def leave(self) -> None: ...
 
     def begin_anew(self) -> None:
-        """Be another client from now on. What the former one has asked for ends with its lease."""
+        """Become a new client. Requests of the former client end with its lease."""
         ...
 
     def restart(self) -> None:
-        """End the process; it comes back by itself."""
+        """End the process, which comes back without help."""
         ...
 
 
 @dataclass(slots=True)
 class _Open:
-    """One batch under way. `was_taken`: the other side has answered the call that brought it."""
+    """A batch in flight. `was_taken`: the server has answered the call that brought the batch."""
 
     batch: Batch
     emit: Emit
@@ -78,7 +79,10 @@ class _Open:
 
 
 class RemoteEngine:
-    """Belongs to the first event loop that runs it. `local`: an engine of the same model, not started, for prompts."""
+    """An engine in another process. Belongs to the first event loop that runs the engine.
+
+    `local`: an engine of the same model, not started, for prompts.
+    """
 
     def __init__(self, transport: Transport, hello: EngineInfo, local: Any = None) -> None:
         self.name = hello.name
@@ -103,18 +107,18 @@ class RemoteEngine:
     def _begin_talk(self) -> None:
         self._outgoing: list[SubmitRequest] = []
         self._calls: set[object] = set()
-        """Calls under way whose answers tell outcomes. After a break it is another set: what began before is over."""
+        """Calls in flight whose answers carry outcomes. A break makes a new set: earlier calls are over."""
         self._epoch = ""
         self._expected = 0
         self._early: dict[int, Outcomes] = {}
-        """Messages that came before the one `_expected`."""
+        """Messages that arrived before the `_expected` message."""
 
     def render_chat(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
-        """The prompt of a conversation, as the engine's model wants it."""
+        """Return the prompt of a conversation, in the format of the engine's model."""
         return render_for(self._local, messages, tools)
 
     def kv_tokens(self, op: str, payload: Any, settings: Mapping[str, Any]) -> int:
-        """About how much KV cache the item will need: for a scheduler that stands before several of these."""
+        """Return an estimate of the KV cache that an item needs, for a scheduler of several remote engines."""
         return self._demand.of_item(op, payload, settings)
 
     # --- work --------------------------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ class RemoteEngine:
                 self._open.pop(item_id, None)
 
     async def _flush(self) -> None:
-        """One call for all that was sent before this task had its turn."""
+        """Send all requests queued before this task had its turn, in a single call."""
         requests, self._outgoing = self._outgoing, []
         if requests:
             ids = [item_id for asked in requests for item_id in asked.ids]
@@ -155,7 +159,7 @@ class RemoteEngine:
                 self._break(e)
 
     async def _call(self, send: Callable[[], Coroutine[Any, Any, Outcomes]], brought: Sequence[int] = ()) -> None:
-        """One call whose answer tells outcomes. The last one under way is followed by a poll, while somebody waits."""
+        """Make a call that returns outcomes. A poll follows the last call in flight, while items are open."""
         calls, this = self._calls, object()
         calls.add(this)
         try:
@@ -178,7 +182,7 @@ class RemoteEngine:
             self._spawn(partial(self._call, self._transport.poll))
 
     def _take(self, said: Outcomes) -> None:
-        """Hand out what the other side said, in its order. Raises: EngineCrashed if it has forgotten this process."""
+        """Hand out the server's outcomes in order. Raises: EngineCrashed if the server has lost this process."""
         self.is_saturated = said.is_saturated
         if said.epoch != self._epoch:
             if any(call.was_taken for call in self._open.values()):
@@ -203,7 +207,7 @@ class RemoteEngine:
                 call.ended.set_result(None)
 
     def _learn(self, batch: Batch, position: int, outcome: Outcome) -> None:
-        """What requests really come to, for `kv_tokens`."""
+        """Learn the actual token counts of requests, for `kv_tokens`."""
         payload = batch.items[position].payload
         if isinstance(outcome, Done) and isinstance(outcome.value, Completion) and isinstance(payload, str):
             if outcome.value.prompt_tokens:
@@ -224,33 +228,33 @@ class RemoteEngine:
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     async def at_rest(self) -> None:
-        """Wait until all that was sent has been answered."""
+        """Wait until everything sent has been answered."""
         while under_way := [call.ended for call in self._open.values()]:
             await asyncio.wait(under_way)
 
     def abort(self, ids: Sequence[int]) -> None:
-        """The other side stops them; their outcomes are not waited for."""
+        """Let the server stop items, without waiting for the outcomes."""
         if wanted := [item_id for item_id in ids if item_id in self._open]:
             self._spawn(partial(self._transport.cancel, wanted))
 
     def release(self, owner: Hashable) -> None:
-        """See `teola_plugin.engines`. Only engines with a prefix cache keep anything for a query."""
+        """See `teola_plugin.engines`. Only engines with a prefix cache keep state for a query."""
         if self.capabilities.prefix and self._was_used:
             self._spawn(partial(self._transport.release, owner))
 
     def restart(self) -> None:
-        """End its process; it comes back by itself."""
+        """End the engine's process, which comes back without help."""
         self._transport.restart()
 
     async def recovered(self) -> None:
-        """Wait until it works again. Raises: EngineError if it does not, or came back as something else."""
+        """Wait until the engine works again. Raises: EngineError if too late, or with another model."""
         until_s = asyncio.get_running_loop().time() + RECOVERY_S
         while True:
             try:
                 hello = await asyncio.wait_for(self._transport.hello(), RECOVERY_S)
             except EngineError:
                 raise
-            except Exception as e:  # around an engine: it is still on its way
+            except Exception as e:  # around an engine: still starting
                 if asyncio.get_running_loop().time() > until_s:
                     raise EngineError(f"engine {self.name!r} did not come back: {_said(e)}") from e
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -265,14 +269,14 @@ class RemoteEngine:
             task.cancel()
         try:
             await asyncio.wait_for(self._transport.leave(), 1.0)
-        except Exception as e:  # around an engine: it may be gone, and then there is nobody to tell
+        except Exception as e:  # around an engine: the engine may be gone already
             log.debug("engine %r did not hear that this process leaves: %s", self.name, _said(e))
         finally:
             self._end_all(EngineClosed(f"engine {self.name!r} was let go"))
 
 
 def _requests(batch: Batch, now_s: float) -> list[SubmitRequest]:
-    """The items of a batch, one request for each query and urgency."""
+    """Return the items of a batch as requests, one for each query and urgency."""
     groups: dict[tuple[Any, ...], list[Item]] = {}
     for item in batch.items:
         groups.setdefault((item.owner, item.tenant, item.deadline_s, item.urgency, item.begun_s), []).append(item)

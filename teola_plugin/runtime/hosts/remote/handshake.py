@@ -1,13 +1,13 @@
-"""How two processes prove to each other that they know one secret, before either believes what the other sends.
+"""A handshake: two processes prove knowledge of a secret before either trusts the peer's messages.
 
     client                                server
       hello, its number            -->
                                    <--    its number, HMAC(secret, "server", both numbers)
       HMAC(secret, "client", ...)  -->
 
-The numbers are random and new for each connection, so what was heard on one connection proves nothing on another. All
-messages have a fixed size. Nothing here does input or output: who has a connection sends `opening`, hands each message
-of `due` bytes to `take` and sends what that returns, until `due` is 0.
+The numbers are random and new for each connection, so messages heard on a connection prove nothing on another. All
+messages have a fixed size. The module does no input or output: the owner of a connection sends `opening`, hands each
+message of `due` bytes to `take` and sends the result, until `due` is 0.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NUMBER_BYTES = SECRET_BYTES = PROOF_BYTES = 32
 
 
 class Stranger(Exception):
-    """The other end does not know the secret. The text says what it did."""
+    """The peer does not know the secret. The text says how the peer failed."""
 
 
 class ClientSide:
-    """The end that connects."""
+    """The connecting end."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -33,7 +33,7 @@ class ClientSide:
         self.due = NUMBER_BYTES + PROOF_BYTES
 
     def take(self, message: bytes) -> bytes:
-        """The client's proof, in answer to the server's. Raises: Stranger."""
+        """Return the client's proof, in answer to the server's. Raises: Stranger."""
         server, proof = message[:NUMBER_BYTES], message[NUMBER_BYTES:]
         _check(proof, self._secret, b"server", self._number, server)
         self.due = 0
@@ -41,7 +41,7 @@ class ClientSide:
 
 
 class ServerSide:
-    """The end that is connected to."""
+    """The listening end."""
 
     opening = b""
 
@@ -52,7 +52,7 @@ class ServerSide:
         self.due = len(HELLO) + NUMBER_BYTES
 
     def take(self, message: bytes) -> bytes:
-        """The server's proof, in answer to the greeting; nothing in answer to the client's. Raises: Stranger."""
+        """Return the proof, in answer to the greeting; nothing in answer to the client's proof. Raises: Stranger."""
         if self._client:
             _check(message, self._secret, b"client", self._client, self._number)
             self.due = 0

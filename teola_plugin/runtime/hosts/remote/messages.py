@@ -1,7 +1,7 @@
 """Messages between a client and an engine in another process. Plain data, pickled by the transport.
 
-Times travel as durations: the clocks of two machines have nothing in common. Vectors of one length travel as one array,
-which the transport may pass by reference; they arrive as copies, since a receiver may change its vector.
+Times travel as durations: the clocks of two machines have nothing in common. Vectors of equal length travel as a single
+array, which the transport may pass by reference; vectors arrive as copies, since a receiver may change a vector.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from teola_plugin.errors import EngineError
 from teola_plugin.profile import LlmProfile, Profile
 
 PROTOCOL = 5
-"""Changes when processes of two versions would misunderstand each other."""
+"""The protocol version, which changes when processes of two versions would misunderstand each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """A request for items. `ids`: the client's own, one per payload. `left_s`: to the deadline; `age_s`: of the
-    query."""
+    """A request for items. `ids`: the client's ids, one per payload. `left_s`: seconds to the deadline; `age_s`:
+    seconds since the query began."""
 
     op: str
     settings: Mapping[str, Any]
@@ -39,7 +39,7 @@ class SubmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
-    """A Unix socket (unix_rpc.py), with the secret that proves that a caller was told of it."""
+    """A Unix socket (unix_rpc.py), with the secret that proves that a caller was told the address."""
 
     path: str
     secret: bytes = field(repr=False)
@@ -47,7 +47,7 @@ class UnixAddress:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The description of an engine that a client gets when it attaches."""
+    """The description of an engine for an attaching client."""
 
     protocol: int
     version: str
@@ -68,17 +68,17 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Arrays of one shape and type, stacked."""
+    """Arrays of equal shape and type, stacked."""
 
     array: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes by the client's ids, in the order they were told.
+    """Outcomes by the client's ids, in the order of the events.
 
-    `number`: messages with outcomes count from 0 for each `epoch`, the time since the other side first heard of the
-    client. They may arrive in another order.
+    `number`: messages with outcomes count from 0 for each `epoch`, the time since the server first heard of the client.
+    Messages may arrive in another order.
     """
 
     epoch: str
@@ -89,17 +89,17 @@ class Outcomes:
 
     values: Any
     is_saturated: bool = False
-    """The engine has so much to do that rewrites which cost compute should rest."""
+    """Whether the engine is too busy for rewrites which cost compute."""
 
     def __iter__(self) -> Any:
-        """Pairs of id and outcome."""
+        """Iterate over pairs of id and outcome."""
         makers: dict[str, Callable[[Any], Outcome]] = {"d": Delta, "D": Done, "F": _failed}
         for item_id, kind, value in zip(self.ids, self.kinds, unpacked(self.values), strict=True):
             yield item_id, makers[kind](value)
 
 
 def said(epoch: str, number: int, outcomes: Sequence[tuple[int, Outcome]], *, is_saturated: bool = False) -> Outcomes:
-    """The message that tells these."""
+    """Return the message for outcomes."""
     kinds: list[str] = []
     values: list[Any] = []
     for _, outcome in outcomes:
@@ -119,7 +119,7 @@ def said(epoch: str, number: int, outcomes: Sequence[tuple[int, Outcome]], *, is
 
 
 def packed(values: Iterable[Any]) -> Any:
-    """The values as one array, if they are arrays of one shape and type, else as a list."""
+    """Return the values as a single array, if all are arrays of equal shape and type, else as a list."""
     found = list(values)
     first = found[0] if found else None
     if not isinstance(first, np.ndarray) or first.dtype == object:
@@ -130,31 +130,31 @@ def packed(values: Iterable[Any]) -> Any:
 
 
 def unpacked(values: Any) -> list[Any]:
-    """What was `packed`."""
+    """Return the `packed` values."""
     found = values.array if isinstance(values, _Rows) else values
     return [each.copy() if isinstance(each, np.ndarray) else each for each in found]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedError:
-    """An error on its way. `text` says the same, where it cannot travel or its class is not known."""
+    """An error in transit. `text` describes an error that cannot be pickled or whose class is not known."""
 
     pickled: bytes
     text: str
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        """The error, packed; its text where it cannot be."""
+        """Pack an error, or only the text of an error that cannot be pickled."""
         text = f"{type(error).__name__}: {error}"
         try:
             pickled = pickle.dumps(error)
             pickle.loads(pickled)
-        except Exception:  # whatever an exception of the user's does when it is pickled
+        except Exception:  # any error of pickling a user's exception
             pickled = b""
         return cls(pickled, text)
 
     def arrived(self) -> BaseException:
-        """The error, or EngineError with its text where its class is not known."""
+        """Return the error, or EngineError with the text where the error's class is not known."""
         try:
             found = pickle.loads(self.pickled)
         except Exception:  # it did not travel, or what raised it (vLLM, say) is not installed here

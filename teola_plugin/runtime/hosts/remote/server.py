@@ -1,13 +1,13 @@
-"""The server of an engine: the engine with its scheduler, for clients in other processes, whatever the transport.
+"""The server of an engine: the engine with a scheduler, for clients in other processes, independent of the transport.
 
     client --submit(requests)--> queue of the worker --batches--> instances
     client <--------------------- outcomes as they come, in answer to `submit`, or to `poll` while none is under way
 
-One call of a client at a time waits for outcomes; its other calls are answered at once. So a request that is alone
-takes one call, there and back, and many at the same time need no more than one call for all new outcomes.
+A single call of a client at a time waits for outcomes; further calls are answered at once. So a lone request takes a
+single round trip, and many simultaneous requests need no more than a single call for all new outcomes.
 
 Requests of all clients share queue, batches and prefix cache. A client that has not called for `LEASE_S` counts as
-dead: its work is cancelled, so that a killed driver leaves nothing behind.
+dead: all its work is cancelled, so that a killed driver leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ POLL_S = 2.0
 """The seconds that a poll waits for outcomes; a live client polls again at once."""
 
 MAX_SAID = 4096
-"""The largest number of outcomes in one message."""
+"""The largest number of outcomes in a message."""
 
 
 @dataclass(slots=True)
 class _Client:
-    """A client. `replies`: of its open items, by their ids. `outbox`: outcomes it has not been told yet.
+    """A client. `replies`: of open items, by id. `outbox`: outcomes that the client has not received yet.
 
-    `owners`: its queries for which the engine may keep state.
+    `owners`: queries of the client for which the engine may keep state.
     """
 
     seen_s: float
@@ -54,7 +54,7 @@ class _Client:
 
 
 class EngineServer:
-    """The server of one engine. All methods are for the event loop that made it."""
+    """The server of an engine. All methods are for the event loop that made the server."""
 
     def __init__(self, engine: Engine, host: LocalHost) -> None:
         self.engine = engine
@@ -93,7 +93,7 @@ class EngineServer:
         )  # fmt: skip
 
     async def poll(self, client: str) -> Outcomes:
-        """The new outcomes of a client; waits a while for them unless another call of the client waits."""
+        """Return the new outcomes of a client, after a short wait unless another call of the client waits."""
         return await self._news(self._client(client))
 
     async def _news(self, one: _Client) -> Outcomes:
@@ -119,12 +119,12 @@ class EngineServer:
                 reply.cancel_unless_ended()
 
     async def release(self, client: str, owner: Hashable) -> None:
-        """Free what the engine keeps for a query of a client."""
+        """Free the engine's state for a query of a client."""
         self._client(client).owners.discard((client, owner))
         self._host.release((client, owner))
 
     async def leave(self, client: str) -> None:
-        """Cancel the open items of a client and free what is kept for its queries."""
+        """Cancel the open items of a client and free the state of the client's queries."""
         if one := self._clients.pop(client, None):
             for reply in list(one.replies.values()):
                 reply.cancel_unless_ended()
@@ -135,7 +135,7 @@ class EngineServer:
 
     @property
     def open_items(self) -> int:
-        """The number of items that clients wait for."""
+        """The number of open items of all clients."""
         return len(self._waiting())
 
     def stats(self) -> dict[str, Any]:

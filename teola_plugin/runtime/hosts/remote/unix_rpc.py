@@ -1,19 +1,20 @@
-"""Calls between two processes of one machine, where a transport's own take longer than the work that they ask for.
+"""Remote calls between two processes of a machine, for calls shorter than the overhead of the usual transport.
 
     await connection.call("submit", client, requests) --frame--> await answer("submit", client, requests)
     its value, or its error                           <--frame--
 
-A call of Ray takes a millisecond and more, there and back, and about as much of a processor; these take a tenth.
+A call of Ray takes a millisecond or more, there and back, and about as much CPU time; a call over a socket takes a
+tenth.
 
-**Who may call.** What arrives is unpickled, and a pickle can run code, so neither end unpickles anything before the
-other has proved that it knows the server's secret (handshake.py). The server makes the secret, and hands it out with
-the path of its socket (`UnixAddress`) by a way that its clients trust already, such as an actor of Ray. Who has not
-proved itself within `HANDSHAKE_S` is let go.
+**Who may call.** Arriving frames are unpickled, and a pickle can run code, so neither end unpickles anything before the
+peer has proved knowledge of the server's secret (handshake.py). The server makes the secret, and hands the secret out
+with the path of the socket (`UnixAddress`) by a way that clients trust already, such as an actor of Ray. A peer without
+proof within `HANDSHAKE_S` is disconnected.
 
-The socket is a file in a folder that only its user can enter (unix_sockets.py), and both ends ask the kernel who the
-other's user is. A client whose connection ends has left.
+The socket is a file in a folder that only the user can enter (unix_sockets.py), and both ends ask the kernel for the
+peer's user. A client whose connection ends has left.
 
-A frame is the length of what follows, 8 bytes, big-endian, and a pickle.
+A frame is the length of the pickle, 8 bytes, big-endian, and the pickle.
 """
 
 from __future__ import annotations
@@ -40,21 +41,22 @@ from teola_plugin.runtime.hosts.tasks import spawn
 log = logging.getLogger(__name__)
 
 Answer = Callable[..., Awaitable[Any]]
-"""Takes the name of a method, the client's name, and arguments. `leave` is said of a client that is gone."""
+"""A function that takes the name of a method, the client's name, and arguments. `leave` is called for a client that is
+gone."""
 
 Dumps = Callable[[Any], bytes]
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, as Linux tells them of who is at the other end of a socket."""
+"""Process, user and group of the peer of a socket, as Linux reports them."""
 
 _LENGTH = struct.Struct(">Q")
 
 HANDSHAKE_S = 10.0
-"""A process that loads a model may not come to its sockets for seconds."""
+"""The time limit of a handshake, in seconds: a process that loads a model may not serve sockets for seconds."""
 
 
 class _Frames(asyncio.Protocol):
-    """One end of a connection: a handshake, and then frames."""
+    """An end of a connection: a handshake, and then frames."""
 
     def __init__(self, dumps: Dumps, handshake: ClientSide | ServerSide) -> None:
         self._dumps = dumps
@@ -65,7 +67,7 @@ class _Frames(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """The other process was there a moment ago."""
+        """Whether the peer was connected a moment ago."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,13 +76,13 @@ class _Frames(asyncio.Protocol):
         self._late = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._refuse, "it took too long to greet")
 
     def data_received(self, data: bytes) -> None:
-        if self.is_open:  # what was refused is not kept either
+        if self.is_open:  # refused data is not kept either
             self._buffer += data
             while self._take_one():
                 pass
 
     def _take_one(self) -> bool:
-        """Take one message of the handshake or one frame, if it is all there."""
+        """Take a message of the handshake or a frame, if complete."""
         if not self.is_open:
             return False
         due = self._handshake.due
@@ -96,7 +98,7 @@ class _Frames(asyncio.Protocol):
         return True
 
     def _frame(self) -> tuple[int, int]:
-        """Where the first frame begins and ends, as far as that is known."""
+        """Return where the first frame begins and ends, as far as known."""
         begin = _LENGTH.size
         return begin, begin + (_LENGTH.unpack_from(self._buffer)[0] if len(self._buffer) >= begin else 0)
 
@@ -116,7 +118,7 @@ class _Frames(asyncio.Protocol):
             self._welcome()
 
     def _welcome(self) -> None:
-        """The other end has proved itself."""
+        """Accept the peer, which has proved knowledge of the secret."""
         if self._late:
             self._late.cancel()
 
@@ -130,7 +132,7 @@ class _Frames(asyncio.Protocol):
             self._transport.close()
 
     def _send(self, message: Any) -> None:
-        """Raises: what pickling it raises; ConnectionError."""
+        """Send a message. Raises: errors of pickling the message; ConnectionError."""
         frame = self._dumps(message)
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("the process at the other end is gone")
@@ -141,7 +143,7 @@ class _Frames(asyncio.Protocol):
 
 
 class Connection(_Frames):
-    """The calling end. Belongs to the event loop that made it."""
+    """The calling end. Belongs to the event loop that made the connection."""
 
     def __init__(self, dumps: Dumps, secret: bytes) -> None:
         super().__init__(dumps, ClientSide(secret))
@@ -152,21 +154,21 @@ class Connection(_Frames):
 
     @property
     def is_open(self) -> bool:
-        """It can be used here, and the other process was there a moment ago."""
+        """Whether the connection can be used on the running loop, and the peer was connected a moment ago."""
         return super().is_open and asyncio.get_running_loop() is self._loop
 
     async def proved(self) -> bool:
-        """Whether the other end is the server; known once it has proved itself, or is gone."""
+        """Whether the peer is the server; known once the peer has proved knowledge of the secret, or is gone."""
         found: bool = await self._is_proved
         return found
 
     def let_go(self) -> None:
-        """Close it, from whichever thread collects who had it."""
+        """Close the connection, from whichever thread collects the owner."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self.close)
 
     async def call(self, method: str, client: str, *args: Any) -> Any:
-        """Raises: what the other side raised, or EngineError with its text; ConnectionError if it is gone."""
+        """Call a method. Raises: the server's error, or EngineError with its text; ConnectionError without a peer."""
         number, answered = next(self._numbers), self._loop.create_future()
         self._waiting[number] = answered
         try:
@@ -200,7 +202,7 @@ class Connection(_Frames):
 
 
 class _Serving(_Frames):
-    """The called end. `lost` hears of its clients once it is over."""
+    """The called end. `lost` is called with the clients of the connection once the connection is over."""
 
     def __init__(
         self, dumps: Dumps, secret: bytes, answer: Answer, lost: Callable[[_Serving, set[str]], None]
@@ -224,7 +226,7 @@ class _Serving(_Frames):
     async def _answered(self, number: int, method: str, client: str, args: list[Any]) -> None:
         try:
             told = await self._answer(method, client, *args)
-        except Exception as e:  # whatever the work raises is the caller's
+        except Exception as e:  # any error of the work goes to the caller
             told = PackedError.of(e)
         if not self.is_open:
             return
@@ -241,7 +243,7 @@ class _Serving(_Frames):
 
 
 class Server:
-    """Answers calls as long as its loop runs. `address`: to `connect` to, None where there is no way."""
+    """A server that answers calls as long as the loop runs. `address`: to `connect` to, None where there is no way."""
 
     def __init__(self, answer: Answer, dumps: Dumps) -> None:
         self.address: UnixAddress | None = None
@@ -285,24 +287,24 @@ class Server:
     async def _left(self, client: str) -> None:
         try:
             await self._answer("leave", client)
-        except Exception as e:  # around the user's engine: nobody waits for this
+        except Exception as e:  # around the user's engine: the call has no waiter
             log.debug("client %s could not leave: %s", client, e)
 
 
 def _is_own(sock: socket.socket) -> bool:
-    """A process of our user is at the other end."""
+    """Whether the peer is a process of the same user."""
     told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(told)[1]
     return user == os.geteuid()
 
 
 async def connect(address: UnixAddress, dumps: Dumps) -> Connection | None:
-    """A connection; None where there is no way: no such file on this machine, or not the server behind it."""
+    """Return a connection; None without a file on this machine, or with another process behind the file."""
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)
     try:
         sock.connect(address.path)
-        if not _is_own(sock):  # uvloop does not close a socket of ours that the protocol refuses at once
+        if not _is_own(sock):  # uvloop does not close a given socket that the protocol refuses at once
             raise PermissionError("it is another user's")
     except OSError as e:
         log.debug("no connection to %s: %s", address.path, e)

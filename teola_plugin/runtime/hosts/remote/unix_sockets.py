@@ -1,8 +1,8 @@
-"""Sockets that are files of one user's, in a folder that nobody else can enter.
+"""Unix sockets: files of a user, in a folder that no other user can enter.
 
     $XDG_RUNTIME_DIR/teola-1000/4f0c9a...       else in the temporary folder
 
-A process that is killed leaves its file behind; the next one that makes a socket removes it.
+A killed process leaves a file behind; the next process that makes a socket removes the file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 
 def listening() -> tuple[Path, socket.socket]:
-    """A socket that listens, and its file. Raises: OSError."""
+    """Return a listening socket, and the file. Raises: OSError."""
     folder = _folder()
     _sweep(folder)
     name = secrets.token_hex(8)
-    sock = socket.socket(socket.AF_UNIX)  # made here: it is to have its name only once it listens
+    sock = socket.socket(socket.AF_UNIX)  # made here: the socket gets its name only once listening
     try:
         sock.bind(str(folder / f".{name}"))
         sock.listen()
@@ -32,7 +32,7 @@ def listening() -> tuple[Path, socket.socket]:
 
 
 def _folder() -> Path:
-    """The folder of this user's sockets, which nobody else can enter. Raises: OSError."""
+    """Return the folder of this user's sockets, which no other user can enter. Raises: OSError."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     parent = runtime if runtime.is_absolute() and runtime.is_dir() else Path(tempfile.gettempdir())
     folder = parent / f"teola-{os.geteuid()}"
@@ -44,12 +44,12 @@ def _folder() -> Path:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes have left: sockets that nobody listens at any more."""
+    """Remove the files of killed processes: sockets without a listener."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
             sock.setblocking(False)
             try:
                 sock.connect(str(path))
             except ConnectionRefusedError:
-                if path.is_socket() and not path.name.startswith("."):  # or it does not listen yet
+                if path.is_socket() and not path.name.startswith("."):  # a socket with a dot may not listen yet
                     path.unlink()
