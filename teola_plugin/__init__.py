@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a notebook offers on Tab."""
+    """Return the public names, for completion in notebooks."""
     return sorted({*globals(), *_NAMES})

@@ -1,7 +1,7 @@
-"""`optimize` and what it keeps: the way from a user's object to the same object, sooner.
+"""`optimize`, and the record of each optimized pipeline: trace, rewrite and plan once, run ahead at each call.
 
-pipeline --adapter.trace--> p-graph --passes--> e-graph --planned--> plan          once
-call: session + run-ahead of the plan, and the framework's own method inside it    each time
+pipeline --adapter.trace--> p-graph --passes--> e-graph --planned--> plan              once
+call: session + run-ahead of the plan, and the framework's own method inside           each time
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from teola_plugin.worth import Worth
 log = logging.getLogger(__name__)
 P = TypeVar("P")
 STANCE = "TEOLA_STANCE"
-"""Environment variable; `original` makes every optimized object run as the original, read at each call."""
+"""Environment variable, read at each call; `original` makes every optimized object run as the original."""
 
 Speculate = Literal["certain", "branches", "learned", "off"]
 
 on_every_call: list[Callable[[OptimizedPipeline, Report], None]] = []
-"""For modules that tell of calls in their own way: called when a call of any optimized pipeline ends."""
+"""Listeners of all optimized pipelines, for modules with their own way to report calls; called when a call ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `optimize` was asked for. `profiles`: latency profiles by engine name, for the passes.
+    """The options of `optimize`. `profiles`: latency profiles by engine name, for the passes.
 
-    `assumed`: what counts as declared `@pure` in this pipeline. `stream_lists`: see `optimize`. `learns`: what is
-    likely by the last calls is asked ahead.
+    `assumed`: functions and classes which count as declared `@pure` in the pipeline. `stream_lists`: see `optimize`.
+    `learns`: requests which the last calls make likely also run ahead.
     """
 
     passes: tuple[Pass, ...] = DEFAULT
@@ -76,7 +76,7 @@ class Options:
 
 
 class OpenCall:
-    """Implements `adapters.Call`."""
+    """One running call of an optimized pipeline. Implements `adapters.Call`."""
 
     __slots__ = ("_ended", "_left", "session")
 
@@ -88,7 +88,7 @@ class OpenCall:
         self._left: Callable[[], None] | None = None
 
     def inside(self, leave: Callable[[], None]) -> OpenCall:
-        """It was let in, and calls this when it leaves."""
+        """Mark the call as admitted; `leave` is called when the call leaves."""
         self._left = leave
         return self
 
@@ -104,9 +104,10 @@ class OpenCall:
 
 
 class OptimizedPipeline:
-    """Implements `adapters.Calls`: what stands behind one object that `optimize` returned.
+    """The record of one object returned by `optimize`: graphs, plan and reports. Implements `adapters.Calls`.
 
-    `reports` are those of the last calls, newest last. `routes`: what they taught, if the pipeline learns.
+    `reports`: the reports of the last calls, newest last. `routes`: the routes learned from the calls, if the pipeline
+    learns.
     """
 
     def __init__(self, pipeline: Any, adapter: Adapter, traced: Traced, options: Options) -> None:
@@ -125,9 +126,9 @@ class OptimizedPipeline:
     def open(
         self, inputs: Sequence[Any], *, loop: asyncio.AbstractEventLoop | None = None, is_lockstep: bool = False
     ) -> OpenCall:
-        """See `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`.
+        """Open a call; see `adapters.Calls.open`. Raises: Overloaded, see `teola_plugin.configure`.
 
-        Nothing runs ahead of a synchronous call on the event loop of the engines, which could do nothing meanwhile.
+        Nothing runs ahead of a synchronous call on the event loop of the engines, since the call blocks that loop.
         """
         if loop is None and holds_engine_loop():
             return OpenCall(Inline(), None)
@@ -194,15 +195,15 @@ class OptimizedPipeline:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Where that stands which `assume_pure` vouches for."""
+        """The places of the functions covered by `assume_pure`."""
         return tuple(origin_of(each) for each in self.options.assumed.objects)
 
     def wake(self) -> None:
-        """The next call runs ahead, whatever the last ones gained."""
+        """Let the next call run ahead, whatever the last calls gained."""
         self._worth = Worth()
 
     def again(self, pipeline: Any) -> Any:
-        """See `adapters.Calls.again`."""
+        """Optimize another pipeline with the same options; see `adapters.Calls.again`."""
         return _optimize(pipeline, self.options)
 
     def explain(self, format: str = "text", analyze: Any = None) -> str:
@@ -212,7 +213,7 @@ class OptimizedPipeline:
         return explain_pipeline(self, format, analyze)
 
     def _learned(self, routes: CallRoutes, report: Report, listeners: Sequence[Listener]) -> None:
-        """A call has ended from which is learned. It is judged only once there was something to learn from."""
+        """Learn from an ended call. The call is judged only if some of the requests were already learned."""
         asked = report.hits + report.shared + report.misses + report.stale + report.wasted
         if routes.end(asked, report.wasted):
             self.wake()
@@ -241,40 +242,39 @@ def optimize(
     callbacks: Iterable[Callable[[Report], None]] = (), assume_pure: Iterable[Callable[..., Any]] = (),
     stream_lists: bool = False, runtime: Runtime = "auto",
 ) -> P:  # fmt: skip
-    """The same pipeline, sooner: an object of the same type that gives the same answers, callbacks and errors.
+    """Return a faster object of the same type, with the same answers, callbacks and errors.
 
-    The user's object is left as it is. A pipeline without anything to run ahead, and anything that is no pipeline we
-    know, comes back as the same object (with a warning in the second case). So does an optimized one, unless the
-    options are others.
+    The user's object is left unchanged. A pipeline with nothing to run ahead comes back as the same object; so does an
+    object which is no known pipeline, with a warning. An optimized object comes back unchanged unless the options
+    differ.
 
     - `passes`: the rewrites, in order; see `teola_plugin.passes`.
-    - `policy`: how all engines of this process make batches from now on (`po`, `to`, `topology`, `critical_path`); None
-      leaves that as it is, which is `critical_path` at first.
-    - `profiles`: latency profiles by engine name, which the passes consult.
-    - `speculate`: what may run ahead. `certain`: on engines of this process, what the pipeline will ask for unless
-      something raises before; of engines elsewhere (a hosted model, a service, a store on a server, a tool), what it
-      will ask for unless an engine fails: nothing behind a function, a parser or a check that may still raise.
-      `branches`: also what stands behind such, and embeddings, searches and rerankings that a condition may yet decide
-      against, where they would begin at once (see `teola_plugin.passes.speculate_branches`). `learned`: of a LangGraph
-      graph, also what follows where nearly all of its last calls went, before a router or an `if` has decided that.
-      Requests then go out that the original would not make, to hosted models too: these may bill them, and be sent a
-      text that a router would have kept from them. They are counted (`Report.wasted`); while more than a tenth of the
-      requests of the last calls were for nothing, none is made (see `teola_plugin.routes`). `off`: nothing; engine work
-      is still batched across queries.
-    - `callbacks`: called with the `Report` of each call when it ends.
-    - `assume_pure`: functions, and classes of models, that count as declared `@pure` in this pipeline and in what is
-      made of it; for code that cannot be decorated. A `@writes` stands.
-    - `runtime`: where the engines run: in this process (`local`), on Ray (`ray`), or on Ray only where this process is
-      connected and an engine of the same model runs there already (`auto`); see `teola_plugin.runtime.hosts.selection`.
-    - `stream_lists`: a hosted LangChain model that writes a list whose items are used one by one is asked for a stream
-      when it runs ahead, so that each item goes on while the next is written. The framework gets the reply as a whole,
-      put together by LangChain; it may lack the token usage (`stream_usage=True` of the model asks for it), and its
-      `response_metadata` is that of a stream.
+    - `policy`: how all engines of the process make batches from now on (`po`, `to`, `topology`, `critical_path`); None
+      keeps the current policy, at first `critical_path`.
+    - `profiles`: latency profiles by engine name, consulted by the passes.
+    - `speculate`: which requests may run ahead. `certain`: on engines of the process, requests which the pipeline will
+      make unless something raises before; on outside engines (a hosted model, a service, a store on a server, a tool),
+      requests which the pipeline will make unless an engine fails, so nothing behind a function, a parser or a check
+      which may still raise. `branches`: also requests behind those, and embeddings, searches and rerankings which a
+      condition may yet decide against, if they would begin at once (see `teola_plugin.passes.speculate_branches`).
+      `learned`: in a LangGraph graph, also requests on the route of nearly all of the last calls, before a router or an
+      `if` has decided. Learned requests include some which the original would not make, to hosted models too: the
+      provider may bill them and may see a text which a router would have withheld. `Report.wasted` counts them; while
+      more than a tenth of the requests of the last calls were wasted, no learned request is made (see
+      `teola_plugin.routes`). `off`: nothing runs ahead; engine work is still batched across queries.
+    - `callbacks`: called with the `Report` of each call when the call ends.
+    - `assume_pure`: functions, and classes of models, which count as declared `@pure` in the pipeline and in pipelines
+      made from the result; for code which cannot be decorated. A `@writes` still counts.
+    - `runtime`: where the engines run. `local`: in the process. `ray`: on Ray. `auto`: on Ray only if the process is
+      connected and an engine of the same model already runs there; see `teola_plugin.runtime.hosts.selection`.
+    - `stream_lists`: a hosted LangChain model which writes a list whose items are used one by one is called with
+      streaming when running ahead, so that each item is used while the next is written. The framework gets the whole
+      reply, put together by LangChain; the reply may lack the token usage (the model's `stream_usage=True` asks for the
+      usage), and `response_metadata` is the metadata of a stream.
 
-    Raises: TeolaError for a `policy`, `speculate` or `runtime` that does not exist; EngineError for an engine that
-    cannot be started on Ray; TypeError for an `assume_pure` that is no list
-    of functions and classes. With `strict`, TypeError for what is no pipeline we know, and PassError where a pass broke
-    the graph.
+    Raises: TeolaError for an unknown `policy`, `speculate` or `runtime`; EngineError for an engine which cannot be
+    started on Ray; TypeError for an `assume_pure` which is no list of functions and classes. With `strict`, TypeError
+    for an object which is no known pipeline, and PassError where a pass broke the graph.
     """
     _require("speculate", speculate, get_args(Speculate))
     _require("runtime", runtime, get_args(Runtime))
@@ -326,7 +326,7 @@ def _leave(terms: Terms) -> None:
 
 
 def _placed(traced: Traced, where: Runtime) -> Traced:
-    """With a break for each engine that was to run elsewhere, or could, and does not."""
+    """Add a break for each engine which could run elsewhere, or was to, but does not."""
     staying = place(traced.engines, where)
     breaks = [Break("TB301" if where == "ray" else "TB302", name, hint=why) for name, why in staying.items()]
     return replace(traced, breaks=(*traced.breaks, *breaks)) if breaks else traced
@@ -339,7 +339,7 @@ def _require(option: str, value: str, known: Sequence[str]) -> None:
 
 @cache
 def _is_original(stance: str) -> bool:
-    """Who misspells a kill switch should hear of it, once."""
+    """Whether the stance is `original`. A misspelled stance is logged once."""
     if stance not in ("", "original"):
         log.warning("%s=%r switches nothing off; the one value that does is 'original'", STANCE, stance)
     return stance == "original"
@@ -357,7 +357,7 @@ def _unknown(pipeline: Any, strict: bool) -> Any:
 
 
 def optimized(pipeline: Any) -> OptimizedPipeline:
-    """What stands behind an object that `optimize` returned: graphs, pass records, breaks and the reports of its calls.
+    """Return the record behind an optimized object: graphs, pass records, breaks and the reports of calls.
 
     Raises: TeolaError for any other object.
     """

@@ -1,9 +1,9 @@
-"""How a pipeline is called, whatever its framework: a *form* is the name of the method that takes the input.
+"""Calls of pipelines of any framework. A *form* is the name of the method which takes the input.
 
     invoke ainvoke stream astream (LangChain) · query aquery retrieve aretrieve synthesize asynthesize (LlamaIndex)
 
-What comes back is finished here: a coroutine is awaited, an iterator is read to its end, and of a LlamaIndex streaming
-response the text is read. So a form is over when the user would have had the last word.
+A call ends when the user would have the last word: a coroutine is awaited, an iterator is read to the end, and the text
+of a LlamaIndex streaming response is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from teola_plugin import loops
 from teola_plugin.errors import TeolaError
 
 FORMS = ("invoke", "query", "retrieve", "synthesize")
-"""Looked for in this order by `first_form`."""
+"""The synchronous forms, in the order `first_form` looks for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one call came to: `value`, or `error` as it was raised.
+    """The result of one call: `value`, or `error` as raised.
 
-    `pieces`: a streamed answer's parts. `first_s`: seconds until the first of them.
+    `pieces`: the parts of a streamed answer. `first_s`: seconds until the first part.
     """
 
     value: Any = None
@@ -40,7 +40,7 @@ class Answer:
 
 
 def first_form(pipeline: Any) -> str:
-    """The synchronous form of a pipeline. Raises: TeolaError if it has none."""
+    """Return the synchronous form of a pipeline. Raises: TeolaError if the pipeline has none."""
     for form in FORMS:
         if callable(getattr(pipeline, form, None)):
             return form
@@ -48,9 +48,9 @@ def first_form(pipeline: Any) -> str:
 
 
 class Caller:
-    """Calls pipelines one after the other; all coroutines run on one event loop, as in an application.
+    """Calls pipelines one after another; all coroutines run on one event loop, as in an application.
 
-    It may be used inside a running event loop too (a notebook): then its loop runs on a thread of its own.
+    Inside a running event loop (a notebook), the caller's loop runs on a separate thread.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Caller:
             _outside_loops(self._runner.close)
 
     def call(self, pipeline: Any, form: str, value: Any, **options: Any) -> Answer:
-        """One call, timed. The exceptions of the pipeline are part of the answer; Ctrl-C is not."""
+        """Make one timed call. Exceptions of the pipeline are part of the answer; Ctrl-C is raised."""
         method = getattr(pipeline, form, None)
         if not callable(method):
             raise TeolaError(f"{type(pipeline).__qualname__} has no method {form!r}")
@@ -78,7 +78,7 @@ class Caller:
                 answer = self._run(_read_async(result, started_s))
             else:
                 answer = _finish(result, started_s)
-        except Exception as e:  # the pipeline's own: it is what is compared
+        except Exception as e:  # the pipeline's own error, to be compared
             return Answer(error=e, seconds=time.perf_counter() - started_s)
         return answer
 
@@ -123,9 +123,9 @@ async def _read_async(source: AsyncIterator[Any], started_s: float, result: Any 
 
 
 def _streamed(result: Any, pieces: list[Any], first_s: float | None, started_s: float) -> Answer:
-    """The value of a stream is all of its pieces joined, with the source nodes of a LlamaIndex response.
+    """Return the answer of a stream: all pieces joined, with the source nodes of a LlamaIndex response.
 
-    Of dicts, each key's pieces: in what order the branches of a parallel step say theirs differs from run to run.
+    Pieces of dicts are joined per key, since the order of the branches of a parallel step differs from run to run.
     """
     seconds = time.perf_counter() - started_s
     joined: Any = pieces
@@ -140,7 +140,7 @@ def _streamed(result: Any, pieces: list[Any], first_s: float | None, started_s: 
 
 
 def _outside_loops(function: Any, *args: Any) -> Any:
-    """Call it where no event loop runs: here, or else on a thread."""
+    """Call the function where no event loop runs: in the calling thread if possible, else on a new thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,15 +1,15 @@
-"""Conversations as one text: for models without a chat template, and for servers that have their own.
+"""Conversations as one text, for models without a chat template and for servers with their own template.
 
-    System: Answer in one word.                  render_plainly: what such a model reads
+    System: Answer in one word.                  render_plainly: the prompt of a model without template
     User: What is the capital of France?
     Assistant:
 
-    {role: system} Answer in one word. {role: user} What is ...      write_chat, which read_chat reads back exactly;
+    {role: system} Answer in one word. {role: user} What is ...      write_chat, the inverse of read_chat;
                                                                      the brackets stand for control characters
 
-In both, each message's content appears in order, so the text up to a message that is not yet known is a prefix of the
-whole prompt, which may be computed ahead. Of such a prefix, `read_chat` gives the messages with the last one cut short.
-A content that has the control characters itself is written with these escaped.
+Both write the contents of the messages in order, so the text up to an unknown message is a prefix of the whole prompt
+and may be prefilled early. For a prefix, `read_chat` returns the messages with the last message cut short. Control
+characters in a content are escaped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from teola_plugin.errors import EngineError
 from teola_plugin.items.tool_calls import BEGIN, END, write_tool_calls
 
 Message = Mapping[str, Any]
-"""`role` (system, user, assistant or tool) and `content`, as in every chat template. An assistant's message may have
-`tool_calls` (each with a `function` that has `name` and `arguments`), a tool's its `name` and `tool_call_id`."""
+"""`role` (system, user, assistant or tool) and `content`, as in chat templates. An assistant's message may have
+`tool_calls` (each with a `function` that has `name` and `arguments`), a tool's message `name` and `tool_call_id`."""
 
 Tool = Mapping[str, Any]
-"""A tool that the model may call, as JSON schema: `{"type": "function", "function": {"name": ..., ...}}`."""
+"""A tool for the model, as JSON schema: `{"type": "function", "function": {"name": ..., ...}}`."""
 
 
 def render_plainly(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-    """The prompt of a conversation, up to where the assistant answers.
+    """Return the prompt of a conversation, up to the assistant's answer.
 
     >>> render_plainly([{"role": "user", "content": "Hello"}])
     'User: Hello\\nAssistant:'
@@ -45,13 +45,15 @@ def render_plainly(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> s
 
 
 def render_for(engine: object, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-    """The prompt of a conversation as the engine's model wants it; `render_plainly`, where the engine does not say."""
+    """Return the prompt in the format of the engine's model; without `render_chat`, the prompt of `render_plainly`."""
     render_chat = getattr(engine, "render_chat", render_plainly)
     return str(render_chat(messages, tools) if tools else render_chat(messages))
 
 
 HEAD, BODY, END_OF_CHAT, ESCAPE = "\x01", "\x02", "\x04", "\x10"
-"""Start of heading, start of text, end of transmission, data link escape: no white space to `str.strip`."""
+"""Start of heading, start of text, end of transmission, data link escape. `str.strip` does not count them as white
+space.
+"""
 
 _TO_ESCAPE = re.compile(f"[{HEAD}{BODY}{END_OF_CHAT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}([ABDP])")
@@ -59,7 +61,7 @@ _ESCAPED = re.compile(f"{ESCAPE}([ABDP])")
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation. `is_whole`: it is the assistant's turn; otherwise it is a prefix of one, cut anywhere."""
+    """A conversation. `is_whole`: the assistant's turn follows; otherwise a prefix, cut anywhere."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -67,7 +69,7 @@ class Chat:
 
 
 def write_chat(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-    """The conversation as a text that `read_chat` reads.
+    """Return the conversation as a text for `read_chat`.
 
     >>> write_chat([{"role": "user", "content": "Hello"}])
     '\\x01{"role": "user"}\\x02Hello\\x04'
@@ -81,9 +83,9 @@ def write_chat(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
 
 
 def read_chat(text: str) -> Chat | None:
-    """The conversation that `write_chat` wrote, or the beginning of one; None if the text is none.
+    """Return the conversation written by `write_chat`, or the beginning of a conversation; None for any other text.
 
-    Raises: EngineError if it is neither, as where a value with control characters was put into one.
+    Raises: EngineError for a damaged conversation, such as a template value with control characters.
     """
     if not text.startswith(HEAD):
         return None

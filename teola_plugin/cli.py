@@ -36,7 +36,7 @@ app = typer.Typer(
 app.add_typer(cli_engines.app, name="engines")
 
 CLOSING_S = 10.0
-"""For engines to shut down."""
+"""Seconds for the engines to shut down."""
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:OBJECT", help="where your pipeline is, such as app:chain")]
 
@@ -232,8 +232,9 @@ def doctor(
 
 
 def _run(work: Callable[[Console], bool]) -> NoReturn:
-    """Do it on a screen of its own, and leave with its status. Our errors and Ctrl-C are one line each; any other
-    exception is the user's own and keeps its traceback."""
+    """Run a command on a new screen and exit with the command's status.
+
+    Errors of the package and Ctrl-C print one line each; any other exception is the user's and keeps the traceback."""
     from teola_plugin import runtime
 
     try:
@@ -256,17 +257,17 @@ def _run(work: Callable[[Console], bool]) -> NoReturn:
     except KeyboardInterrupt:
         for child in multiprocessing.active_children():
             child.terminate()
-        os._exit(130)  # a thread that loads a model cannot be stopped, and nobody wants to wait for it
+        os._exit(130)  # a thread which loads a model cannot be stopped, and may take long
     raise typer.Exit(status)
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """The text as it is: no markup, no colours of ours, lines as long as they are."""
+    """Print the text unchanged: no markup, no added colours, no wrapping."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _load(target: str) -> Any:
-    """The object that `module:object` names; the current folder is on the path, as for `python -m`."""
+    """Return the object named by `module:object`; the current folder is on the path, as for `python -m`."""
     from teola_plugin.registry import object_named
 
     if os.getcwd() not in sys.path:
@@ -275,7 +276,7 @@ def _load(target: str) -> Any:
 
 
 def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself."""
+    """Return the parsed JSON, or the text if it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

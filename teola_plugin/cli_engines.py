@@ -1,9 +1,9 @@
 """`teola engines`: engines on a Ray cluster, which all processes of the cluster share.
 
-teola engines start engines.toml         those the file declares; they stay until they are stopped
+teola engines start engines.toml         the engines of the file; they run until stopped
 teola engines list
 teola engines scale llm 3
-teola engines stop llm                   once what it has been asked for is done
+teola engines stop llm                   after the requests in progress
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def stop(
 
 
 def _rays(address: str) -> Any:
-    """The module of Ray's engines, connected."""
+    """Connect to Ray and return the module of Ray's engines."""
     from teola_plugin.runtime.hosts.ray import cluster, engines
 
     try:

@@ -1,6 +1,6 @@
-"""The stable codes of everything that is decided on the user's behalf, with their meaning. A code is never reused.
+"""Stable codes, with their meaning, of all decisions made on the user's behalf. A code is never reused.
 
-TR: a pass rewrote the graph or refused to. TB: a break, something was left to the framework. TF: a run-ahead fell back
+TR: a pass rewrote the graph or refused to. TB: a break; something was left to the framework. TF: a run-ahead fell back
 at run time.
 """
 

@@ -1,4 +1,4 @@
-"""What is installed, and what is missing for which part of the package."""
+"""The installed packages, and the missing packages for each part of teola_plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 PARTS = (
-    # what for, module, distribution, extra
+    # purpose, module, distribution, extra
     ("LangChain pipelines", "langchain_core", "langchain-core", "langchain"),
     ("LangChain retrievers", "langchain_classic", "langchain-classic", "langchain"),
     ("LlamaIndex pipelines", "llama_index.core", "llama-index-core", "llamaindex"),
@@ -24,13 +24,13 @@ PARTS = (
 )
 
 TESTED = {"llama_index.core": (("0.12.52", "0.12.52"), ("0.14.0", "0.14.25"))}
-"""The oldest and newest release of each range that the tests run on; post-releases count as their release."""
+"""The oldest and newest release of each tested range; a post-release counts as the release."""
 
 
 def examine(console: Console, *, imports: bool = True) -> bool:
-    """Print the table; whether a framework is there to be optimized and all that is installed can be imported.
+    """Print the table of packages. Returns whether a framework is installed and everything installed can be imported.
 
-    `imports`: try each module in a process of its own, which takes some seconds.
+    `imports`: try each module in a separate process, which takes some seconds.
     """
     from teola_plugin import __version__
 
@@ -67,12 +67,12 @@ def _is_tested(module: str, version: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers of `0.12.52.post1` that tell the release."""
+    """Return the numbers which identify the release of `0.12.52.post1`."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _import_error(console: Console, module: str) -> str:
-    """The last line that a fresh interpreter says when it cannot import the module; '' if it can."""
+    """Return the last line of a fresh interpreter which cannot import the module; '' if the import works."""
     with console.status(f"importing {module}"):
         done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True)
     if done.returncode == 0:
@@ -81,7 +81,7 @@ def _import_error(console: Console, module: str) -> str:
 
 
 def _version(module: str, distribution: str) -> str | None:
-    """By the module: two distributions own `import vllm`."""
+    """Return the version from the module, since two distributions own `import vllm`; else from the distribution."""
     try:
         if find_spec(module) is None:
             return None

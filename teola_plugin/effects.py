@@ -1,17 +1,17 @@
-"""What the user says about the effects of a function: `pure`, `reads("kb")`, `writes("kb")`.
+"""Declarations of the effects of a function by the user: `pure`, `reads("kb")`, `writes("kb")`.
 
-    @pure                   no effects: it may run early, and more than once
-    @reads("kb")            no effects, but its answer depends on "kb": it may run early, not before a write to "kb"
-    @writes("kb")           changes "kb" and nothing else: it runs exactly once, in the framework's own run
+    @pure                   no effects: may run early, and more than once
+    @reads("kb")            no effects, but reads "kb": may run early, not before a write to "kb"
+    @writes("kb")           changes only "kb": runs exactly once, in the framework's own run
 
-A name means a resource of the user's; the name of a vector collection means that collection, and "outside" what is
-beyond this process: hosted models wait for a function that writes it. `pure` may also stand on a class: of LangChain
-models whose calls leave nothing behind in them, or of objects that are made, or called, without effects.
+A name means a resource of the user; the name of a vector collection means the collection, and "outside" means
+everything beyond the process: hosted models wait for a function which writes "outside". `pure` may also mark a class:
+of LangChain models whose calls change no state of the model, or of objects which are made, or called, without effects.
 
-The decorators only leave a mark; the function stays the same object.
+The decorators only mark the function and return the same object.
 
-What cannot be decorated may be vouched for in one pipeline, `optimize(pipeline, assume_pure=[f])`: within `assuming` it
-counts as declared `@pure`.
+Code which cannot be decorated may be assumed pure in one pipeline, `optimize(pipeline, assume_pure=[f])`: within
+`assuming`, the function counts as declared `@pure`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MARK = "__teola_effects__"
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What running a function does. `why` says why it is not pure, or who says that it is.
+    """The effects of running a function. `why`: the reason why the function is not pure, or who declares the purity.
 
-    A function that is neither pure nor writes a named resource may do anything.
+    A function which is neither pure nor writes a named resource may do anything.
     """
 
     pure: bool
@@ -43,12 +43,12 @@ class Effects:
 
 
 def pure(function: T) -> T:
-    """The function itself, declared free of effects."""
+    """Declare the function free of effects, and return the same function."""
     return _mark(function, Effects(pure=True, why="declared"))
 
 
 def reads(*resources: str) -> Callable[[T], T]:
-    """A decorator: the function has no effects, but its value depends on these resources.
+    """Return a decorator which declares: the function has no effects, but the value depends on the named resources.
 
     Raises: TypeError without a name, as for `@reads` alone.
     """
@@ -57,7 +57,7 @@ def reads(*resources: str) -> Callable[[T], T]:
 
 
 def writes(*resources: str) -> Callable[[T], T]:
-    """A decorator: the function changes these resources and nothing else.
+    """Return a decorator which declares: the function changes the named resources and nothing else.
 
     Raises: TypeError without a name, as for `@writes` alone.
     """
@@ -71,10 +71,10 @@ def _require_names(decorator: str, resources: tuple[object, ...]) -> None:
 
 
 def declared_effects(function: Any) -> Effects | None:
-    """What the user declared about this function, method or object (or its class), or assumes of it here.
+    """Return the declared or assumed effects of a function, a method, an object or the object's class.
 
-    A decorator made with `functools.wraps` carries the mark of what it wraps, but may have effects of its own: there
-    only "it writes" counts. A mark stands whatever is assumed.
+    A decorator made with `functools.wraps` carries the mark of the wrapped function but may have other effects: on a
+    wrapper only `writes` counts. A declaration takes precedence over an assumption.
     """
     found = _marked(function)
     if isinstance(found, Effects):
@@ -85,7 +85,7 @@ def declared_effects(function: Any) -> Effects | None:
 
 
 def _marked(function: Any) -> Any:
-    """The mark of a function, method, class or object; objects are not asked for it, for they may answer by code."""
+    """Return the mark of a function, method, class or object, without running user code for attribute access."""
     return inspect.getattr_static(function.__func__ if type(function) is MethodType else function, MARK, None)
 
 
@@ -96,7 +96,7 @@ ASSUMED = Effects(pure=True, why="assumed pure")
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """Functions and classes that the user vouches for; `keys` tell whether a function is one of them."""
+    """Functions and classes which the user assumes pure; `keys` identify the functions."""
 
     objects: tuple[Any, ...] = field(default=(), compare=False)
     keys: frozenset[Hashable] = frozenset()
@@ -108,7 +108,7 @@ _assumed: ContextVar[Assumed] = ContextVar("teola_assumed", default=NOTHING)
 
 
 def assumed(objects: Iterable[Any]) -> Assumed:
-    """These functions and classes. Raises: TypeError for anything that is neither."""
+    """Return the assumption for the functions and classes. Raises: TypeError for any other object."""
     if callable(objects) or isinstance(objects, str) or not isinstance(objects, Iterable):
         raise TypeError(f"assume_pure wants a list of functions and classes, such as [f, g], not {objects!r:.80}")
     found = tuple(objects)
@@ -123,7 +123,7 @@ def assumed(objects: Iterable[Any]) -> Assumed:
 
 @contextmanager
 def assuming(assumed: Assumed) -> Iterator[None]:
-    """What is judged inside is judged as if these were declared `@pure`."""
+    """Treat the assumed functions and classes as declared `@pure` inside the block."""
     token = _assumed.set(assumed)
     try:
         yield
@@ -148,7 +148,7 @@ def _is_assumed(function: Any) -> bool:
 
 
 def _key(function: Any) -> Hashable:
-    """Equal for the same object; a bound method is made anew each time that one asks for it."""
+    """Return a key equal for the same function; each access to a bound method makes a new object."""
     if isinstance(function, MethodType):
         return (id(function.__self__), id(function.__func__))
     return function if isinstance(function, BuiltinMethodType) else id(function)

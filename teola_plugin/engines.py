@@ -1,14 +1,13 @@
-"""What an engine is: it takes a batch of items and tells the outcome of each.
+"""The engine protocol: an engine takes a batch of items and emits an outcome for each.
 
-An engine knows batches and nothing of queries or graphs. Work is counted in *items*: one text to embed, one pair to
-rerank, one vector to search, one prompt to complete. Each item has a key; two items with equal keys, operation and
-settings ask for the same thing.
+An engine knows batches, but no queries or graphs. Work is counted in *items*: a text to embed, a pair to rerank, a
+vector to search, a prompt to complete. Two items with equal keys, operation and settings are the same request.
 
     batch = Batch("embedding", settings, items)        # all items share operation and settings
     await engine.run(batch, emit)                      # emit(position, Delta(...) | Done(value) | Failed(error))
 
-Every position gets exactly one `Done` or `Failed`, in any order, before `run` returns; an error that `run` raises
-counts as `Failed` for each item still open. An item of an LLM may emit `Delta`s first.
+Every position gets exactly one `Done` or `Failed`, in any order, before `run` returns; an error raised by `run` counts
+as `Failed` for each item still open. An item of an LLM may emit `Delta`s first.
 """
 
 from __future__ import annotations
@@ -26,22 +25,25 @@ from teola_plugin.providers import ProviderCall
 Settings = tuple[tuple[str, Hashable], ...]
 
 WRITES = frozenset({"ingestion", "tool"})
-"""Operations with effects. What became of one whose engine crashed nobody knows, so it is not run again."""
+"""Operations with effects. If the engine crashes, the effect is unknown, so the operation is not run again."""
 
 REPEATABLE = frozenset({"embedding", "reranking", "searching", "partial_prefilling"})
-"""Operations that come to the same each time, whatever their settings."""
+"""Operations with the same result each time, whatever the settings."""
 
 
 def is_repeatable(op: str, settings: Mapping[str, Any]) -> bool:
-    """Running it twice gives the same. Of generations only the greedy ones: without `temperature` an LLM samples."""
+    """Whether a repeated operation gives the same result.
+
+    Generations do only if greedy: without `temperature` an LLM samples.
+    """
     return op in REPEATABLE or (op == "decoding" and settings.get("temperature") == 0)
 
 
 class Completion(str):
-    """The text an LLM wrote, with what the engine knows about it. It is a `str`: prompts and parsers take it as it is.
+    """A text written by an LLM, with facts from the engine. Prompts and parsers use the text as a `str`.
 
-    `pieces` are the deltas in the order they were streamed (one per token); `raw` is the framework's own reply where
-    the engine is a foreign model. `output_tokens`: how many they are, also where a server told no more than that.
+    `pieces`: the deltas in streaming order (one per token). `raw`: the framework's own reply, where the engine is a
+    foreign model. `output_tokens`: the number of tokens, also where a server told nothing more.
     """
 
     token_ids: tuple[int, ...]
@@ -65,25 +67,25 @@ class Completion(str):
         return self
 
     def own_raw(self) -> Any:
-        """A copy of `raw` for one taker: frameworks and users write to replies, and the run-ahead goes on with them."""
+        """Return a copy of `raw` for one consumer: callers may change a reply still in use by the run-ahead."""
         try:
             return copy.deepcopy(self.raw)
-        except Exception:  # the reply holds an object of a client's that cannot be copied
+        except Exception:  # the reply holds a client's object which cannot be copied
             return self.raw
 
 
 class Taker(NamedTuple):
-    """Seconds that an engine takes which gets values one by one: for a batch of them, and for each value in it."""
+    """The cost of a consumer of single values: seconds for a batch of values, and per value in the batch."""
 
     batch_s: float
     item_s: float
 
 
 class Urgency(NamedTuple):
-    """How far it is from a request to the output of its query, in requests and predicted seconds; itself included.
+    """The distance of a request, itself included, to the query's output, in requests and predicted seconds.
 
-    `objective`: `latency` or `throughput` where somebody has deduced it (passes/deduce_objectives.py). `own_s`: of the
-    seconds, those that it takes itself. `taker`: what follows it, if that can begin with each of its values.
+    `objective`: `latency` or `throughput` if deduced (passes/deduce_objectives.py). `own_s`: the seconds of the request
+    alone. `taker`: the consumer, if it can begin with each single value.
     """
 
     depth: int = 0
@@ -98,33 +100,36 @@ NOT_URGENT = Urgency()
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of work. `owner` is the query it belongs to (an engine may keep state per owner: an open prefill)."""
+    """One item of work.
+
+    `owner`: the query of the item (an engine may keep state per owner, such as an open prefill).
+    """
 
     payload: Any
     owner: Hashable = 0
     priority: int = 0
-    """Lower is more urgent; for engines that order their own queue (vLLM)."""
+    """Lower is more urgent; for engines with a queue of their own (vLLM)."""
 
     id: int = 0
-    """Unique in the process; what `abort` names."""
+    """Unique in the process; the argument of `abort`."""
 
     tenant: str = ""
-    """Nothing computed for one tenant is given to another, the prefix cache included."""
+    """The tenant. Results, and the prefix cache, are never shared between tenants."""
 
     deadline_s: float = math.inf
-    """On the clock of the event loop that runs the engine."""
+    """Deadline on the clock of the event loop which runs the engine."""
 
     tokens: int = 0
-    """Of KV cache that an LLM may need for it, as far as the engine can tell (`kv_tokens`)."""
+    """Tokens of KV cache which an LLM may need for the item, as far as the engine can tell (`kv_tokens`)."""
 
     urgency: Urgency = NOT_URGENT
     begun_s: float = 0.0
-    """When its query began, on that clock too."""
+    """Start of the query, on the clock of `deadline_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items that share operation and settings; the engine runs them as one call, on one of its instances."""
+    """Items with the same operation and settings; the engine runs them as one call, on one instance."""
 
     op: str
     settings: Mapping[str, Any]
@@ -134,7 +139,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text an LLM has just produced (one token's worth, possibly empty)."""
+    """Text just produced by an LLM (one token's worth, possibly empty)."""
 
     text: str
 
@@ -148,9 +153,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The item failed; `error` is the engine's own exception object.
+    """The failure of an item; `error` is the engine's own exception object.
 
-    `traceback`: what led to it in the engine. Whoever raises the error adds to its own, and more than one may.
+    `traceback`: the traceback inside the engine. Each raise of the error extends the error's own traceback, and several
+    callers may raise the same error.
     """
 
     error: BaseException
@@ -166,17 +172,21 @@ Emit = Callable[[int, Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the scheduler may rely on.
+    """Properties of an engine, for the scheduler.
 
-    `max_items`: the largest batch. `max_tokens`: how much KV cache an instance has. `concurrent`: items of several
-    batches run side by side (continuous batching), so slots free up item by item. `prefix`: the engine reuses a
-    prefilled prefix, so `partial_prefilling` pays. `prefix_at_end`: it does so once all of the prefix is computed;
-    prompts that come together each compute what they have in common. `abort`: it can end an item that it has begun.
-    `remote`: items are requests to a service, and side by side do not slow one another down. `is_scheduled`: it has a
-    scheduler of its own, where the requests of several processes meet; this process hands on everything at once.
-    `early_beside`: beside how many texts in work on an instance a prefix is still prefilled early. It holds up what
-    decodes, on a GPU a little, on a CPU by all that it takes. `pads`: a batch takes as long as if all its items were as
-    long as the longest.
+    - `max_items`: the largest batch.
+    - `max_tokens`: the KV cache of an instance, in tokens.
+    - `concurrent`: items of several batches run side by side (continuous batching), so slots free up item by item.
+    - `prefix`: the engine reuses a prefilled prefix, so `partial_prefilling` pays.
+    - `prefix_at_end`: a prefix is reused once it is computed as a whole; prompts which come together each compute the
+      common part.
+    - `abort`: the engine can end a running item.
+    - `remote`: items are requests to a service, and do not slow one another down.
+    - `is_scheduled`: the engine has its own scheduler, shared by several processes; the worker hands on everything at
+      once.
+    - `early_beside`: the number of running texts on an instance beside which a prefix is still prefilled early. The
+      prefill delays running decodes: on a GPU a little, on a CPU by the full time of the prefill.
+    - `pads`: a batch takes as long as if all items had the length of the longest.
     """
 
     max_items: int = 32
@@ -193,35 +203,35 @@ class Capabilities:
 
 @runtime_checkable
 class Engine(Protocol):
-    """One engine. `ops` are the operations it understands, named after graph kinds.
+    """One engine. `ops`: the supported operations, named after graph kinds.
 
     - embedding engines: `embedding`, payload `str`, value float32 array of shape (dim,)
     - rerankers: `reranking`, payload `(query, passage)`, value `float`
     - vector stores: `searching`, payload float32 array of shape (dim,), value a mapping of the store's own columns
-    - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value
-      how many tokens were prefilled
+    - LLMs: `decoding`, payload `str`, value `Completion`; `partial_prefilling`, payload `str`, value the number of
+      prefilled tokens
 
     An engine may also have:
 
-    - `profile`: its latency profile, for passes and policies (`profiles`: by operation, where they differ)
-    - `model`: what it serves, for the cache keys of frameworks
-    - `stamp()`: the version of what it reads: a result computed under another one is not used
+    - `profile`: the latency profile, for passes and policies (`profiles`: by operation, where they differ)
+    - `model`: the served model, for the cache keys of frameworks
+    - `stamp()`: the version of the data read; a result computed under another version is not used
     - `release(owner)`: the query is over
-    - `is_per_query`: what it answers hangs on what that query gave it before; two queries never share an answer
+    - `is_per_query`: answers depend on earlier requests of the query; two queries never share an answer
     - `render_chat(messages[, tools])`: the prompt of a chat
     - `kv_tokens(op, payload, settings)`: see `Item.tokens`
-    - `provider`: of a `remote` one, the service that it asks (`EngineSpec.provider`)
-    - `policy`: by which its batches are made, in place of the host's
-    - `instances`: engines that share its work; it runs none itself
-    - `recovered()`: a coroutine that returns once it works again after an EngineCrashed
-    - `restart()`: it hangs: end its process
+    - `provider`: the service behind a `remote` engine (`EngineSpec.provider`)
+    - `policy`: the batching policy of the engine, in place of the host's
+    - `instances`: engines which share the work; the engine itself runs none
+    - `recovered()`: a coroutine which returns once the engine works again after an EngineCrashed
+    - `restart()`: end the process of a hanging engine
     """
 
     name: str
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the scheduler may rely on. Another object once they change."""
+        """The properties of the engine for the scheduler; a new object whenever they change."""
         ...
 
     async def run(self, batch: Batch, emit: Emit) -> None: ...
@@ -232,37 +242,37 @@ class Engine(Protocol):
 
 
 class First:
-    """Which of several comes first: `is_me` is true for one of them alone, each time it asks."""
+    """The first of several callers: `is_me` is true for one caller alone, however often each calls."""
 
     def __init__(self) -> None:
         self._first: dict[str, object] = {}
         self._found = threading.Event()
 
     def is_me(self, who: object) -> bool:
-        """Whether `who` is the first, now or before."""
+        """Whether `who` is the first caller, now or before."""
         is_first = self._first.setdefault("who", who) is who  # atomic, and takes no lock
         self._found.set()
         return is_first
 
     @property
     def who(self) -> object | None:
-        """The first, None while there is none."""
+        """The first caller; None if there is none yet."""
         return self._first.get("who")
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether somebody is the first by then."""
+        """Wait, and return whether there is a first caller by then."""
         return self._found.wait(timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A call to a model we do not run: the payload of operation `decoding` on a `python` engine.
+    """A call of a model which is not one of our engines: the payload of operation `decoding` on a `python` engine.
 
-    `key` tells calls apart: model, method, normalised messages, arguments, and whether it streams. `call` makes the
-    call and returns its value, or a coroutine (`is_async`) which is run on `loop`, the event loop that the model's
-    client belongs to. `stream`, where there is one, does the same and tells the text as it is written; what it calls
-    for that may raise, when nobody listens any more. It is used in place of `call` if `is_streamed`. `first`: who makes
-    the call, which is made once. `provider_call`: what it is to the provider of the model, while it runs ahead.
+    `key` identifies the call: model, method, normalised messages, arguments, and whether the call streams. `call` makes
+    the call and returns the value, or a coroutine (`is_async`) to run on `loop`, the event loop of the model's client.
+    `stream`, if present, makes the same call and passes the text on as it is written; the callback may raise if there
+    is no listener left. `stream` replaces `call` if `is_streamed`. `first`: the caller to make the call, which is made
+    once. `provider_call`: the provider's record of the call, while running ahead.
     """
 
     key: Hashable
@@ -277,11 +287,11 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine a component stands on: the kind and the user's own object (its identity is the engine's).
+    """The engine of a component: the kind and the user's own object (whose identity is the engine's).
 
-    `provider`: the service outside this process's own engines that it is, or is a client of (a hosted model, a store on
-    a server, a tool), equal for all clients of it: somebody else sees the text and may charge for it, so the run-ahead
-    asks only for what the pipeline will ask for.
+    `provider`: the outside service which the object is, or is a client of (a hosted model, a store on a server, a
+    tool), equal for all clients of the service. The service sees the text and may charge for the request, so the
+    run-ahead sends only requests which the pipeline will make.
     """
 
     kind: str
@@ -291,10 +301,10 @@ class EngineSpec:
 
     @property
     def is_outside(self) -> bool:
-        """Whether a request leaves this process's own engines."""
+        """Whether a request leaves the engines of the process."""
         return self.provider is not None
 
     @property
     def key(self) -> tuple[str, int]:
-        """Equal for two components that share the object."""
+        """A key equal for two components with the same object."""
         return (self.kind, id(self.resource))

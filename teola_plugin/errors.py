@@ -1,4 +1,4 @@
-"""Every error teola_plugin raises on its own account.
+"""The errors of teola_plugin.
 
 TeolaError
 +- GraphError              a graph that cannot be read or does not hold together
@@ -6,19 +6,19 @@ TeolaError
 +- EngineError             an engine could not be found, loaded or run
 |  +- EngineUnavailable    the package or model behind an engine is missing (names the extra)
 |  +- EngineClosed         work was handed to an engine or host that is shut down
-|  +- ModelMismatch        what was loaded is not the model that was meant
+|  +- ModelMismatch        the loaded model is not the expected model
 |  +- EngineCrashed        the process behind an engine ended with work in it
-|  +- EngineLoopBlocked    a synchronous call on the engines' own event loop, which would wait for itself
-|  +- Poisoned             an item brought its engine down each time, so it is not tried again
+|  +- EngineLoopBlocked    a synchronous call on the engines' event loop, which would deadlock
+|  +- Poisoned             an item crashed the engine each time, and is not retried
 +- ProfileError            a latency profile cannot be read or makes no sense (names the field)
-+- ItemsError              a text has no items in the grammar that was expected of it
-+- Cancelled               the work was cancelled before it ended
-+- DeadlineExceeded        it did not end in time
-+- Overloaded              it was not taken in, for too much waits already (says when to try again)
++- ItemsError              a text has no items in the expected grammar
++- Cancelled               the work was cancelled before its end
++- DeadlineExceeded        the work did not end in time
++- Overloaded              the work was rejected: the queue is full (says when to try again)
 
-The frameworks' own exceptions are never wrapped: they reach the caller as the same object. None of ours derives from
-ValueError or TypeError, which LlamaIndex's synthesizers turn into an empty answer; `optimize(strict=True)` on an object
-we do not know raises a plain TypeError, because that is a mistake of the caller.
+The frameworks' own exceptions are never wrapped: the same object reaches the caller. No error of the package derives
+from ValueError or TypeError, which LlamaIndex's synthesizers turn into an empty answer. `optimize(strict=True)` raises
+a plain TypeError for an unknown object, a mistake of the caller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class EngineError(TeolaError):
 
 
 class EngineUnavailable(EngineError):
-    """What an engine stands on is not installed or cannot be loaded."""
+    """The package or model behind an engine is not installed or cannot be loaded."""
 
 
 class EngineClosed(EngineError):
@@ -49,7 +49,7 @@ class EngineClosed(EngineError):
 
 
 class ModelMismatch(EngineError):
-    """What was loaded is not the model that was meant: it was trained or replaced since."""
+    """The loaded model is not the expected model: trained or replaced since."""
 
 
 class EngineCrashed(EngineError):
@@ -57,11 +57,11 @@ class EngineCrashed(EngineError):
 
 
 class EngineLoopBlocked(EngineError):
-    """A synchronous call on the event loop of the engines: it would wait for what only that loop can do."""
+    """A synchronous call on the event loop of the engines would deadlock: only the blocked loop can finish the work."""
 
 
 class Poisoned(EngineError):
-    """An item was with its engine each time it crashed, the last time alone; it is not tried again."""
+    """An item took part in each crash of an engine, the last time alone; the item is not retried."""
 
 
 class ProfileError(TeolaError):
@@ -69,7 +69,7 @@ class ProfileError(TeolaError):
 
 
 class ItemsError(TeolaError):
-    """A text, now complete, does not hold the items that its grammar promises."""
+    """A complete text does not hold the items of the expected grammar."""
 
 
 class Cancelled(TeolaError):
@@ -81,7 +81,7 @@ class DeadlineExceeded(TeolaError):
 
 
 class Overloaded(TeolaError):
-    """The work was not taken in. `retry_after_s`: by when what waits now should be done."""
+    """The work was rejected. `retry_after_s`: seconds until the waiting work should be done."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What happened while a query ran, as frozen facts. Times are `time.perf_counter()` seconds of this process."""
+"""Events of a query, as frozen facts. Times are `time.perf_counter()` seconds of the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BatchRan:
-    """An engine ran a batch that held items of this query, and maybe of others."""
+    """An engine ran a batch with items of the query, and maybe of other queries."""
 
     engine: str
     op: str
@@ -19,7 +19,7 @@ class BatchRan:
 
 @dataclass(frozen=True, slots=True)
 class PrimitiveRan:
-    """Instances of a primitive ran ahead as one request: `items` of them."""
+    """Instances of a primitive ran ahead as one request of `items` items."""
 
     primitive: str
     engine: str

@@ -1,7 +1,7 @@
-"""What an error of a service says: who told it, whether it may be owed to asking too much at once, how bad it is.
+"""Classification of service errors: raised by the service or not, perhaps caused by concurrent requests, outage or not.
 
-Services are told apart from clients by what all clients have in common: an HTTP status on the error or on its
-`response`, or an error of the transport below. Anything else may be owed to how the run-ahead made the call.
+An error counts as the service's if the error or `response` has an HTTP status, or if the transport below failed; all
+client libraries share these signs. Any other error may be caused by the way the run-ahead made the call.
 
 | error                                    | of the service | may come of company | outage |
 |------------------------------------------|----------------|---------------------|--------|
@@ -18,23 +18,23 @@ import sys
 from collections.abc import Iterator
 
 CROWDED = frozenset({408, 409, 425, 429, 502, 503, 504, 529})
-"""Statuses by which a service, or a proxy in front of it, refuses what comes in too great a number."""
+"""Statuses by which a service, or a proxy in front of the service, refuses too many requests."""
 
 
 class Withheld(BaseException):
-    """A request that runs ahead was not made, or not made again, for its provider has failed.
+    """An early request was not made, or not retried, since the provider has failed.
 
-    Not an `Exception`: a function of the user's that runs ahead must not take it for an answer of the service.
+    Not an `Exception`: a user function which runs ahead must not take the error for an answer of the service.
     """
 
 
 def is_of_service(error: BaseException) -> bool:
-    """Whether the service, or the way to it, told this error: the same request would have met it without us."""
+    """Whether the service or its connection raised the error: the same request would fail without running ahead."""
     return isinstance(error, Exception) and (status_of(error) is not None or _is_of_transport(error))
 
 
 def may_come_of_company(error: BaseException) -> bool:
-    """Whether the service may have failed only because several requests were under way at once."""
+    """Whether the service may have failed only because of several concurrent requests."""
     status = status_of(error)
     return _is_of_transport(error) if status is None else status in CROWDED
 
@@ -46,7 +46,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that the error, or one that caused it, carries."""
+    """Return the HTTP status of the error, or of an error which caused it."""
     for each in _chain(error):
         for holder in (each, getattr(each, "response", None)):
             for name in ("status_code", "code", "status"):
@@ -57,13 +57,13 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _is_of_transport(error: BaseException) -> bool:
-    httpx = sys.modules.get("httpx")  # whoever has an error of it has loaded it
+    httpx = sys.modules.get("httpx")  # an error of httpx implies a loaded httpx
     kinds = (ConnectionError, TimeoutError, *((httpx.TransportError,) if httpx else ()))
     return any(isinstance(each, kinds) for each in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes. `__cause__` alone: a context may be any error that was handled before."""
+    """Yield the error and each `__cause__`. Contexts are left out: a context may be any error handled before."""
     seen: set[int] = set()
     each: BaseException | None = error
     while isinstance(each, Exception | Withheld) and id(each) not in seen:

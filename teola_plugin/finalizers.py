@@ -1,10 +1,10 @@
-"""Keeps finalizers of the user's pipelines off the threads that everybody waits for.
+"""Keeps finalizers of the user's pipelines off the threads of hosts and engines.
 
-Python collects garbage in whichever thread happens to allocate, and closes the suspended generators that it finds
-there. LangChain's ask their models on being closed, and join their threads: on the thread of a host or of an engine,
-they would wait for that very thread, and all calls with them; under a lock that such a thread wants, too. So while it
-collects, or a thread that holds a lock of ours, generators and coroutines stay referenced; the next collection in
-another thread closes them, as without us.
+Python collects garbage in whichever thread happens to allocate, and closes the suspended generators among the garbage.
+LangChain's generators call models when closed, and join threads: on the thread of a host or of an engine, such a
+finalizer would wait for the thread itself, and stop all calls; likewise under a lock which the thread wants. While such
+a thread, or the holder of one of our locks, collects, generators and coroutines stay referenced; the next collection in
+another thread closes them, as without teola_plugin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ forks.in_child(_ours.clear)
 
 
 class _KeptOff:
-    """No garbage that runs on when it is closed is finalized by this thread in here. Reentrant, for all threads."""
+    """Inside, the thread finalizes no generator or coroutine which runs code when closed.
+
+    Reentrant, for all threads.
+    """
 
     def __enter__(self) -> None:
         ident = threading.get_ident()
@@ -57,6 +60,6 @@ def _counted(held: list[Any]) -> list[int]:
 
 
 ALONE = _counted([object()])[0]
-"""References to what only a list of ours holds; the counting itself adds some, depending on the version of Python."""
+"""The reference count of an object held by one list; counting adds some, depending on the Python version."""
 
 gc.callbacks.append(_on_collection)

@@ -1,9 +1,9 @@
-"""What a forked child does with copies of its parent's threads, event loops and processes: it lets them be.
+"""Forked children: the threads, event loops and processes copied from the parent are left alone.
 
 A server may load an application, answer a first question and only then fork its workers (`gunicorn --preload`,
-multiprocessing on Linux). In a worker our objects are there and their threads are not; whoever waited for one would
-wait for ever. So whoever owns such a thing says with `in_child` how it begins anew. Nothing of the parent's is closed:
-sockets, epoll sets and processes are still in use there.
+multiprocessing on Linux). A worker has copies of our objects but not of our threads, so waiting for a copied thread
+would never end. Each owner of a thread therefore registers a reset with `in_child`. Nothing of the parent's is closed:
+the parent still uses the sockets, epoll sets and processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _left: list[object] = []
 
 
 def in_child(act: Callable[[], None]) -> None:
-    """Call `act` in each forked child, before anything else there. A bound method does not keep its object alive."""
+    """Call `act` in each forked child, before anything else.
+
+    A registered bound method does not keep its object alive.
+    """
     if isinstance(act, MethodType):
         _methods[act.__self__] = act.__func__
     else:
@@ -28,7 +31,7 @@ def in_child(act: Callable[[], None]) -> None:
 
 
 def leave(*things: object) -> None:
-    """Never finalize these: a loop's destructor would take its files out of the parent's epoll set."""
+    """Never finalize the objects: a loop's destructor would remove files from the parent's epoll set."""
     _left.extend(things)
 
 

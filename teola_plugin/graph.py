@@ -10,33 +10,34 @@
     hits: [] = searching(*q, top_k=16) @ chroma, reads(kb), after(load)
     outputs(hits)
 
-A line is `name: depth = kind(arguments, settings) @ engine, attributes`. Positional arguments are data,
-keywords are static settings. The annotation is the *depth* of the value: nothing for one value, `[]` for a
-list of items, `[[]]` for items of items. How many items there are is known only at run time.
+A line is `name: depth = kind(arguments, settings) @ engine, attributes`. Positional arguments are data, keywords are
+static settings. The annotation is the *depth* of the value: nothing for one value, `[]` for a list of items, `[[]]` for
+items of items. The number of items is known only at run time.
 
-`*x` maps over the items of `x`. With `m` the *map depth* of a primitive (the depth of its value, less one if
-the primitive itself makes a list out of each input, see `yields`):
+`*x` maps over the items of `x`. With `m` the *map depth* of a primitive (the depth of the value, minus 1 if the
+primitive itself makes a list of each input, see `yields`):
 
-- a starred argument of depth m gives one item to each instance;
-- a shallower one is broadcast along the ancestry; a deeper one is handed over as the (nested) list below that
+- a starred argument of depth m gives an item to each instance;
+- a shallower argument is broadcast along the ancestry; a deeper argument is passed as the (nested) list below the
   ancestor, which makes the instance an aggregation scope (ALTO's nested ancestry, arXiv 2403.04311);
-- an unstarred argument is handed over whole.
+- an unstarred argument is passed whole.
 
-*Data edges* are the references in the arguments. *Order edges* (`after`) wait for the whole primitive and
-exist only for effects on a named resource (`reads`, `writes`). The resource `anything` stands for all of
-them: what the user's own function may touch is `call(x, fn='f') @ pipeline, writes(anything)`, and a
-primitive that declares nothing has no effect. `when(c, value)` lets a primitive run only if `c` (no list)
-came out equal to `value`; what has a data edge from a skipped primitive is skipped, except that `aggregate`
-takes the arguments that did run; an order edge from a skipped primitive waits for nothing.
+*Data edges* are the references in the arguments. *Order edges* (`after`) wait for the whole primitive and exist only
+for effects on a named resource (`reads`, `writes`). The resource `anything` stands for all resources: a user function
+with unknown effects is `call(x, fn='f') @ pipeline, writes(anything)`; a primitive without declaration has no effect.
+`when(c, value)` lets a primitive run only if `c` (no list) equals `value`. A primitive with a data edge from a skipped
+primitive is skipped too, except `aggregate`, which takes the arguments which did run; an order edge from a skipped
+primitive waits for nothing.
 
-*Control edges* (`gated`) name what may raise before a request that leaves this process: `gated(check)` lets a
-primitive run only after the whole of `check` has ended well (or was skipped), since the pipeline would not get to
-it otherwise. A graph input is a gate too: a call without it fails where it is read. Compare control dependence in
-compilers. On engines of this process early work is merely wasted, so requests to those carry no gates.
+*Control edges* (`gated`) name primitives which may raise before a request to an outside engine: `gated(check)` lets a
+primitive run only after the whole of `check` has ended well (or was skipped), since the pipeline would not reach the
+primitive otherwise. A graph input is a gate too: a call without the input fails at the first read. Compare control
+dependence in compilers. On engines of the process, early work is merely wasted, so requests to such engines carry no
+gates.
 
-Primitives stand in an order in which every name is defined before it is used, so a cycle cannot be written
-down. What a graph means is defined by `tests/interpret.py`. The text form holds all of a graph but the origins.
-Source: the p-graph of Teola/Ayo (arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
+Primitives stand in an order which defines every name before use, so no cycle can be written. `tests/interpret.py`
+defines the meaning of a graph. The text form holds all of a graph but the origins. Source: the p-graph of Teola/Ayo
+(arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
 """
 
 from __future__ import annotations
@@ -59,32 +60,32 @@ KINDS = (
 PREFILLS = ("prefilling", "partial_prefilling", "full_prefilling")
 DECODES = ("decoding", "partial_decoding")
 INLINE_KINDS = ("prefilling", "full_prefilling", "call", "condition", "aggregate", "chunking")
-"""Kinds that no engine batches: text is joined, a function of the pipeline is called."""
+"""Kinds which run without an engine: text is joined, a function of the pipeline is called."""
 GRAPH_SETTINGS = ("fn", "items", "stage_items", "early_stop", "wanted", "objective", "ahead")
-"""Settings that speak to the scheduler; all others go to the engine as they are.
+"""Settings for the scheduler; all other settings go to the engine unchanged.
 
-`fn`: the function to call. `items`: the item grammar of a text, `wanted`: how many of its items are the
-value (the first ones; all if unset), `early_stop`: end the generation when they are complete. `stage_items`:
-items per request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py. `ahead`: perhaps
-nobody wants the value, see passes/speculate_branches.py; its errors count only if somebody does.
+`fn`: the function to call. `items`: the item grammar of a text. `wanted`: the number of leading items which make the
+value (all if unset). `early_stop`: end the generation when the wanted items are complete. `stage_items`: items per
+request. `objective`: `latency` or `throughput`, see passes/deduce_objectives.py. `ahead`: the value may be unused, see
+passes/speculate_branches.py; errors count only if the value is used.
 """
 
 PIPELINE = "pipeline"
-"""The engine of what only the framework's own run may compute: the run-ahead waits to be told the value."""
+"""The engine of primitives which only the framework's own run may compute: the run-ahead waits to be told the value."""
 
 READER = "reader"
-"""The engine of functions of the user's that are read, never run: where that comes to nothing, the run-ahead waits to
-be told the value by the framework's own run. One that reads `OUTSIDE` may ask engines itself."""
+"""The engine of user functions which are read, never run. Where reading yields nothing, the run-ahead waits for the
+value from the framework's own run. A function which reads `OUTSIDE` may itself call engines."""
 
 OUTSIDE = "outside"
-"""The resource that requests read which leave this process: a model elsewhere is shown the prompt and costs money, so
-it is not asked before a function that may be a guard (a moderation that raises, a budget)."""
+"""The resource read by requests which leave the process. An outside model sees the prompt and costs money, so the
+request waits for a function which may be a guard (a moderation which raises, a budget)."""
 
 STATE = "state"
-"""The resource that stands for the variables and objects of the user's program."""
+"""The resource for the variables and objects of the user's program."""
 
 ANYTHING = "anything"
-"""The resource that stands for every resource."""
+"""The resource which stands for every resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value the caller gives, `depth` lists deep."""
+    """A value given by the caller, `depth` lists deep."""
 
     name: str
     depth: int = 0
@@ -123,7 +124,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One call to an engine, or one for each item.
+    """One call of an engine, or one call for each item.
 
     `origin` is the user's component, as `name (file:line)`.
     """
@@ -142,17 +143,17 @@ class Primitive:
     gated: tuple[str, ...] = ()
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """The value of a static setting."""
+        """Return the value of a static setting."""
         return next((value for key, value in self.settings if key == name), default)
 
     def with_settings(self, **changes: Any) -> Primitive:
-        """A copy with settings added or replaced; `None` removes one."""
+        """Return a copy with settings added or replaced; `None` removes a setting."""
         merged = {**dict(self.settings), **changes}
         return replace(self, settings=tuple((k, v) for k, v in merged.items() if v is not None))
 
     @property
     def engine_settings(self) -> dict[str, Any]:
-        """The settings that the engine sees."""
+        """The settings passed to the engine."""
         return {k: v for k, v in self.settings if k not in GRAPH_SETTINGS}
 
     @property
@@ -162,24 +163,24 @@ class Primitive:
 
     @property
     def is_batchable(self) -> bool:
-        """It has a starred input, so its items may share a batch."""
+        """Whether an input is starred, so items may share a batch."""
         return any(r.star for r in self.refs)
 
     @property
     def is_splittable(self) -> bool:
-        """It is a decoding whose text has an item grammar."""
+        """Whether the primitive is a decoding whose text has an item grammar."""
         return self.kind in DECODES and self.setting("items") is not None
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """Names that must exist before it can end: data, condition, order and control edges, each once."""
+        """Names which must exist before the primitive can end: data, condition, order and control edges, each once."""
         names = [r.name for r in self.refs] + ([self.when.condition] if self.when else [])
         return tuple(dict.fromkeys((*names, *self.after, *self.gated)))
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Inputs, primitives in an order that defines before it uses, and the names that are the answer.
+    """Inputs, primitives in an order of definition before use, and the names of the answer.
 
     >>> print(parse("inputs(x); y = call(x, fn='f') @ python; outputs(y)"))
     inputs(x)
@@ -208,11 +209,11 @@ class Graph:
         raise KeyError(name)
 
     def depths(self) -> dict[str, int]:
-        """How many lists deep each value is."""
+        """The number of list levels of each value."""
         return {i.name: i.depth for i in self.inputs} | {p.name: p.depth for p in self.primitives}
 
     def consumers(self) -> dict[str, tuple[Primitive, ...]]:
-        """For each name the primitives with an edge of any sort from it."""
+        """For each name, the primitives with an edge of any sort from the name."""
         out: dict[str, list[Primitive]] = {name: [] for name in self.depths()}
         for primitive in self.primitives:
             for name in primitive.dependencies:
@@ -220,20 +221,21 @@ class Graph:
         return {name: tuple(users) for name, users in out.items()}
 
     def replacing(self, changes: Mapping[str, Iterable[Primitive]]) -> Graph:
-        """A copy in which each named primitive is replaced, in place, by the given ones."""
+        """Return a copy with each named primitive replaced, in place, by the given primitives."""
         primitives = tuple(q for p in self.primitives for q in changes.get(p.name, (p,)))
         return replace(self, primitives=primitives)
 
 
 def star_depth(primitive: Primitive, depths: Mapping[str, int]) -> int:
-    """Depth of the deepest starred argument, 0 without one."""
+    """Return the depth of the deepest starred argument, 0 without one."""
     return max((depths[r.name] for r in primitive.refs if r.star), default=0)
 
 
 def yields(primitive: Primitive, depths: Mapping[str, int]) -> int:
-    """1 if the primitive makes a list out of each single input, else 0.
+    """Return 1 if the primitive makes a list of each single input, else 0.
 
-    An item grammar and a chunking do; a call, tool, web search or aggregate if it is deeper than its starred inputs.
+    An item grammar and a chunking make a list; a call, tool, web search or aggregate does if deeper than its starred
+    inputs.
     """
     if primitive.kind == "chunking" or primitive.is_splittable:
         return 1
@@ -243,9 +245,9 @@ def yields(primitive: Primitive, depths: Mapping[str, int]) -> int:
 
 
 def map_depth(primitive: Primitive, depths: Mapping[str, int]) -> int:
-    """Length of the ancestry tag that tells the instances of a primitive apart; 0: there is one instance.
+    """Return the length of the ancestry tag which tells the instances of a primitive apart; 0: there is one instance.
 
-    An ingestion takes its starred inputs item by item and has one value, `None`, once all of them are in.
+    An ingestion takes its starred inputs item by item and has one value, `None`, once all items are in.
     """
     if primitive.kind == "ingestion":
         return star_depth(primitive, depths)
@@ -253,14 +255,14 @@ def map_depth(primitive: Primitive, depths: Mapping[str, int]) -> int:
 
 
 def conflicts(first: Primitive, second: Primitive) -> tuple[str, ...]:
-    """The resources for whose sake `second` must wait for the whole of `first`; none if they commute.
+    """Return the resources which make `second` wait for the whole of `first`; none if both commute.
 
     >>> graph = parse("load = ingestion('x') @ db, writes(kb); hit = searching('y') @ db, reads(kb)")
     >>> conflicts(graph["load"], graph["hit"]), conflicts(graph["hit"], graph["hit"])
     (('kb',), ())
     """
     if first.setting("ahead"):
-        return ()  # whoever comes after it waits for what passes its value on
+        return ()  # later primitives wait for the primitive which passes the value on
     touched = (*second.reads, *second.writes)
     pairs = [(a, b) for a in first.writes for b in touched] + [(a, b) for a in first.reads for b in second.writes]
     shared = (b if a == ANYTHING else a for a, b in pairs if a == b or ANYTHING in (a, b))
@@ -268,9 +270,9 @@ def conflicts(first: Primitive, second: Primitive) -> tuple[str, ...]:
 
 
 def validate(graph: Graph) -> Graph:
-    """The graph itself, if it holds together and its text form says all of it.
+    """Return the graph itself, if the graph is well formed and the text form is complete.
 
-    Raises: GraphError, naming the primitive and what is wrong with it.
+    Raises: GraphError, naming the primitive and the fault.
     """
     depths = {i.name: i.depth for i in graph.inputs}
     for name in depths:
@@ -292,7 +294,7 @@ def validate(graph: Graph) -> Graph:
 
 
 def _check_words(p: Primitive, where: str) -> None:
-    """Everything in it can be written down and read back."""
+    """Check that everything in the primitive can be written as text and read back."""
     if p.kind not in KINDS:
         raise GraphError(f"{where}: unknown kind {p.kind!r}; the kinds are {', '.join(KINDS)}")
     words = [p.name, *(key for key, _ in p.settings), *p.reads, *p.writes, *([p.engine] if p.engine else [])]
@@ -337,7 +339,7 @@ def _check_name(name: str, where: str) -> None:
 
 
 def _is_literal(value: Any) -> bool:
-    """Python reads back the same value, of the same type, from its `repr`."""
+    """Whether Python reads back the same value, of the same type, from its `repr`."""
     if isinstance(value, float):
         return type(value) is float and math.isfinite(value)
     if type(value) in (list, tuple, set):
@@ -351,7 +353,7 @@ def _is_literal(value: Any) -> bool:
 
 
 def print_primitive(p: Primitive) -> str:
-    """One line of the text form."""
+    """Return one line of the text form."""
     args = [("*" if a.star else "") + a.name if isinstance(a, Ref) else repr(a.value) for a in p.args]
     args += [f"{key}={value!r}" for key, value in p.settings]
     line = f"{p.name}{_annotation(p.depth)} = {p.kind}({', '.join(args)})"
@@ -378,13 +380,13 @@ def _annotation(depth: int) -> str:
 
 
 def parse(text: str) -> Graph:
-    """The validated graph a text describes; `str(parse(text))` parses to the same graph.
+    """Return the validated graph of a text; `str(parse(text))` parses to the same graph.
 
-    Raises: GraphError with the line number of what cannot be read.
+    Raises: GraphError with the line number of an unreadable line.
     """
     try:
         module = parse_syntax(text)
-    except (SyntaxError, ValueError) as e:  # a null byte is the one or the other, without a line
+    except (SyntaxError, ValueError) as e:  # a null byte raises either, without a line
         raise GraphError(f"line {getattr(e, 'lineno', None) or 1}: {getattr(e, 'msg', e)}") from e
     inputs: tuple[Input, ...] = ()
     primitives: list[Primitive] = []

@@ -1,7 +1,7 @@
-"""The event loops that engines run on. A thread that waits for an engine must not be the one that runs its loop.
+"""The event loops of engines. A thread which waits for an engine must not run the engine's loop.
 
-Code of the user's may get there all the same: an engine of its own, a listener of a reply, a finalizer. Whoever is
-about to wait in a thread asks here first, since waiting would stop all engines of the process for good.
+User code may run on such a loop all the same: an engine of the user's, a listener of a reply, a finalizer. Every
+blocking wait checks here first, since such a wait would stop all engines of the process for good.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def add(loop: asyncio.AbstractEventLoop) -> None:
-    """Engines run on this loop."""
+    """Register the loop as a loop of engines."""
     _loops.add(loop)
 
 
@@ -26,13 +26,16 @@ def runs_engines() -> bool:
 
 
 def check_may_wait() -> None:
-    """Raises: EngineLoopBlocked, where a wait would stop the engines that are waited for."""
+    """Check that the calling thread may block.
+
+    Raises: EngineLoopBlocked, where a wait would stop the awaited engines.
+    """
     if runs_engines():
         raise blocked()
 
 
 def blocked() -> EngineLoopBlocked:
-    """The error of a wait that would stop the engines."""
+    """Return the error of a wait which would stop the engines."""
     return EngineLoopBlocked(
         "a synchronous call on the event loop of the engines would wait for itself: use the asynchronous form there"
         " (ainvoke, aquery, arun, ...), or call it in a thread (asyncio.to_thread)"

@@ -1,10 +1,9 @@
-"""What the graph scheduler needs to know of an e-graph, worked out once per pipeline.
+"""The plan of an e-graph for the graph scheduler, made once per pipeline.
 
     make_plan(graph) -> Plan
 
-The physical decisions stand here and nowhere else: which primitives fuse (a prefill is not a request of its own, the
-decoding that consumes it carries the whole prompt), how many items one request takes, and how far each primitive is
-from the output.
+All physical decisions are made here: which primitives fuse (a prefill is no separate request; the consuming decoding
+carries the whole prompt), the number of items per request, and the distance of each primitive from the output.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from teola_plugin.graph import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`depths`, `map_depths`, `yields`, `refs`: see graph.py. `consumers`: who to look at when a value changes.
+    """The facts of an e-graph for the graph scheduler. `depths`, `map_depths`, `yields`, `refs`: see graph.py.
 
-    `remaining`: engine requests on the longest path from the start of a primitive to the output, itself included
-    (the *depth* of Teola's topology-aware batching, section 5.2): larger is more urgent, equal ones batch together. In
-    seconds too, by the latency profiles.
-    `has_slack`: running ahead can pay even for one query, because some request need not wait for the one before it.
+    `consumers`: the primitives to check when a value changes. `remaining`: engine requests on the longest path from the
+    start of a primitive to the output, the primitive included (the *depth* of Teola's topology-aware batching, section
+    5.2): larger is more urgent, equal values batch together. Also in seconds, by the latency profiles. `has_slack`:
+    running ahead can pay even for one query, because some request need not wait for the request before.
     """
 
     graph: Graph
@@ -49,14 +48,17 @@ class Plan:
     has_slack: bool
 
     def stage_items(self, primitive: Primitive) -> int:
-        """How many items one request takes; 0 is no limit. LLM requests are single: the engine batches continuously."""
+        """Return the number of items per request; 0 is no limit.
+
+        LLM requests are single: the engine batches continuously.
+        """
         if primitive.kind in DECODES or primitive.kind == "partial_prefilling" or primitive.kind in INLINE_KINDS:
             return 1
         return int(primitive.setting("stage_items", 0))
 
 
 def is_request(primitive: Primitive) -> bool:
-    """An engine is asked to run it, ahead of the framework, or a function asks the engine itself."""
+    """Whether the primitive is a request to an engine ahead of the framework, or a function which calls engines."""
     if primitive.kind in ("call", "condition"):
         return (
             OUTSIDE in primitive.reads if primitive.engine == READER else primitive.engine not in ("python", PIPELINE)
@@ -68,9 +70,9 @@ def make_plan(
     graph: Graph, seconds: Mapping[str, float] | None = None, then: Urgency = NOT_URGENT,
     takers: Mapping[str, Taker] | None = None,
 ) -> Plan:  # fmt: skip
-    """The plan of a valid graph. `seconds`: what each primitive may take (`passes.estimates`).
+    """Return the plan of a valid graph. `seconds`: predicted seconds of each primitive (`passes.estimates`).
 
-    `then`: what has yet to follow when all of it is there. `takers`: what takes the values of a primitive one by one.
+    `then`: the work which follows the whole graph. `takers`: the consumers which take values of a primitive one by one.
 
     Raises: GraphError.
     """
@@ -102,7 +104,7 @@ def make_plan(
 
 
 def _has_slack(graph: Graph) -> bool:
-    """Some request is mapped over items, streamed, or does not depend on the request (or barrier) before it."""
+    """Whether some request is mapped over items, streamed, or independent of the request (or barrier) before."""
     behind: dict[str, frozenset[str]] = {i.name: frozenset() for i in graph.inputs}
     before: list[str] = []
     for p in graph:

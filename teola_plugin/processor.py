@@ -1,13 +1,13 @@
-"""Whether this process is busy computing while calls are under way.
+"""CPU load of the process while calls are running.
 
-What runs ahead uses time in which the framework waits for models. Where there is none, because Python computes all the
-time (many calls side by side, models that answer at once), it only takes time from the calls: nothing runs ahead then.
+Running ahead uses time in which the framework waits for models. If Python computes all the time (many concurrent calls,
+models which answer at once), running ahead would only slow the calls down, so nothing runs ahead.
 
     processor.begin()      # a call begins
-    processor.is_busy      # what the last WINDOW_S seconds of calls say
+    processor.is_busy      # by the last WINDOW_S seconds of calls
     processor.end()        # a call has ended
 
-Local models that compute in threads of their own are not counted: they leave the interpreter free.
+Local models which compute in separate threads are not counted, since the interpreter stays free.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from teola_plugin import forks
 from teola_plugin.finalizers import kept_off
 
 WINDOW_S = 0.25
-"""Of calls under way, before they are judged."""
+"""Seconds of running calls before a judgement."""
 
 BUSY = 0.8
-"""CPU seconds per second of calls; Python on all of its threads does not come to much more than one."""
+"""CPU seconds per second of calls; Python on all threads reaches little more than 1."""
 
 STALE_S = 1.0
-"""How long a judgement holds."""
+"""Seconds for which a judgement holds."""
 
 
 class Processor:
-    """Counts the CPU time of this process while calls are under way; from any thread.
+    """Counts the CPU time of the process while calls are running; from any thread.
 
-    `limit`: the CPU seconds per second of calls from which on it is busy.
+    `limit`: the CPU seconds per second of calls from which on the process is busy.
     """
 
     def __init__(self, limit: float = BUSY) -> None:
@@ -51,7 +51,7 @@ class Processor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the last calls left no time to run ahead in."""
+        """Whether the last calls left no time to run ahead."""
         return time.perf_counter() < self._busy_until_s
 
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class Processor:
 
     @contextmanager
     def model(self) -> Iterator[None]:
-        """A local model computes inside, in this thread."""
+        """Run a local model in the current thread, inside the block."""
         began_s = time.thread_time()
         try:
             yield

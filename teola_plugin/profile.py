@@ -1,4 +1,4 @@
-"""Latency profiles: how long an engine takes for a batch, and from which size on a batch gains no more.
+"""Latency profiles: the seconds of a batch on an engine, and the batch size from which on larger batches gain nothing.
 
     seconds
        |            . '        seconds = base (a polyline over the number of items) + token_s * tokens
@@ -7,8 +7,8 @@
        | '                     cannot predict a batch that costs nothing.
        +--------------- items
 
-A profile is measured (`fit`), stored as JSON (`save`, `load`) or taken from the constants at the end, and
-only ever advises: passes and policies decide by it, results never depend on it.
+A profile is measured (`fit`), stored as JSON (`save`, `load`) or taken from the constants at the end. Passes and
+policies decide by profiles; results never depend on profiles.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 TOKEN_CHARACTERS = 4
-"""Of English text, about."""
+"""Characters per token of English text, about."""
 
 MAX_KNOTS = 8
-"""`fit` tries every subset of its columns, two to the power of their number."""
+"""The largest number of knots: `fit` tries every subset of the columns, two to the power of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Seconds of one batch against its items and tokens.
+    """Seconds of one batch by items and tokens.
 
-    `points` are `(items, seconds)` at no tokens, joined by lines; the last line goes on. `token_s` comes on
-    top for each token of the batch, `item_tokens` being the usual length of an item. `max_items` is the
-    largest batch the knee may be. `measured_items` and `measured_tokens` are the ranges of the samples (None:
-    not from samples).
+    `points` are `(items, seconds)` at no tokens, joined by lines; the last line goes on. `token_s` is added for each
+    token of the batch; `item_tokens` is the usual length of an item. `max_items` is the largest allowed knee.
+    `measured_items` and `measured_tokens` are the ranges of the samples (None: not from samples).
     """
 
     points: tuple[tuple[int, float], ...]
@@ -76,7 +75,7 @@ class Profile:
 
     @classmethod
     def affine(cls, base_s: float, item_s: float = 0.0, token_s: float = 0.0, **more: Any) -> Profile:
-        """`base_s + item_s * items + token_s * tokens`.
+        """Return the profile `base_s + item_s * items + token_s * tokens`.
 
         >>> embedding = Profile.affine(0.05, 0.025)
         >>> [round(48 / n * embedding.predict_s(n), 2) for n in (4, 16)]
@@ -85,7 +84,7 @@ class Profile:
         return cls(points=((0, base_s), (1, base_s + item_s)), token_s=token_s, **more)
 
     def predict_s(self, items: int, tokens: int | None = None) -> float:
-        """Seconds for one batch of `items` with `tokens` in total (None: items of the usual length).
+        """Return the seconds of one batch of `items` with `tokens` in total (None: items of the usual length).
 
         Outside of the measured ranges the lines go on; the log says so once.
         """
@@ -102,9 +101,9 @@ class Profile:
         return self.knee()
 
     def knee(self, item_tokens: float | None = None) -> int:
-        """The smallest batch with `knee_share` of the best throughput that a batch up to `max_items` has.
+        """Return the smallest batch with `knee_share` of the best throughput of batches up to `max_items`.
 
-        The longer the items, the smaller the knee: what a batch saves is the base.
+        The longer the items, the smaller the knee, since a batch saves only the base.
 
         >>> [Profile.affine(0.006, token_s=0.00021).knee(tokens) for tokens in (64, 256)]
         [4, 1]
@@ -127,10 +126,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class LlmProfile:
-    """Seconds of an LLM: prefills by tokens, decode steps by the number of sequences that run.
+    """Seconds of an LLM: prefills by tokens, decode steps by the number of running sequences.
 
-    `pair_s` is paid for each pair of a new and a cached token (attention over the cached prefix).
-    `output_tokens` is the usual length of an answer.
+    `pair_s` is added for each pair of a new and a cached token (attention over the cached prefix). `output_tokens` is
+    the usual length of an answer.
     """
 
     prefill: Profile
@@ -140,7 +139,7 @@ class LlmProfile:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     def prefill_s(self, tokens: int, cached_tokens: int = 0, items: int = 1) -> float:
-        """Seconds to prefill `tokens` that are in no cache, of `items` prompts, behind a cached prefix.
+        """Return the seconds to prefill `tokens` uncached tokens of `items` prompts, behind a cached prefix.
 
         >>> llm = PAPER_LLM["7b"]
         >>> round(llm.prefill_s(512), 3), round(llm.prefill_s(128, cached_tokens=384), 3)
@@ -149,7 +148,7 @@ class LlmProfile:
         return self.prefill.predict_s(items, tokens) + self.pair_s * tokens * cached_tokens
 
     def step_s(self, items: int) -> float:
-        """Seconds of one decode step of `items` sequences."""
+        """Return the seconds of one decode step of `items` sequences."""
         return self.step.predict_s(items)
 
     @property
@@ -158,7 +157,7 @@ class LlmProfile:
         return self.step.knee_items
 
     def predict_s(self, items: int, tokens: int | None = None) -> float:
-        """Seconds for `items` requests that begin together: prefills and answers of the usual length."""
+        """Return the seconds of `items` requests which begin together: prefills and answers of the usual length."""
         return self.prefill.predict_s(items, tokens) + self.output_tokens * self.step_s(items)
 
 
@@ -172,10 +171,10 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample], knots: Sequence[int] = (), **more: Any) -> Profile:
-    """The profile that comes closest to the samples (non-negative least squares of the relative error).
+    """Return the closest profile to the samples (non-negative least squares of the relative error).
 
-    `knots` are the numbers of items at which the line may bend; none: affine. Where tokens are proportional
-    to items in all samples, items explain both. `more` are fields of `Profile`.
+    `knots` are the numbers of items at which the line may bend; none: affine. If tokens are proportional to items in
+    all samples, items explain both. `more` are fields of `Profile`.
 
     >>> profile = fit([Sample(n, 10 * n, 0.05 + 0.025 * n) for n in (1, 4, 16)], source="doctest")
     >>> round(profile.predict_s(8), 3), profile.measured_items, profile.item_tokens
@@ -186,7 +185,7 @@ def fit(samples: Sequence[Sample], knots: Sequence[int] = (), **more: Any) -> Pr
     for at, sample in enumerate(samples):
         valid = sample.items >= 1 and sample.tokens >= 0 and 0 < sample.seconds < math.inf
         _require(valid, f"samples[{at}]", "items >= 1, tokens >= 0, seconds > 0", sample)
-    import numpy as np  # half the time of importing everything else, for what few callers do
+    import numpy as np  # takes half the time of all other imports, and few callers need numpy
 
     items = np.array([s.items for s in samples], dtype=float)
     tokens = np.array([s.tokens for s in samples], dtype=float)
@@ -208,10 +207,10 @@ def fit(samples: Sequence[Sample], knots: Sequence[int] = (), **more: Any) -> Pr
 
 
 def _non_negative_least_squares(columns: np.ndarray, target: np.ndarray) -> list[float]:
-    """Coefficients >= 0 with the least squared error; of equal ones those with fewer and earlier columns.
+    """Return coefficients >= 0 with the least squared error; on ties with fewer and earlier columns.
 
-    The best non-negative solution is the unconstrained one on the columns it uses: with few columns, try all
-    subsets.
+    The best non-negative solution is the unconstrained solution on the used columns: with few columns, all subsets are
+    tried.
     """
     import numpy as np
 
@@ -236,7 +235,7 @@ def save(path: Path, profiles: Mapping[str, Profile | LlmProfile]) -> None:
 
 
 def load(path: Path) -> dict[str, Profile | LlmProfile]:
-    """The profiles of a file that `save` or a person wrote. Raises: ProfileError, naming file and field."""
+    """Return the profiles of a file, written by `save` or by hand. Raises: ProfileError, naming file and field."""
     try:
         content = json.loads(path.read_text())
     except ValueError as e:
@@ -253,7 +252,7 @@ def load(path: Path) -> dict[str, Profile | LlmProfile]:
 
 
 def parse(fields: Mapping[str, Any]) -> Profile | LlmProfile:
-    """The profile of decoded JSON. Raises: ProfileError, naming the field."""
+    """Return the profile of decoded JSON. Raises: ProfileError, naming the field."""
     from pydantic import TypeAdapter, ValidationError  # slow to import, and most processes load no profile
 
     shape: type[Profile | LlmProfile] = LlmProfile if "step" in fields else Profile

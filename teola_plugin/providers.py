@@ -1,32 +1,32 @@
-"""Services outside this process, as the run-ahead uses them, so that an outage of one does not multiply requests.
+"""Providers: outside services used by the run-ahead, guarded so that an outage does not multiply requests.
 
-A *provider* is a service that several models may be clients of: the origin of its address, or what else its adapter
-says (`EngineSpec.provider`). Engines that run in this process have none.
+A *provider* is a service shared by several client models: the origin of the address, or another key given by the
+adapter (`EngineSpec.provider`). Engines in the process have no provider.
 
-**Breaker.** One failure that speaks of an outage, or a few others in a row, end asking ahead at a provider for all
-queries: for a while that doubles, and until a request of the framework's own has succeeded. So the probe of an open
-breaker is a request that the original makes as well, and costs nothing. Without a single failure for `ENOUGH` requests
-it closes sooner: a busy service that fails now and then is not left for long. A provider that has not answered yet may
-be down, so its breaker begins half open.
+**Breaker.** One outage failure, or a few other failures in a row, end early requests to a provider for all queries: for
+a pause which doubles each time, and until a request of the framework itself has succeeded. The probe of an open breaker
+is therefore a request which the original makes as well, and costs nothing. After `ENOUGH` requests without a failure
+the breaker closes sooner: a busy service with rare failures is not avoided for long. A provider without any answer yet
+may be down, so the breaker begins half open.
 
     a new provider --------------------------.
                                              v
     closed --failure--> open --pause over--> half open --success of the framework's own request--> closed
                          ^------- failure ------'
 
-**Errors.** The framework's run takes an error of what ran ahead, the same object and once, if it would have got that
-error itself (`ProviderCall.stands`): the service told it, or has answered and the answer could not be used. Otherwise,
-and where the error may come of company, the framework asks again.
+**Errors.** The framework's run takes the error of an early request, the same object and once, if the framework would
+have met the error itself (`ProviderCall.stands`): the service raised the error, or the service's answer could not be
+used. Otherwise, and where the error may come of company, the framework makes the request again.
 
-**Company.** A request is in company of another one that was under way at its provider, unless the framework's run
-waited for both at the same time: the original would not have had them side by side. An error that may come of that
-(failures.py) is not raised to the framework either, which asks again once the company is gone.
+**Company.** A request is in company of another running request to the same provider, unless the framework's run waited
+for both at the same time: the original would not have run both side by side. An error which may come of company
+(failures.py) is not raised to the framework; the framework repeats the request once the company has ended.
 
-**Retries.** Clients with a ladder of retries climb it once. What runs ahead makes its first attempt; a second one is
-made only if the framework's run waits for the request by then (`hold_retry`). Otherwise it is withheld, and the
-framework asks itself if it ever comes there.
+**Retries.** Retries of a client are made once. An early request makes the first attempt; a second attempt is made only
+if the framework's run waits for the request by then (`hold_retry`). Otherwise the retry is withheld, and the framework
+makes the request itself if the run gets there.
 
-**Records.** What a client logs of a request that runs ahead is logged by who takes its reply (adapters/records.py).
+**Records.** Log records of an early request are logged when the framework takes the reply (adapters/records.py).
 """
 
 from __future__ import annotations
@@ -51,37 +51,40 @@ from teola_plugin.failures import Withheld, is_of_service, is_outage, may_come_o
 from teola_plugin.finalizers import kept_off
 
 FEW = 3
-"""So many failures in a row open a breaker, if none of them speaks of an outage."""
+"""Consecutive failures which open a breaker, if none is an outage."""
 
 ENOUGH = 20
-"""So many successes in a row close it again at once: with one request in vain each time, 5 % of all."""
+"""Consecutive successes which close a breaker at once: with one wasted request each time, 5 % of all."""
 
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 80.0
 
 COMPANY_S = 30.0
-"""How long the framework's run waits for company to end, at most, before it asks again."""
+"""Longest wait of the framework's run for company to end, before the request is repeated."""
 
 PORTS = {"http": 80, "https": 443}
 
 MAX_PROVIDERS = 1024
-"""So many are remembered: the ones used last."""
+"""The number of remembered providers: the last used."""
 
 
 @dataclass(slots=True)
 class Breaker:
-    """Whether to ask a provider ahead, from the ends of its requests. Pure: the caller reads the clock."""
+    """Decides from the outcomes of a provider's requests whether requests may run ahead.
+
+    Pure: the caller reads the clock.
+    """
 
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
 
     successes: int = 0
-    """In a row, since the last failure."""
+    """Consecutive successes since the last failure."""
 
     is_open: bool = True
     until_s: float = 0.0
     pause_s: float = FIRST_PAUSE_S
-    """How long it will be open next."""
+    """Length of the next pause."""
 
     def may_ask(self, now_s: float) -> bool:
         """Whether requests may run ahead."""
@@ -100,7 +103,7 @@ class Breaker:
         self.is_open &= not self.may_ask(now_s)
         self.successes = 0
         self.failures += FEW if is_outage else 1
-        if self.is_open:  # it began before that, or is the framework's own: the outage goes on
+        if self.is_open:  # begun before, or the framework's own request: the outage goes on
             self.until_s = max(self.until_s, now_s + self.pause_s / 2)
         elif self.failures >= FEW:
             self.is_open = True
@@ -109,7 +112,7 @@ class Breaker:
 
 
 class Provider:
-    """What this process knows of one service. Safe to use from any thread."""
+    """The state of one service in the process. Thread-safe."""
 
     def __init__(self) -> None:
         self._breaker = Breaker()
@@ -123,7 +126,7 @@ class Provider:
             return self._breaker.may_ask(now_s)
 
     def heard(self, error: BaseException | None, now_s: float) -> None:
-        """A request has ended, with this error if any."""
+        """Record the end of a request, with the error if any."""
         waiting: list[weakref.WeakMethod[Callable[[], None]]] = []
         with kept_off, self._lock:
             if error is None:
@@ -137,13 +140,13 @@ class Provider:
                 act()
 
     def when_asked(self, act: Callable[[], None]) -> None:
-        """Call the method `act` once, after a reply that lets requests run ahead, if its object is still there."""
+        """Call the method `act` once, after a reply which lets requests run ahead, unless its object is gone."""
         with kept_off, self._lock:
             self._waiting = [each for each in self._waiting if each() is not None]
             self._waiting.append(weakref.WeakMethod(act))
 
     def begin(self, call: ProviderCall) -> None:
-        """An attempt of the call begins, the first one or another."""
+        """Record the start of an attempt of the call, the first or a further one."""
         with kept_off, self._lock:
             self._under_way.discard(call)
             call.company = [other for other in self._under_way if not (call.is_taken and other.is_taken)]
@@ -152,7 +155,7 @@ class Provider:
             self._under_way.add(call)
 
     def take(self, call: ProviderCall) -> None:
-        """The framework's run waits for the call. Those under way that it waits for as well are no company of it."""
+        """Record that the framework's run waits for the call. Running calls with the same waiter are no company."""
         with kept_off, self._lock:
             call.is_taken = True
             for other in [each for each in call.company if each.is_taken and each in self._under_way]:
@@ -161,17 +164,17 @@ class Provider:
                     other.company.remove(call)
 
     def end(self, call: ProviderCall) -> None:
-        """The call is not under way any more."""
+        """Record that the call is no longer running."""
         with kept_off, self._lock:
             self._under_way.discard(call)
 
 
 class ProviderCall:
-    """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: it waits for it, at least.
+    """One request to a provider. `is_own`: the framework's run makes it; `is_taken`: the framework's run waits for it.
 
-    `was_taken`: it did so when the request ended. `has_reply`: the service has answered, so that an error is
-    that of the request itself. `company`: the requests that its last attempt was in company of.
-    `held`: logs what its client has logged and nobody has heard yet.
+    `was_taken`: taken when the request ended. `has_reply`: the service has answered, so an error belongs to the request
+    itself. `company`: the requests in company of the last attempt. `held`: logs the client's records which are still
+    held back.
     """
 
     __slots__ = ("company", "has_reply", "held", "is_own", "is_taken", "over", "provider", "was_taken")
@@ -188,7 +191,7 @@ class ProviderCall:
 
     @contextlib.contextmanager
     def under_way(self) -> Iterator[None]:
-        """The request is made inside. Raises: Withheld if it would run ahead and may not any more."""
+        """Make the request inside the block. Raises: Withheld for an early request which may no longer run ahead."""
         if not (self.is_taken or self.provider.may_ask(time.monotonic())):
             raise Withheld("a request that runs ahead is not begun: its provider has failed, or not answered yet")
         self.provider.begin(self)
@@ -202,22 +205,22 @@ class ProviderCall:
                 self.over.set_result(None)
 
     def log_held(self) -> None:
-        """Log what was held back, in the thread of who takes the reply."""
+        """Log the records held back, in the thread which takes the reply."""
         while self.held:
             self.held.pop(0)()
 
     def stands(self, error: BaseException) -> bool:
-        """Whether the framework's run would have come to this error by itself."""
+        """Whether the framework's run would have met the error by itself."""
         if isinstance(error, Withheld):  # decided before the framework's run came, if only a moment before
             return False
-        if may_come_of_company(error):  # or of its time: the framework would have asked later
+        if may_come_of_company(error):  # or of the early time: the framework would have asked later
             return self.was_taken and not self.company
         is_ours = isinstance(error, TeolaError | asyncio.CancelledError)
         return self.is_own or is_of_service(error) or (self.has_reply and not is_ours)
 
     def wait_for_company(self) -> None:
-        """Return when the requests that it was in company of have ended."""
-        if self.company and not _is_on_a_loop():  # they may need that loop
+        """Wait until the requests in company have ended."""
+        if self.company and not _is_on_a_loop():  # the company may need the loop
             concurrent.futures.wait([other.over for other in self.company], COMPANY_S)
 
     async def await_company(self) -> None:
@@ -240,13 +243,13 @@ _running: ContextVar[ProviderCall | None] = ContextVar("teola_provider_call", de
 
 
 def running() -> ProviderCall | None:
-    """The request that is made in this context."""
+    """Return the request being made in the current context."""
     return _running.get()
 
 
 @contextlib.contextmanager
 def running_as(call: ProviderCall | None) -> Iterator[None]:
-    """What a client does inside is part of the call."""
+    """Count everything a client does inside the block as part of the call."""
     token = _running.set(call)
     try:
         yield
@@ -255,13 +258,13 @@ def running_as(call: ProviderCall | None) -> Iterator[None]:
 
 
 def reply_came() -> None:
-    """The service has answered the request that is made in this context."""
+    """Record that the service has answered the request of the current context."""
     if call := _running.get():
         call.has_reply = True
 
 
 def hold_retry() -> None:
-    """Another attempt is about to be made, because of the error that is being handled. Raises: Withheld."""
+    """Check whether a retry may follow the error being handled. Raises: Withheld."""
     call, error = _running.get(), sys.exception()
     if call is None:
         return
@@ -279,7 +282,7 @@ _looking = threading.RLock()
 
 
 def origin_of(url: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port of an address; None for what is none."""
+    """Return scheme, host and port of an address; None for any other text."""
     parts = urlsplit(url)
     try:
         port = parts.port or PORTS.get(parts.scheme)
@@ -289,7 +292,7 @@ def origin_of(url: str) -> tuple[str, str, int | None] | None:
 
 
 def provider(key: Hashable) -> Provider:
-    """The provider of this key, always the same one while it is in use."""
+    """Return the provider of the key, always the same object while in use."""
     with kept_off, _looking:
         found = _providers.pop(key, None) or Provider()
         _providers[key] = found
@@ -299,9 +302,9 @@ def provider(key: Hashable) -> Provider:
 
 
 def forget() -> None:
-    """Forget what is known of all providers."""
+    """Forget the state of all providers."""
     global _looking
-    _looking = threading.RLock()  # in a forked child, a thread of the parent's may have held it
+    _looking = threading.RLock()  # in a forked child, a thread of the parent may have held the lock
     _providers.clear()
 
 

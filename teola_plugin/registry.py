@@ -1,4 +1,4 @@
-"""Which engines there are: each declared by name, with what it runs, what it needs and how fast it is.
+"""The registry of engines, declared by name with model, resources and latency profile.
 
     EngineConfig("embedder", "embedding", model="/models/minilm", num_cpus=2, instances=2, profile="profiles.json")
 
@@ -9,8 +9,8 @@
     instances = 2
     profile = "profiles.json"          # written by `teola profile`
 
-No engine is loaded here. A declaration is plain data, so that it can travel to another process as JSON (`to_json`),
-where `runtime/engines/build.py` makes an engine of it. Source: arXiv 2407.00326, section 3.2, engine registration.
+No engine is loaded here. A declaration is plain data and can be sent to another process as JSON (`to_json`), where
+`runtime/engines/build.py` builds the engine. Source: arXiv 2407.00326, section 3.2, engine registration.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ KINDS = {
 LLM_KINDS = ("vllm", "openai", "profile_llm")
 MODEL_KINDS = ("vllm", "openai", "embedding", "reranking", "chroma", "search")
 FOLDER_KINDS = ("vllm", "embedding", "reranking", "chroma")
-"""Whose model may be a path."""
+"""Kinds whose model may be a path."""
 
 POLICIES = ("po", "to", "topology", "critical_path")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine, as declared.
+    """The declaration of one engine.
 
-    `model`: a folder or hub name; of an `openai` engine the model's name there; of `chroma` the folder of the store, or
-    the address of a server ("http://host:8000"); of `search` the endpoint. `executable`, of a `custom` engine:
-    "package.module:callable", which is called with `config` and gives an `Engine`. `config`: keyword arguments of the
-    engine, JSON only.
-    `num_cpus`, `num_gpus` and `resources` (custom ones of Ray) are for each of `instances`. `profile`: a latency
-    profile, or the path of a file that `teola profile` wrote, which has one under the engine's name. `identity`: what
-    `runtime.engines.identity` must say of the engine once it is made; empty: whatever it is.
+    `model`: a folder or hub name; for `openai` the model's name at the server; for `chroma` the folder of the store, or
+    the address of a server ("http://host:8000"); for `search` the endpoint. `executable`, for a `custom` engine:
+    "package.module:callable", called with `config` and returning an `Engine`. `config`: keyword arguments of the
+    engine, JSON only. `num_cpus`, `num_gpus` and `resources` (custom resources of Ray) count for each of `instances`.
+    `profile`: a latency profile, or the path of a file written by `teola profile`, with a profile under the engine's
+    name. `identity`: the expected `runtime.engines.identity` of the built engine; empty: any.
     """
 
     name: str
@@ -109,7 +108,7 @@ class EngineConfig:
             raise ProfileError(f"engine {self.name!r}: profile: expected one {expected}, for kind {self.kind!r}")
 
     def latency_profile(self) -> Profile | LlmProfile | None:
-        """The profile itself, read from its file if need be. Raises: ProfileError, naming file and engine."""
+        """Return the profile, read from the file if need be. Raises: ProfileError, naming file and engine."""
         if not isinstance(self.profile, str):
             return self.profile
         try:
@@ -123,7 +122,7 @@ class EngineConfig:
         return found[self.name]
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, as `json.dumps` takes them; `from_json` gives an equal one."""
+        """Return all fields, as `json.dumps` takes them; `from_json` returns an equal declaration."""
         said = {f.name: getattr(self, f.name) for f in fields(self)}
         if isinstance(self.profile, Profile | LlmProfile):
             said["profile"] = asdict(self.profile)
@@ -132,7 +131,10 @@ class EngineConfig:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> EngineConfig:
-        """The engine that `to_json`, a TOML table or a person described. Raises: EngineError, ProfileError."""
+        """Return the declaration from the JSON of `to_json`, a TOML table or a dict by hand.
+
+        Raises: EngineError, ProfileError.
+        """
         name = str(said.get("name", ""))
         known = [f.name for f in fields(cls)]
         for key in said:
@@ -170,7 +172,7 @@ def _is_executable(value: object) -> bool:
 
 
 def _is_json(value: object) -> bool:
-    """Whether it comes back from JSON as it is, but for tuples."""
+    """Whether the value comes back from JSON unchanged, except for tuples."""
     try:
         return isinstance(value, Mapping) and _lists(value) == json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError):
@@ -229,7 +231,10 @@ def _choice(name: str) -> str:
 
 
 def object_named(text: str) -> Any:
-    """What "package.module:object" names; the module is imported. Raises: TeolaError if there is no such object."""
+    """Import the module and return the object named "package.module:object".
+
+    Raises: TeolaError if there is no such object.
+    """
     if not _names_object(text):
         raise TeolaError(f"{text!r} is not MODULE:OBJECT, such as app:chain")
     module, _, path = text.partition(":")
@@ -255,7 +260,7 @@ def _names_object(text: str) -> bool:
 
 
 def load_engines(path: str | Path) -> dict[str, EngineConfig]:
-    """The engines of a TOML file, by name: one for each table `[engines.NAME]`.
+    """Return the engines of a TOML file, by name: one for each table `[engines.NAME]`.
 
     Raises: EngineError or ProfileError, naming file, engine and field.
     """
@@ -294,7 +299,7 @@ def _from_table(path: Path, name: str, table: object) -> EngineConfig:
 
 
 def _model(path: Path, model: str, kind: str) -> str:
-    """A path beside the file, unless it is the address of a server or names what is not there: a model of a hub."""
+    """Return the path beside the file; a server address, or a missing path (a hub model), is unchanged."""
     if "://" in model:
         return model
     found = _beside(path, model)
@@ -313,7 +318,7 @@ _registering = threading.Lock()
 
 
 def register(config: EngineConfig) -> EngineConfig:
-    """Make an engine known by its name. Raises: EngineError if there is another one of that name."""
+    """Register an engine by name. Raises: EngineError if the name belongs to a different engine."""
     with _registering:
         if _registered.setdefault(config.name, config) != config:
             raise EngineError(f"engine {config.name!r} is registered with other settings; unregister it first")
@@ -321,13 +326,13 @@ def register(config: EngineConfig) -> EngineConfig:
 
 
 def registered() -> Mapping[str, EngineConfig]:
-    """The engines known now, by name."""
+    """Return the registered engines, by name."""
     with _registering:
         return MappingProxyType(dict(_registered))
 
 
 def unregister(name: str) -> None:
-    """Forget an engine; what runs, runs on. Raises: EngineError if there is none of that name."""
+    """Remove an engine from the registry; running engines go on. Raises: EngineError for an unknown name."""
     with _registering:
         if name not in _registered:
             raise EngineError(f"engine {name!r} is not registered{_hint(name, _registered)}")

@@ -1,8 +1,7 @@
-"""Request identity: what makes two requests the same, for slots, for joins in flight and for batch groups.
+"""Request identity: the equality of two requests, for slots, for joins in flight and for batch groups.
 
-Two requests are the same if engine, operation, settings and payload are, each by its `value_key`. What else an engine
-tells apart (the tenant, the version of a store) is compared where it is known: runtime/session/slots.py and
-runtime/scheduler/worker.py.
+Two requests are the same if engine, operation, settings and payload are, each by its `value_key`. Further distinctions
+(the tenant, the version of a store) are compared where known: runtime/session/slots.py and runtime/scheduler/worker.py.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from teola_plugin.value_keys import Incomparable, Same, value_key
 
 
 def request_key(spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> Hashable:
-    """The key of one item that is asked of an engine; an `Incomparable` if it is like no other."""
+    """Return the key of one item requested of an engine; an `Incomparable` for an item without comparable key."""
     return keys_of(spec, op, settings)(payload)
 
 
 def keys_of(spec: EngineSpec, op: str, settings: Mapping[str, Any]) -> Callable[[Any], Hashable]:
-    """`request_key` for many payloads with the same settings."""
+    """Return a `request_key` function for many payloads with the same settings."""
     asked = value_key(settings)
-    engine = Same(spec.resource)  # an `id` alone might be another object's by the time it is compared
+    engine = Same(spec.resource)  # an `id` alone might belong to a different object by the time of the comparison
 
     def key(payload: Any) -> Hashable:
         told = payload if type(payload) is str else value_key(payload)

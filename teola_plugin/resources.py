@@ -1,8 +1,7 @@
-"""What this process knows of users' models and stores: who uses a model, how often a store was written.
+"""Locks of users' models and versions of users' stores, shared by all of the process.
 
-Engines and seams both need to know, and neither knows the other. Objects are held weakly and told apart by
-identity, so nothing here outlives them, and an `id` that Python uses again never finds what was another
-object's.
+Engines and interception need both, and do not know each other. Objects are held weakly and told apart by identity, so
+nothing here outlives an object, and an `id` reused by Python never finds the value of another object.
 """
 
 from __future__ import annotations
@@ -21,11 +20,14 @@ from teola_plugin.finalizers import kept_off
 V = TypeVar("V")
 
 WRITE_COUNTERS = 4096
-"""Stores share counters by hash, which bounds the memory; a clash costs a miss."""
+"""The number of write counters. Stores share counters by hash, which bounds the memory; a clash costs a miss."""
 
 
 class IdentityMap(Generic[V]):
-    """Values by the identity of weakly held objects. A value must not hold its object, or neither ever goes."""
+    """Values by the identity of weakly held objects.
+
+    A value must not reference its object, or neither is ever freed.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
@@ -39,12 +41,12 @@ class IdentityMap(Generic[V]):
         return len(self._entries)
 
     def get(self, key: Any) -> V | None:
-        """The value of this very object, if it has one."""
+        """Return the value of the very object, if there is a value."""
         entry = self._entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def get_or_make(self, key: Any, make: Callable[[], V]) -> V:
-        """The value of this very object, made once. Raises: TypeError if the object cannot be held weakly."""
+        """Return the value of the very object, made once. Raises: TypeError if the object cannot be held weakly."""
         with kept_off, self._creating:
             value = self.get(key)
             if value is None:
@@ -53,17 +55,17 @@ class IdentityMap(Generic[V]):
             return value
 
     def forget(self, key: Any) -> None:
-        """This very object has no value any more."""
+        """Drop the value of the very object."""
         if self.get(key) is not None:
             self._entries.pop(id(key), None)
 
     def _forget(self, identity: int) -> Callable[[Any], None]:
-        # Called while the object dies, before its id is free. No lock: it may interrupt `get_or_make`.
+        # Called while the object dies, before the id is free. No lock: the call may interrupt `get_or_make`.
         return lambda _: self._entries.pop(identity, None) and None
 
 
 def held(resource: Any, keep: bool) -> Callable[[], Any]:
-    """How an engine gets at what it stands on. Without `keep` it is held weakly.
+    """Return a function which gives an engine its resource. Without `keep` the resource is held weakly.
 
     Raises (the function): EngineClosed once the resource is gone.
     """
@@ -85,7 +87,7 @@ _locks: IdentityMap[AbstractContextManager[Any]] = IdentityMap()
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread of the parent's may have held one."""
+    """Make new locks in a forked child: a thread of the parent may have held a lock."""
     global _locks
     _locks = IdentityMap()
 
@@ -94,12 +96,12 @@ forks.in_child(_begin_anew)
 
 
 def lock_for(model: object) -> AbstractContextManager[Any]:
-    """The lock of a model that has an engine; whoever runs the model holds it. Reentrant."""
+    """Return the lock of a model with an engine, to be held while running the model. Reentrant."""
     return _locks.get_or_make(model, threading.RLock)
 
 
 def exclusive(model: object) -> AbstractContextManager[Any]:
-    """For calls that go past the engine: wait until it does not run the model."""
+    """Return a context for calls past the engine, which waits until the engine does not run the model."""
     return _locks.get(model) or nullcontext()
 
 
@@ -111,13 +113,16 @@ _counting = threading.Lock()
 
 
 def version(store: Hashable) -> tuple[int, int]:
-    """Changes when a write to the store begins or ends in this process. `store`: its own identity."""
+    """Return a version which changes when a write to the store begins or ends in the process.
+
+    `store`: the store's identity.
+    """
     return _resets, _writes[hash(store) % WRITE_COUNTERS]
 
 
 @contextlib.contextmanager
 def writing(store: Hashable) -> Iterator[None]:
-    """A write to the store happens inside. What was read before it ends is out of date after."""
+    """Mark a write to the store inside the block. Values read before the end are stale afterwards."""
     _count(store)
     try:
         yield
@@ -127,7 +132,7 @@ def writing(store: Hashable) -> Iterator[None]:
 
 @contextlib.contextmanager
 def resetting() -> Iterator[None]:
-    """Something is dropped inside, it is not said which: all stores get a new version."""
+    """Mark a deletion inside the block whose store is unknown: all stores get a new version."""
     _reset()
     try:
         yield

@@ -1,13 +1,13 @@
-"""Rounds of a graph that are revealed as they run: how many there are is seen only then.
+"""Loops of a graph: the number of rounds is known only while running.
 
     draft_rounds = call(topic, draft, fn='reflection')      in the graph of a query
-    {"reflection": Rounds(graph, ...)}                      what `fn=` stands for: one more graph
+    {"reflection": Rounds(graph, ...)}                      the meaning of `fn=`: a further graph
 
     inputs --graph--> outputs --> done? their value
        ^                 | else
        +---- again ------+
 
-Each round is a run of `graph` as any other, under the same query; only the rounds come one after the other.
+Each round is an ordinary run of `graph` within the same query; rounds run in sequence.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from teola_plugin.trace import Function
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """`graph`: one round. Its inputs are what the call takes, in this order.
+    """A loop. `graph`: one round, whose inputs are the arguments of the call, in order.
 
-    `again`: the output (or input) that takes the place of an input in the next round. `gives`: the outputs (or inputs)
-    that are the value, by the names they have in it. `done`: the output after which there is no other round; nor is
-    there after `at_most`. `functions` and `rounds`: what `fn=` stands for in `graph`.
+    `again`: the output (or input) which replaces an input in the next round. `gives`: the outputs (or inputs) which
+    make the value, by their names in the value. `done`: the output which ends the loop; the loop also ends after
+    `at_most` rounds. `functions` and `rounds`: the meaning of `fn=` in `graph`.
     """
 
     graph: Graph
@@ -38,17 +38,17 @@ class Rounds:
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
 
     def first(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The inputs of the first round."""
+        """Return the inputs of the first round."""
         return dict(zip((i.name for i in self.graph.inputs), args, strict=True))
 
     def after(self, number: int, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The inputs of the round after round `number`, the first being 1; None if that was the last."""
+        """Return the inputs of the round after round `number`, counted from 1; None after the last round."""
         if outputs[self.done] or number == self.at_most:
             return None
         known = {**inputs, **outputs}
         return {**inputs, **{name: known[source] for name, source in self.again.items()}}
 
     def value(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """What the call gives, of the last round."""
+        """Return the value of the call, from the last round."""
         known = {**inputs, **outputs}
         return {name: known[source] for name, source in self.gives.items()}

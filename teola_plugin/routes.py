@@ -1,15 +1,15 @@
-"""Which way the calls of one pipeline went at its branches, and which way the next call will probably go.
+"""Branch prediction: the routes of one pipeline's calls, and the likely route of the next call.
 
-A *branch* is where a pipeline decides what comes next: the superstep of a graph, whose conditional edges say which
-nodes follow, or an `if` of a function. Its *target* is what the decision was. With `optimize(..., speculate="learned")`
-a branch that is not decided yet is taken to have its likely target, and what stands behind it is asked ahead, although
-it may be for nothing. As the branch predictor of a processor does, this goes by history alone:
+A *branch* is a decision of a pipeline: the superstep of a graph, whose conditional edges choose the next nodes, or an
+`if` of a function. The *target* is the result of the decision. With `optimize(..., speculate="learned")` an undecided
+branch is assumed to take its likely target, and the requests behind it run ahead, although they may be wasted. Like the
+branch predictor of a processor, the prediction uses history alone:
 
-- A branch has a *likely* target once it was reached LEAST times, and went there SHARE of the LAST times. A call that
-  came to a superstep and no further (it raised, was interrupted or cancelled) went nowhere, and counts as such.
-- Nothing is asked for nothing while more than WASTE of the requests of the last ACCOUNT_CALLS calls were wasted
-  (`Report.wasted`). Each call that ends takes the oldest out of the account, so it recovers; what calls do is learned
-  all the while. Calls under way count when they end.
+- A branch has a *likely* target once reached LEAST times, with SHARE of the LAST times at the target. A call which
+  ended at a superstep (raised, interrupted or cancelled) counts as a decision without target.
+- No speculative request is made while more than WASTE of the requests of the last ACCOUNT_CALLS calls were wasted
+  (`Report.wasted`). Each ended call replaces the oldest in the account, so the account recovers; learning goes on all
+  the while. Running calls count when ended.
 
     reached, took ... end  ->  Routes  ->  likely
 """
@@ -27,14 +27,14 @@ WASTE = 0.1
 ACCOUNT_CALLS = 20
 
 MAX_BRANCHES = 4096
-"""Those of a pipeline that are kept; of any more nothing is learned."""
+"""The number of branches kept per pipeline; further branches are not learned."""
 
 LEARNING_CALLS = 2 * LEAST
-"""So many first calls of a pipeline are not judged by what they gain."""
+"""The number of first calls of a pipeline whose gain is not judged."""
 
 
 class Routes:
-    """The history of one pipeline. Safe to use from any thread. `calls`: how many have ended."""
+    """The history of one pipeline. Thread-safe. `calls`: the number of ended calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -43,23 +43,26 @@ class Routes:
         self._spent: deque[tuple[int, int]] = deque(maxlen=ACCOUNT_CALLS)
 
     def likely(self, branch: Hashable) -> Hashable | None:
-        """Where a branch will probably lead to; None if nobody can tell."""
+        """Return the likely target of a branch; None if unpredictable."""
         with self._lock:
             return _likely(self._targets.get(branch, ()))
 
     def known(self) -> dict[Hashable, Hashable]:
-        """All branches that have a likely target."""
+        """Return all branches with a likely target."""
         with self._lock:
             return {branch: found for branch, each in self._targets.items() if (found := _likely(each)) is not None}
 
     @property
     def has_budget(self) -> bool:
-        """Whether requests may be made that are perhaps for nothing."""
+        """Whether speculative requests may be made."""
         with self._lock:
             return sum(wasted for _, wasted in self._spent) <= WASTE * sum(asked for asked, _ in self._spent)
 
     def end(self, taken: Sequence[tuple[Hashable, Hashable | None]], asked: int, wasted: int) -> bool:
-        """A call has ended, and what it came to. Returns whether a branch has a likely target that had none before."""
+        """Record the decisions and requests of an ended call.
+
+        Returns whether a branch has gained its first likely target.
+        """
         is_news = False
         with self._lock:
             self.calls += 1
@@ -82,9 +85,9 @@ def _likely(history: Sequence[Hashable]) -> Hashable | None:
 
 
 class CallRoutes:
-    """One call: what it learns, and what it takes to be likely, which does not change while it runs.
+    """The routes of one call: the decisions to learn, and the likely targets, which do not change while the call runs.
 
-    `may_ask`: see `Routes.has_budget`. `is_at_rest`: the call only learns, nothing of it runs ahead.
+    `may_ask`: see `Routes.has_budget`. `is_at_rest`: the call only learns, and nothing runs ahead.
     """
 
     def __init__(self, routes: Routes, *, is_at_rest: bool = False) -> None:
@@ -104,31 +107,31 @@ class CallRoutes:
             return self._likely[branch]
 
     def reached(self, branch: Hashable, at: Hashable = None) -> None:
-        """The call has come to a branch; `at` tells apart the times that it does."""
+        """Record that the call has reached a branch; `at` tells repeated visits apart."""
         with self._lock:
             self._open.add((branch, at))
 
     def took(self, branch: Hashable, target: Hashable | None, at: Hashable = None) -> None:
-        """A branch was decided that the call had reached; None: as nobody can foresee."""
+        """Record the decision of a reached branch; None: an unpredictable target."""
         with self._lock:
             if (branch, at) in self._open:
                 self._open.discard((branch, at))
                 self._taken.append((branch, target))
 
     def forget(self, reader: object) -> None:
-        """What it reached and did not decide is left to another, which goes on from where the call is."""
+        """Forget the undecided branches of a reader; another reader goes on from the call's position."""
         with self._lock:
             self._open = {(branch, at) for branch, at in self._open if type(at) is not tuple or at[0] is not reader}
 
     @property
     def is_learning(self) -> bool:
-        """The pipeline has run too few times to be judged by what it gains."""
+        """Whether the pipeline has run too few times for its gain to be judged."""
         return self._routes.calls <= LEARNING_CALLS
 
     def end(self, asked: int, wasted: int) -> bool:
-        """The call has ended; see `Routes.end`.
+        """End the call; see `Routes.end`.
 
-        Of a superstep that was reached, and not decided, nobody knows why. An `if` that no reader has seen decided is
+        A superstep reached but not decided counts as a decision without target. An `if` without an observed decision is
         left out: the readers may be behind the call.
         """
         with self._lock:

@@ -1,8 +1,7 @@
-"""A terminal to ourselves: what libraries print goes to a log file, and our console to the real screen.
+"""A terminal of our own: the output of libraries goes to a log file, and our console to the real screen.
 
-vLLM logs from several processes, transformers draws progress bars, chromadb warns. All of it is worth keeping and none
-of it is for a user who looks at a table. The file descriptors themselves are redirected, so that child processes and C
-code are caught too.
+vLLM logs from several processes, transformers draws progress bars, chromadb warns. The output is worth keeping but not
+useful beside a table. The file descriptors are redirected, so that child processes and C code are captured too.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where to write, and where the libraries write."""
+    """The console, and the log file of the libraries."""
 
     console: Console
     log: Path
 
     def say(self, line: str) -> None:
-        """Print one line as it is."""
+        """Print one line unchanged."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def own_screen() -> Iterator[Screen]:
-    """Inside, only the yielded console reaches the terminal."""
+    """Let only the yielded console reach the terminal inside the block."""
     added = {name: value for name, value in QUIET.items() if name not in os.environ}
     os.environ.update(added)
     descriptor, name = tempfile.mkstemp(prefix="teola-", suffix=".log")
@@ -58,7 +57,7 @@ def own_screen() -> Iterator[Screen]:
     except KeyboardInterrupt:
         log.unlink(missing_ok=True)
         raise
-    except BaseException:  # it stays if something went wrong and it may help
+    except BaseException:  # the log is kept after an error
         if not log.stat().st_size:
             log.unlink()
         raise
@@ -69,9 +68,9 @@ def own_screen() -> Iterator[Screen]:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Goes away when it is done; says nothing where the output is no terminal.
+    """Return a progress bar which disappears when done and prints nothing if the output is no terminal.
 
-    It leaves `sys.stderr` alone: what libraries say there belongs in the log of `own_screen`, not above the bar.
+    `sys.stderr` stays as it is: output of libraries belongs in the log of `own_screen`, not above the bar.
     """
     return Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
@@ -87,7 +86,7 @@ def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
     with os.fdopen(descriptor, "w") as sink, warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
-        if not _is_real(sys.stdout):  # a test, or a caller that has put something else in its place
+        if not _is_real(sys.stdout):  # a test, or a caller which has replaced stdout
             yield Screen(Console(file=sys.stdout), log)
             return
         out, err = os.dup(1), os.dup(2)
@@ -103,7 +102,7 @@ def _redirected(descriptor: int, log: Path) -> Iterator[Screen]:
             os.dup2(err, 2)
             for fd in (out, err):
                 os.close(fd)
-            terminal.close()  # last, for it raises if the disk is full
+            terminal.close()  # last, since closing raises if the disk is full
 
 
 def _is_real(stream: TextIO) -> bool:

@@ -1,9 +1,8 @@
-"""Where the frameworks' own code meets a running session.
+"""Interception: the meeting point of the frameworks' own code and a running session.
 
-A *leaf* is a call that the framework's code makes to a model or a store. Leaves are intercepted on the class that
-defines them (adapters/interception.py), below callbacks, caches and limiters. The replacement first asks for
-`current()`: without a session, or inside an engine, the original runs and nothing else happens. With one, it hands the
-call over:
+A *leaf* is a call of a model or a store by the framework's code. Leaves are intercepted on the defining class
+(adapters/interception.py), below callbacks, caches and limiters. The replacement first checks `current()`: without a
+session, or inside an engine, only the original runs. With a session, the replacement passes the call on:
 
     session = current()
     if session is None: return original(self, texts, ...)
@@ -36,22 +35,22 @@ from teola_plugin.providers import ProviderCall
 
 
 class Hold(Protocol):
-    """Work of the framework that is over by the time a model has answered, and is to be over before a reply is."""
+    """Work of the framework which normally ends while a model computes, and must end before the reply is handed out."""
 
     def due(self, *, blocks_loop: bool) -> Sequence[Future[None]]:
-        """What is under way. `blocks_loop`: the caller waits in the thread of a running event loop."""
+        """Return the unfinished work. `blocks_loop`: the caller waits in the thread of a running event loop."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a reply is not handed out yet, and until when at the most: what ran ahead began that much earlier."""
+    """The work which delays a reply, with the latest end of the delay: the lead of the early request, no longer."""
 
     holds: Sequence[Hold]
     until_s: float
 
     def wait(self) -> None:
-        """Until the work is over, in a thread."""
+        """Wait in a thread until the work is over."""
         blocks_loop = asyncio._get_running_loop() is not None
         if due := [each for hold in self.holds for each in hold.due(blocks_loop=blocks_loop)]:
             concurrent.futures.wait(due, max(0, self.until_s - time.perf_counter()))
@@ -63,11 +62,11 @@ class Held:
 
 
 class Reply:
-    """The outcome of one item, readable from any thread and any event loop; it may still be on its way.
+    """The future outcome of one item, readable from any thread and any event loop.
 
-    It keeps all deltas, so a reader that comes late sees the same stream. `provider_call`: of an item that a provider
-    outside this process is asked for. `withdraw`: give it up if no engine has begun it, and a function agrees.
-    `held`: what has to be over before a reader has it. `came_s`: when it ended.
+    All deltas are kept, so a late reader sees the same stream. `provider_call`: the request, if an outside provider
+    computes the item. `withdraw`: drop the item if no engine has begun it and the given function agrees. `held`: the
+    work which must end before a reader gets the value. `came_s`: the time of the outcome.
     """
 
     __slots__ = (
@@ -77,14 +76,14 @@ class Reply:
 
     def __init__(self, cancel: Callable[[], None] | None = None) -> None:
         self._lock = threading.RLock()
-        self._changed: threading.Condition | None = None  # made for the first who waits in a thread
+        self._changed: threading.Condition | None = None  # made for the first waiting thread
         self._deltas: list[str] = []
         self._outcome: Done | Failed | None = None
         self._listeners: list[Callable[[Outcome], None]] = []
         self._enders: list[Callable[[], None]] = []
         self._copies: list[Reply] = []
         self.cancel: Callable[[], None] = cancel or (lambda: None)
-        self.queued: Any = None  # what may be taken over from its engine: see runtime/session/queued_calls.py
+        self.queued: Any = None  # the queued call, for another caller: see runtime/session/queued_calls.py
         self.withdraw: Callable[[Callable[[], bool]], None] = lambda agrees: None
         self.provider_call: ProviderCall | None = None
         self.held: Held | None = None
@@ -92,11 +91,11 @@ class Reply:
 
     @property
     def outcome(self) -> Done | Failed | None:
-        """How it ended, or None while it has not."""
+        """The outcome, or None while unfinished."""
         return self._outcome
 
     def put(self, outcome: Outcome) -> None:
-        """Record what the engine says; anything after the end is ignored."""
+        """Record an outcome of the engine; anything after the end is ignored."""
         with kept_off, self._lock:
             if self._outcome is not None:
                 return
@@ -117,7 +116,7 @@ class Reply:
             raise errors[0]
 
     def copied(self) -> Reply:
-        """The reply with a value of its own, equal to what this one's is now, or will be before anybody has it."""
+        """Return a second reply with its own copy of the value, made before any reader has the value."""
         copied = Reply()
         with kept_off, self._lock:
             if self._outcome is None:
@@ -127,7 +126,7 @@ class Reply:
         return copied
 
     def listen(self, listener: Callable[[Outcome], None]) -> None:
-        """Call `listener` with everything said so far and from now on, in order, from whichever thread says it."""
+        """Call `listener` with every past and future outcome, in order, from the emitting thread."""
         with kept_off, self._lock:
             for text in self._deltas:
                 listener(Delta(text))
@@ -137,7 +136,7 @@ class Reply:
                 self._listeners.append(listener)
 
     def when_ended(self, act: Callable[[], None]) -> None:
-        """Call `act` once it has ended, from whichever thread says so; deltas cost nothing."""
+        """Call `act` once the reply has ended, from the emitting thread; deltas cost nothing."""
         with kept_off, self._lock:
             if self._outcome is None:
                 self._enders.append(act)
@@ -149,7 +148,7 @@ class Reply:
         return self._outcome == Failed(error)
 
     def result(self) -> Any:
-        """The value, waiting for it. Raises: the engine's own error; EngineLoopBlocked, see `loops`."""
+        """Wait for the value and return it. Raises: the engine's own error; EngineLoopBlocked, see `loops`."""
         self._wait_while_held()
         with kept_off, self._lock:
             while self._outcome is None:
@@ -157,7 +156,7 @@ class Reply:
         return _value(self._outcome)
 
     async def aresult(self) -> Any:
-        """`result` for a coroutine; cancelling it leaves the reply alone."""
+        """`result` for a coroutine; cancelling the coroutine does not cancel the reply."""
         if self.held:
             await self.held.wait_async()
         await self._await(lambda: self._outcome is not None)
@@ -165,7 +164,7 @@ class Reply:
         return _value(self._outcome)
 
     def stream(self) -> Iterator[str]:
-        """The deltas, then the end of the iterator or the engine's own error. Closing it early cancels the work."""
+        """Yield the deltas, then end or raise the engine's own error. Closing the iterator early cancels the work."""
         seen = 0
         try:
             self._wait_while_held()
@@ -203,7 +202,7 @@ class Reply:
             self.cancel_unless_ended()
 
     def cancel_unless_ended(self) -> None:
-        """Tell the engine that nobody will read this."""
+        """Tell the engine to stop the item, since there is no reader left."""
         if self._outcome is None:
             self.cancel()
             self.put(Failed(Cancelled("nobody waits for this item any more")))
@@ -213,7 +212,7 @@ class Reply:
             self.held.wait()
 
     def _wait(self) -> None:
-        """For news; the lock is held, and free meanwhile."""
+        """Wait for news. The lock is held by the caller, and released while waiting."""
         if holds_engine_loop():
             raise loops.blocked()
         if self._changed is None:
@@ -226,7 +225,7 @@ class Reply:
             woken = loop.create_future()
 
             def wake(_: Outcome, woken: asyncio.Future[None] = woken) -> None:
-                with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody is left to wake
+                with contextlib.suppress(RuntimeError):  # the reader's loop is closed: no reader is left to wake
                     loop.call_soon_threadsafe(_wake, woken)
 
             with kept_off, self._lock:
@@ -241,7 +240,7 @@ class Reply:
 
 
 def _error_of(tell: Callable[[], None]) -> Exception | None:
-    """What a listener raised: the others are to hear of it first."""
+    """Return the error raised by a listener; the other listeners are called before it is raised."""
     try:
         tell()
     except Exception as e:  # around a user's callback
@@ -265,49 +264,49 @@ def _value(outcome: Done | Failed) -> Any:
 
 
 class Session(Protocol):
-    """One call of an optimized pipeline, as the framework's code sees it."""
+    """One call of an optimized pipeline, from the view of the framework's code."""
 
     @property
     def is_closed(self) -> bool:
-        """The call is over."""
+        """Whether the call is over."""
         ...
 
     @property
     def is_unheard(self) -> bool:
-        """What runs here is not the framework's own run: no callback, trace or log may tell of it."""
+        """Whether the running code is not the framework's own run, so that callbacks, traces and logs are muted."""
         ...
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-        """One reply per payload: what ran ahead, or the same work submitted now as one request."""
+        """Return one reply per payload: an early request, or the same work submitted now as one request."""
         ...
 
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
-        """The reply of a leaf that only the caller can compute (a foreign model), and whether the caller must.
+        """Return the reply of a leaf which only the caller can compute (a foreign model), and whether the caller must.
 
-        True: nothing ran ahead; the caller computes in its own thread and must `put` a `Done` or `Failed`, which a
-        run-ahead that wants the same will then share.
+        True: nothing ran ahead. The caller computes in the current thread and must `put` a `Done` or `Failed`, shared
+        with any early request for the same key.
         """
         ...
 
     def observe(self, component: object, value: Any) -> None:
-        """Tell the run-ahead the value of a component that only the framework's run may compute."""
+        """Tell the run-ahead the value of a component which only the framework's run may compute."""
 
     def enter(self, component: object, value: Any) -> object | None:
-        """The framework's run comes to a part of the pipeline, with this input: what runs ahead for it, if anything.
+        """Enter a part of the pipeline. Returns the prefetch scope for the input, or None if nothing runs ahead.
 
-        The part's run is then to be `inside` of that, so that what it observes is told to no other.
+        The part then runs `inside` the scope, so that its observed values are told to no other scope.
         """
         ...
 
     def hold(self, hold: Hold) -> None:
-        """Hand out no reply that ran ahead before what `hold` says is over, which is asked for each anew."""
+        """Delay every early reply until the work of `hold` is over; `hold` is asked anew for each reply."""
 
 
 _session: ContextVar[Session | None] = ContextVar("teola_session", default=None)
 
 
 def current() -> Session | None:
-    """The session of the running call. A task that outlives its call has none any more."""
+    """Return the session of the running call; None in a task which outlives the call."""
     session = _session.get()
     return None if session is None or session.is_closed else session
 
@@ -316,13 +315,13 @@ _within: ContextVar[object | None] = ContextVar("teola_within", default=None)
 
 
 def within() -> object | None:
-    """What runs ahead for the part of the pipeline that runs here; see `Session.enter`."""
+    """Return the prefetch scope of the part of the pipeline which runs here; see `Session.enter`."""
     return _within.get()
 
 
 @contextlib.contextmanager
 def inside(entered: object | None) -> Iterator[None]:
-    """The run of a part that was entered."""
+    """Run an entered part inside the block."""
     token = _within.set(entered)
     try:
         yield
@@ -331,18 +330,18 @@ def inside(entered: object | None) -> Iterator[None]:
 
 
 def holds_engine_loop() -> bool:
-    """A wait of what runs here for an engine would stop the engines: here, or in the thread that waits for this one."""
+    """Whether a wait for an engine here would stop the engines, in this thread or in a thread waiting for it."""
     return loops.runs_engines() or getattr(_session.get(), "holds_engine_loop", False)
 
 
 def is_unheard() -> bool:
-    """What runs here is a rehearsal, or runs ahead."""
+    """Whether the running code is a rehearsal or an early reading."""
     session = _session.get()
     return session is not None and session.is_unheard
 
 
 def _forget_session() -> None:
-    """Its replies are on their way to the parent."""
+    """Drop the session in a forked child: its replies go to the parent."""
     _session.set(None)
 
 
@@ -351,7 +350,7 @@ forks.in_child(_forget_session)
 
 @contextlib.contextmanager
 def active(session: Session | None) -> Iterator[None]:
-    """Leaves reached inside ask `session`; `None` makes them plain again (inside an engine)."""
+    """Make `session` the session of leaves reached inside; `None` makes leaves plain again (inside an engine)."""
     token = _session.set(session)
     try:
         yield
@@ -360,11 +359,11 @@ def active(session: Session | None) -> Iterator[None]:
 
 
 def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
-    """The value of a leaf that was `claim`ed: what ran ahead, or computed here for whoever wants the same.
+    """Return the value of a `claim`ed leaf: from the early request, or computed here and shared with equal requests.
 
-    An error is raised if the framework's run would have come to it by itself (providers.py). Otherwise the value is
-    computed again: more calls ran at once than the framework makes, or not quite the same ones. So it is where a
-    handler of logging raises, which clients take for an error of the request.
+    An error is raised if the framework's run would have met the error by itself (providers.py). Otherwise the value is
+    computed again, since the early requests were more, or slightly different, than the framework's. The value is also
+    computed again if a handler of logging raises, which clients take for an error of the request.
     """
     reply, is_mine = claimed
     try:
@@ -405,14 +404,14 @@ async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[An
 
 
 def _stands(error: BaseException, reply: Reply, is_mine: bool) -> bool:
-    """Whether the error of a claimed leaf is raised to the caller, who does not compute it again."""
+    """Whether the error of a claimed leaf is raised to the caller, without computing the value again."""
     if is_unheard() or not reply.ended_with(error):
         return True
     return reply.provider_call.stands(error) if reply.provider_call else is_mine
 
 
 def _is_told(reply: Reply) -> bool:
-    """Whether the user's handlers have taken what the client logged of a reply that ran ahead."""
+    """Log the held-back records of an early reply. Returns whether the user's handlers took them without an error."""
     try:
         if reply.provider_call and not is_unheard():
             reply.provider_call.log_held()
@@ -423,7 +422,10 @@ def _is_told(reply: Reply) -> bool:
 
 @contextlib.contextmanager
 def _answering(reply: Reply) -> Iterator[None]:
-    """The caller computes the value inside. Whoever shares the reply gets the same error."""
+    """Record the caller's value inside the block as the reply's outcome.
+
+    All sharers of the reply get the same error.
+    """
     try:
         with reply.provider_call.under_way() if reply.provider_call else contextlib.nullcontext():
             yield

@@ -1,4 +1,4 @@
-"""What of a setting may stand in a message, a log or a `repr`: nothing that could be a secret."""
+"""The printable part of settings for messages, logs and `repr`: nothing which could be a secret."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HARMLESS = (bool, int, float, type(None))
 
 
 def address(text: str) -> str:
-    """An address without user, password and query. What is no address, such as the name of a model, stays as it is.
+    """Return an address without user, password and query. Any other text, such as the name of a model, is unchanged.
 
     >>> address("https://me:secret@api.example/search?key=secret")
     'https://api.example/search'
@@ -22,7 +22,7 @@ def address(text: str) -> str:
 
 
 def outline(value: object) -> str:
-    """The `repr` of a value; of a mapping the keys, with numbers as they are and dots for whatever may be a secret.
+    """Return the `repr` of a value; for a mapping the keys, with numbers unchanged and dots for possible secrets.
 
     >>> outline({"api_key": "secret", "top_k": 3, "headers": {"Authorization": "secret"}})
     "{'api_key': ..., 'top_k': 3, 'headers': ...}"
@@ -34,7 +34,7 @@ def outline(value: object) -> str:
 
 
 def brief(value: object) -> str:
-    """A number as it is; of anything else, which may be a secret, the type.
+    """Return a number unchanged; for any other value, which may be a secret, the type.
 
     >>> brief(3), brief("secret")
     ('3', 'a str')

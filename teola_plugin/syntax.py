@@ -1,7 +1,7 @@
-"""`ast.parse`, which in CPython before 3.11.8 may fail by no fault of the text.
+"""`ast.parse` with retries, since CPython before 3.11.8 may fail on valid text.
 
-There, one counter serves all threads, and a collection of garbage half-way can let another thread parse (CPython issue
-106905).
+In those versions one counter serves all threads, and a garbage collection half-way can let another thread parse
+(CPython issue 106905).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TRIES = 5
 
 
 def parse(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
-    """The syntax tree. Raises: as `ast.parse`."""
+    """Return the syntax tree. Raises: as `ast.parse`."""
     for _ in range(TRIES - 1):
         try:
             return ast.parse(source, filename)

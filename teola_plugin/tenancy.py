@@ -1,12 +1,12 @@
-"""On whose behalf a query runs, and by when it has to end.
+"""The tenant and the deadline of a query.
 
     with terms(tenant="acme", deadline_s=5):
         chain.invoke(question)
 
-Nothing computed for one tenant is given to another: no embedding, no answer, no prefix of a prompt in a KV cache.
-Where several tenants wait for an engine, each gets its share. When the deadline passes, whatever the query still waits
-for ends with DeadlineExceeded, and its engines stop. Terms hold for all calls inside, in this thread or task and in
-those that copy its context; an inner deadline cannot be later than an outer one.
+Results are never shared between tenants: no embedding, no answer, no prefix of a prompt in a KV cache. Several tenants
+waiting for an engine each get a share. When the deadline passes, all open requests of the query end with
+DeadlineExceeded, and the engines stop. Terms hold for all calls inside the block, in the same thread or task and in
+tasks which copy the context; an inner deadline cannot be later than an outer deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from teola_plugin.errors import TeolaError
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`deadline_s` on the clock of `time.monotonic`, which is that of event loops."""
+    """Tenant and deadline. `deadline_s` is on the clock of `time.monotonic`, the clock of event loops."""
 
     tenant: str = ""
     deadline_s: float = math.inf
@@ -35,15 +35,15 @@ _terms: ContextVar[Terms] = ContextVar("teola_terms", default=ANYBODY)
 
 
 def current_terms() -> Terms:
-    """Those of the running call."""
+    """Return the terms of the running call."""
     return _terms.get()
 
 
 @contextlib.contextmanager
 def terms(*, tenant: str | None = None, deadline_s: float | None = None) -> Iterator[Terms]:
-    """Run what is inside on these terms. `deadline_s`: seconds from now.
+    """Run the block with a tenant and a deadline. `deadline_s`: seconds from now.
 
-    Raises: TeolaError for one that is not positive.
+    Raises: TeolaError for a deadline which is not positive.
     """
     if deadline_s is not None and not deadline_s > 0:
         raise TeolaError(f"terms(deadline_s={deadline_s!r}): seconds from now, more than 0")

@@ -1,9 +1,9 @@
-"""What an adapter makes of a pipeline: the p-graph, and the Python objects its names stand for.
+"""The result of an adapter: the p-graph of a pipeline, and the Python objects behind its names.
 
-    trace(pipeline) -> Traced        never calls the user's code; what it cannot read becomes a primitive @ pipeline
+    trace(pipeline) -> Traced        never calls user code; unreadable parts become primitives @ pipeline
 
-A primitive `@ pipeline` is not run ahead. The framework's own run computes it in program order, the adapter reports
-its value with `session.observe(component, value)`, and what depends on it goes on from there.
+A primitive `@ pipeline` does not run ahead. The framework's own run computes the primitive in program order, the
+adapter reports the value with `session.observe(component, value)`, and the dependent primitives go on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from teola_plugin.seams import Reply
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A pure function behind `fn=`. `is_glue`: ours and cheap, so it may run on the scheduler's own thread.
+    """A pure function behind `fn=`. `is_glue`: cheap code of the package, so it may run on the scheduler's own thread.
 
-    Any other, of the user's or the framework's, is code that the framework's own run is about to run as well. It is put
-    off while that run is busy: both want the one interpreter, and to run first what the run comes to anyhow would only
-    delay it.
+    Any other function, of the user or the framework, will also be run by the framework itself. The early run is
+    deferred while the framework is busy: both share one interpreter, and running first would only delay the framework.
 
-    One that `asks` models and stores itself does so within a session. A coroutine function runs on the caller's loop.
-    `is_total`: it raises for no value that it can be given. `is_stale` tells of its arguments whether they may have
-    been changed in place by what it comes after, where that had to be run.
+    A function which `asks` models and stores itself runs within a session. A coroutine function runs on the caller's
+    loop. `is_total`: raises for no possible input. `is_stale`: whether arguments may have been changed in place by the
+    primitives before, where one of those had to run.
     """
 
     call: Callable[..., Any]
@@ -41,7 +40,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Something that is left to the framework, why, and what the user may do about it."""
+    """Something left to the framework, with the reason and a hint for the user."""
 
     code: str
     what: str
@@ -51,13 +50,13 @@ class Break:
 
 @dataclass(slots=True)
 class Reading:
-    """A function of the user's, and how far it was read in the calls so far.
+    """A user function, and how far the calls so far could read the body.
 
-    `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` it stands
-    (`file.py:line`) and `hint` what to write instead; empty if it was read whole. `skipped`: what was not read where
-    reading went on once the framework's run had come past it, and where that stands. `requests`: how many were found in
-    it, and `ahead` how many of these before the framework's run came to the function; None where that is not counted.
-    `came`: how often the run came to it, None where that is not counted.
+    `name` and `origin`: as `Break.what` and `.origin`. `barrier`: the construct where reading ended, `where` its place
+    (`file.py:line`) and `hint` a replacement to write; empty if the body was read whole. `skipped`: the constructs
+    skipped when reading went on after the framework's run had passed them, with their places. `requests`: the number of
+    requests found, and `ahead` the number found before the framework's run reached the function; None if not counted.
+    `came`: the number of runs, None if not counted.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Reading:
     came: int | None = None
 
     def note(self, barrier: Any, requests: int, skipped: Sequence[Any] = ()) -> None:
-        """It was read once more, to its end or up to a `Barrier` of the reader's; so many requests were found in it."""
+        """Record one more reading, to the end or to a `Barrier` of the reader, with the number of requests found."""
         self.readings += 1
         if skipped:
             self.skipped = tuple(dict.fromkeys((each.what, each.where.rsplit("/", 1)[-1]) for each in skipped))
@@ -82,22 +81,22 @@ class Reading:
         self.requests = max(self.requests, requests)
 
     def come(self) -> None:
-        """The framework's run has come to it once more."""
+        """Record one more run by the framework."""
         self.came = (self.came or 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """`bind` turns the user's input into values for the graph's inputs; a name it leaves out is not known ahead.
+    """A traced pipeline. `bind` maps the user's input to the graph's inputs; a missing name is unknown in advance.
 
-    `observed` maps `id(component)` to the primitive @ pipeline whose value that component's run is. `follow` begins to
-    follow one call, given its input, where the framework's run reveals what may run ahead: then the graph and `bind`
-    only serve to show and to prepare what usually comes first, and so do `parts`, graphs of components by their names.
-    `early` names what starts outside of any graph, as soon as a reply that calls for it says so. `makes`: pipelines are
-    made from it (an index makes engines), which are to be optimized too. `readings`: the user's functions that are
-    read; they change from call to call. `repeats`: one of them asks more than once, so that there is something to gain
-    in it alone. `loops` names components that ask one request after the other, all of which are made as the component
-    begins. `on_call` is told of each input of a call before the framework's run begins.
+    `observed` maps `id(component)` to the primitive @ pipeline computed by the component's run. `follow` begins to
+    follow one call, given the input, where the framework's run reveals the next requests; then the graph, `bind` and
+    `parts` (graphs of components by name) only serve to show, and to prepare, the usual first steps. `early` names
+    requests which start outside of any graph, as soon as a reply calls for one. `makes`: the pipeline makes further
+    pipelines to be optimized (an index makes engines). `readings`: the user functions which are read; they change from
+    call to call. `repeats`: a single function makes several requests, so that running ahead can pay in the function
+    alone. `loops` names components which make one request after the other; all are sent as the component begins.
+    `on_call` is told each input of a call before the framework's run begins.
     """
 
     graph: Graph
@@ -117,7 +116,7 @@ class Traced:
 
     @property
     def may_gain(self) -> bool:
-        """Something may run ahead, of the pipeline or of what is made from it: `optimize` gives back a twin."""
+        """Whether something may run ahead, now or in pipelines made from this pipeline: `optimize` returns a twin."""
         is_followed = bool(self.follow or self.makes or self.loops)
         return is_followed or any(p.engine in self.engines or self._asks(p) for p in self.graph)
 
@@ -128,51 +127,54 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Some more items of a list that the framework's run computes, in order; `is_last` with the last of them."""
+    """Further items of a list computed by the framework's run, in order; `is_last` with the last items."""
 
     items: Sequence[Any]
     is_last: bool = False
 
 
 class Follower(Protocol):
-    """One call of a pipeline that is revealed as it runs.
+    """One call of a pipeline which is revealed as it runs.
 
-    `is_beside`: what it tells of runs ahead beside what does so already, and also for functions that run ahead.
+    `is_beside`: the followed parts run ahead beside the present ones, and also for functions which run ahead.
     """
 
     is_beside: bool
 
     def tell(self, component: object, value: Any, asides: Asides) -> tuple[Traced, Mapping[str, Any]] | None:
-        """From what the framework's run has told: what may run ahead from here, with its inputs, if that is news."""
+        """Take a value from the framework's run.
+
+        Returns the graph which may run ahead from here, with its inputs, if new.
+        """
         ...
 
 
 class Mark(Protocol):
-    """Where the framework's run is: how often it has asked for each item.
+    """The position of the framework's run: the number of requests so far for each item.
 
-    `is_beside`: others ask beside the function that has come there, so that it is not known which of them asked.
+    `is_beside`: further code makes requests beside the function reached, so the source of a request is not known.
     """
 
     is_beside: bool
 
     def taken(self, key: Hashable) -> int:
-        """How often it had asked for an item."""
+        """Return the number of earlier requests for an item."""
         ...
 
     def next(self, key: Hashable) -> int:
-        """Which time an item will be that is asked for after this, and after those that this has told of."""
+        """Return the occurrence of the next request for an item, after the mark and after earlier results of `next`."""
         ...
 
 
 Hear = Callable[[Callable[[], Hashable], Callable[[], Mark]], bool]
-"""Is told of each request that the framework's run makes: how to have its key, and where the run is before it. Returns
-whether it wants to hear of more."""
+"""A listener told of each request of the framework's run: a function for the key, and a function for the position
+before the request. Returns whether to be told of further requests."""
 
 
 class Asides(Protocol):
-    """What a follower may begin at once, outside of any graph.
+    """Early work started by a follower at once, outside of any graph.
 
-    `speculates`: also what is merely possible. `routes`: where calls take note of the way they go, if that is learned.
+    `speculates`: possible requests may run too. `routes`: where calls record their routes, if routes are learned.
     """
 
     @property
@@ -185,52 +187,52 @@ class Asides(Protocol):
         self, name: str, work: Callable[[], Any], *, is_async: bool = False, is_until_rewound: bool = False,
         mark: Mark | None = None,
     ) -> None:  # fmt: skip
-        """Run a function (or coroutine function) ahead; nobody hears of it, nor of its errors.
+        """Run a function (or coroutine function) ahead, with callbacks muted and errors dropped.
 
-        Under its name, if it has one, it stands in the report. What it asks lands in the slots of the call, but not
-        after `rewind`, if `is_until_rewound`: the framework's run may have come past it. A coroutine runs on the
-        caller's event loop.
+        Under `name`, if given, the work stands in the report. Its requests land in the slots of the call, but not after
+        `rewind` if `is_until_rewound`: the framework's run may be past it. A coroutine runs on the caller's event loop.
         """
         ...
 
     def when_open(self, spec: EngineSpec, act: Callable[[], None]) -> None:
-        """Call `act` now, or once requests may run ahead at the provider of this engine.
+        """Call `act` now, or once requests may run ahead at the engine's provider.
 
-        Not at all if that does not come, or only after the run-ahead began anew.
+        Never called if no request ever may, or only after the run-ahead began anew.
         """
         ...
 
     def withholds(self, spec: EngineSpec) -> bool:
-        """Whether nothing may run ahead at the provider of this engine now."""
+        """Whether nothing may run ahead at the engine's provider now."""
         ...
 
     def request(
         self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any], mark: Mark | None = None
     ) -> Reply:
-        """Ask an engine for one item ahead of the framework's run, which will find it: the first time that it asks for
-        it after what was asked ahead before, or after the `mark`."""
+        """Request one item ahead of the framework's run.
+
+        The reply belongs to the framework's next occurrence after earlier early requests, or after the `mark`."""
         ...
 
     def when_asked(self, hear: Hear) -> None:
-        """Tell of each request of the framework's run as it is made, in the thread that makes it."""
+        """Tell `hear` of each request of the framework's run, in the requesting thread."""
         ...
 
     def drop(self, reply: Reply) -> None:
-        """What was asked by `request` is not needed after all; if the framework's run did not take it, it is wasted."""
+        """Drop a reply of `request`; it counts as wasted unless the framework's run took it."""
         ...
 
     def read(self, work: Callable[[], None]) -> None:
-        """Read something of the user's in another thread, when there is time; what it asks lands in the slots."""
+        """Read user code in another thread when there is time; its requests land in the slots."""
         ...
 
     def spent(self, seconds: float) -> None:
-        """So much CPU time went into reading code of the user's."""
+        """Count CPU seconds spent on reading user code."""
         ...
 
     def rewind(self) -> None:
-        """What is asked from here on begins with what the framework's run has not come to yet."""
+        """Let further early requests match the framework's requests from its present position on."""
         ...
 
     def prefill(self, spec: EngineSpec, text: Any, settings: Mapping[str, Any], urgency: Urgency) -> None:
-        """Ask the engine to prefill a prefix, if it is text; nobody waits for it."""
+        """Prefill a prefix on the engine, if it is text, without waiting."""
         ...

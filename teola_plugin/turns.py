@@ -1,7 +1,7 @@
-"""A reply that may call tools, told while it is being written: what an agent does next is known before it ends.
+"""The stream of a reply with tool calls: an agent's next calls are known before the reply ends.
 
 turn = Turn(spec, follow_up)
-session.observe(Turn, turn)          # whoever can start a call early sets `turn.on_call`
+session.observe(Turn, turn)          # a listener who can start calls early sets `turn.on_call`
 turn.on_call(0, "search", {"query": "bees"})
 """
 
@@ -20,8 +20,8 @@ OnCall = Callable[[int, str, Mapping[str, Any]], None]
 class Turn:
     """One reply. Both hooks may be called from any thread, and must not wait.
 
-    `follow_up`, given what the first tools answered, is the next prompt up to where the next answer would stand: a
-    prefix that the engine of `spec` may compute. Both are None for a model that is not ours.
+    `follow_up`, given the answers of the first tools, returns the next prompt up to the place of the next answer: a
+    prefix which the engine of `spec` may prefill. Both are None for a model outside our engines.
     """
 
     spec: EngineSpec | None = None

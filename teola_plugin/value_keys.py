@@ -1,18 +1,18 @@
-"""Keys of values: equal only where no engine could tell the values apart.
+"""Keys of values: equal only for values which no engine could tell apart.
 
     value_key({"stop": ["\\n"]}) == value_key({"stop": ["\\n"]})      also between two objects
-    value_key([1]) != value_key((1,)) != value_key([True])            types are told apart, as are 0.0 and -0.0
-    value_key({"a": 1, "b": 2}) != value_key({"b": 2, "a": 1})        so is the order of keys
-    value_key(object()) != value_key(object())                        nor is one object equal to itself asked again
+    value_key([1]) != value_key((1,)) != value_key([True])            types differ, as do 0.0 and -0.0
+    value_key({"a": 1, "b": 2}) != value_key({"b": 2, "a": 1})        so does the order of keys
+    value_key(object()) != value_key(object())                        not even for the same object
 
-A key is a snapshot: what becomes of the object afterwards does not change it. Where a key is kept, the work that it
-stands for is done on a `snapshot` of the object, so that both say the same.
+A key is a snapshot: later changes of the object do not change the key. Where a key is kept, the work is done on a
+`snapshot` of the object, so key and work agree.
 
-A key holds the exact type of each part, floats by their bits, arrays by type, shape and bytes, mappings and sets in
-their order, objects of pydantic and dataclasses by class and all they hold, classes and functions as the objects that
-they are, kept alive. All other objects are not comparable, nor are sets whose copies are read in another order, nor is
-what nests too deeply or is too large: their key is an `Incomparable`, equal to no other key. A key that is finer than
-it must be costs time, one that is coarser gives a wrong answer.
+A key holds the exact type of each part: floats by bits, arrays by type, shape and bytes, mappings and sets in order,
+objects of pydantic and dataclasses by class and contents, classes and functions by identity, kept alive. All other
+objects are not comparable, nor are sets whose copies iterate in a different order, nor are values with too much depth
+or size: the key is an `Incomparable`, equal to no other key. A key finer than necessary costs time, a coarser key gives
+a wrong answer.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from typing import Any
 from teola_plugin.engines import Foreign
 
 MAX_DEPTH = 100
-"""Of containers in containers. JSON schemas of real programs nest some ten deep."""
+"""Largest nesting of containers. JSON schemas of real programs nest some ten deep."""
 
 MAX_PARTS = 250_000
-"""Of one value, a container counting for `CONTAINER_PARTS`. Lists that hold one list twice, which holds another
-twice, and so on, have more than anybody can go through."""
+"""Largest number of parts of one value, a container counting for `CONTAINER_PARTS`. Lists which hold one list twice,
+which holds another twice, and so on, have too many parts to visit."""
 
 CONTAINER_PARTS = 10
 
 UNSENT_FIELDS = frozenset({"callbacks", "callback_manager"})
-"""Fields of a model that hear of a call and have no part in it."""
+"""Fields of a model which observe a call and take no part in it."""
 
 _HEAP_TYPE = 1 << 9
-"""Flag of classes that are made while a program runs, as all those written in Python are."""
+"""Flag of classes made while a program runs, as all classes written in Python are."""
 
 Telling = Callable[[Any, "_Teller"], Any]
 
 
 class Incomparable:
-    """The key of what cannot be told exactly: equal to no other key."""
+    """The key of a value without exact key: equal to no other key."""
 
     __slots__ = ()
 
 
 class Same:
-    """Part of a key: one object, kept alive, which is equal to itself alone whatever its `__eq__` says."""
+    """Part of a key: one object, kept alive and compared by identity, whatever `__eq__` says."""
 
     __slots__ = ("held",)
 
@@ -78,7 +78,7 @@ class Same:
 
 
 class _Secret:
-    """Part of a key: compares as what it holds, and does not show it."""
+    """Part of a key: compares by contents, and does not show them."""
 
     __slots__ = ("_held",)
 
@@ -96,16 +96,16 @@ class _Secret:
 
 
 class _Untold(Exception):
-    """A part of the value cannot be told exactly."""
+    """A part of the value has no exact key."""
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
 def value_key(value: Any, *, without: tuple[type, str] | None = None) -> Hashable:
-    """A hashable stand-in that is equal for values which nobody can tell apart. Never raises.
+    """Return a hashable key, equal for indistinguishable values. Never raises.
 
-    `without`: a class of pydantic's, and a field of it that is left out.
+    `without`: a pydantic class, and a field of the class to leave out.
 
     >>> value_key({"b": [1, 2.0]}) == value_key({"b": [1, 2.0]}), value_key({"b": [1, 2.0]}) == value_key({"b": [1, 2]})
     (True, False)
@@ -117,15 +117,15 @@ def value_key(value: Any, *, without: tuple[type, str] | None = None) -> Hashabl
 
 
 Other = Callable[[Any, Callable[[Any], Any]], Any]
-"""What stands for an object of a configuration that cannot be compared, given a way to tell what is in it."""
+"""A function which makes the key of an incomparable object of a configuration, given a function for keys of parts."""
 
 
 def configuration_key(model: Any, other: Other | None = None) -> Hashable:
-    """The key of all that a user can set on a model: its fields, without those that only hear of calls. Never raises.
+    """Return the key of all user settings of a model: the fields, without those which only observe calls. Never raises.
 
-    What cannot be compared (a client, a lock) counts as the object that it is, or as what `other` makes of it. Private
-    attributes do not count: models keep clients and counters there. So a field that a call changes makes each call
-    unlike the one before.
+    An incomparable field (a client, a lock) counts by identity, or by the result of `other`. Private attributes do not
+    count: models keep clients and counters there. A field changed by a call therefore makes each call unlike the call
+    before.
     """
     return _key(model, _Teller(other=other or _as_itself))
 
@@ -135,7 +135,7 @@ def _as_itself(value: Any, tell: Callable[[Any], Any]) -> Any:
 
 
 def is_comparable(key: Hashable) -> bool:
-    """Another request may have this key."""
+    """Whether another request may have the same key."""
     return type(key) is not Incomparable
 
 
@@ -158,7 +158,7 @@ class _Teller:
         self.other = other
 
     def tell(self, value: Any) -> Any:
-        """What stands for a value. Raises: _Untold, and what its own code raises."""
+        """Return the key of a value. Raises: _Untold, and errors of the value's own code."""
         kind = type(value)
         if kind is str or kind is int or value is None:
             return value
@@ -170,7 +170,7 @@ class _Teller:
         raise _Untold
 
     def all(self, values: Iterable[Any], count: int) -> list[Any]:
-        """What stands for each of `count` values that are one level deeper."""
+        """Return the keys of `count` values one level deeper."""
         self._depth -= 1
         self._left -= count + CONTAINER_PARTS
         if self._depth < 0 or self._left < 0:
@@ -181,7 +181,7 @@ class _Teller:
         return told
 
     def items(self, pairs: Mapping[Any, Any]) -> tuple[Any, ...]:
-        """What stands for the keys and values of an exact dict."""
+        """Return the keys of the keys and values of an exact dict."""
         return (*self.all(pairs.keys(), len(pairs)), *self.all(pairs.values(), len(pairs)))
 
 
@@ -211,9 +211,9 @@ def _set(value: Any, teller: _Teller) -> Any:
 
 
 def _in_order(kind: type[set[Any]] | type[frozenset[Any]], items: Any) -> list[Any]:
-    """What a set holds, if its copies hold that in the same order. Raises: _Untold.
+    """Return the items of a set, if copies of the set iterate in the same order. Raises: _Untold.
 
-    They may not where hashes meet, or are those of the objects: the order is then that in which the items came.
+    Copies may differ where hashes collide or depend on identity: the order is then the order of insertion.
     """
     held = list(kind.__iter__(items))
     copies = copy.deepcopy(held)
@@ -239,7 +239,7 @@ def _the_same(value: Any, teller: _Teller) -> Any:
 
 
 def _foreign(value: Foreign, teller: _Teller) -> Any:
-    """The key was made by whoever makes the call."""
+    """Return the key given by the maker of the foreign call."""
     if type(value.key) is Incomparable:
         raise _Untold
     hash(value.key)
@@ -247,7 +247,7 @@ def _foreign(value: Foreign, teller: _Teller) -> Any:
 
 
 def _reduced(value: Any, teller: _Teller) -> Any:
-    """By what it is made of again, for immutable classes of the standard library."""
+    """Return the reduction of the value, for immutable classes of the standard library."""
     return (type(value), *teller.all(value.__reduce_ex__(4), 6))
 
 
@@ -285,9 +285,9 @@ _TELLINGS: dict[type, Telling] = {
 
 
 def _telling_of(kind: type) -> Telling | None:
-    """How objects of a class are told; None if they are not comparable."""
+    """Return the function which makes keys of a class's objects; None if the objects are not comparable."""
     if type(kind).__hash__ is not type.__hash__ or type(kind).__eq__ is not type.__eq__:
-        return None  # a class that may say it is another one
+        return None  # a class which may pose as a different class
     return _found_telling(kind)
 
 
@@ -300,7 +300,7 @@ def _found_telling(kind: type) -> Telling | None:
             return _array
         if issubclass(kind, numpy.generic):
             return _scalar
-    base = next(c for c in kind.__mro__ if not c.__flags__ & _HEAP_TYPE)  # what is not written in Python
+    base = next(c for c in kind.__mro__ if not c.__flags__ & _HEAP_TYPE)  # the first base not written in Python
     if base is not object:
         return functools.partial(_subclass, _READ[base]) if base in _READ else None
     if (pydantic := sys.modules.get("pydantic")) is not None:
@@ -325,7 +325,7 @@ _READ: dict[type, Callable[[Any], Any]] = {
     dict: lambda value: dict(dict.items(value)),
     OrderedDict: lambda value: dict(OrderedDict.items(value)),
 }
-"""What an object of a subclass holds as one of the class, without methods of its own."""
+"""Functions which read an object of a subclass as an object of the class, without calling overridden methods."""
 
 
 def _subclass(read: Callable[[Any], Any], value: Any, teller: _Teller) -> Any:
@@ -333,7 +333,7 @@ def _subclass(read: Callable[[Any], Any], value: Any, teller: _Teller) -> Any:
 
 
 def _state(value: Any, teller: _Teller) -> Any:
-    """The class, what is in the object's dict, and what is in its slots."""
+    """Return the class, the contents of the object's dict, and the contents of the slots."""
     slots = {
         (cls, name): member.__get__(value)
         for cls in type(value).__mro__
@@ -359,7 +359,7 @@ def _has(member: types.MemberDescriptorType, value: Any) -> bool:
 
 
 def _model(value: Any, teller: _Teller) -> Any:
-    """An object of pydantic; of a configuration, only what a user sets on it."""
+    """Return the key of a pydantic object; for a configuration, of the user's settings only."""
     held, extra = _fields(value), value.__pydantic_extra__ or {}
     if teller.other is not None:
         fields = {name: held[name] for name in type(value).model_fields if name in held and name not in UNSENT_FIELDS}
@@ -394,17 +394,17 @@ def _scalar(value: Any, teller: _Teller) -> Any:
 
 
 def snapshot(value: Any) -> Any:
-    """The value as it is now: what can be changed is copied, as far as it has a key. Never raises."""
+    """Return a copy of the present value: mutable parts with a key are copied. Never raises."""
     if type(value) is str:
         return value
     try:
         return _copied(value, {})
-    except Exception:  # what is too deep, or cannot be copied, has no key or does not change
+    except Exception:  # values too deep, or without copy, have no key or do not change
         return value
 
 
 def _copied(value: Any, made: dict[int, tuple[Any, Any]]) -> Any:
-    """`made`: what was copied, which is kept alive, and its copy."""
+    """Copy a value. `made`: copied objects, kept alive, and their copies."""
     kind = type(value)
     if kind in _UNCHANGING:
         return value

@@ -1,8 +1,8 @@
-"""Whether running ahead pays for one pipeline, judged by its last calls.
+"""Prefetch backoff: whether running ahead pays for one pipeline, judged by the last calls.
 
-What runs ahead takes some CPU from the framework's own run. That is worth it where the framework had its replies sooner
-by more than that, or a prompt was prefilled early. A pipeline whose calls did neither, several times in a row, is
-left to the framework for a while; then one call tries again.
+Running ahead takes CPU time from the framework's own run. The cost is worthwhile if replies came sooner by more than
+the cost, or if a prompt was prefilled early. After several calls in a row without either gain, the pipeline is left to
+the framework for a number of calls; then one call tries again.
 """
 
 from __future__ import annotations
@@ -14,38 +14,40 @@ from teola_plugin.runtime.session.report import Report
 PATIENCE_CALLS = 3
 REST_CALLS = 50
 MOST_REST_CALLS = 800
-"""A rest is twice as long as the last one, up to so many calls, as long as no call in between gains anything."""
+"""The longest rest in calls. Each rest is twice as long as the last, as long as no call in between gains anything."""
 
 SHORT_S = 0.02
-"""A call that takes less is not judged: it has nothing to lose either."""
+"""Calls shorter than this are not judged, since they have nothing to lose."""
 
 GAIN = 0.03
-"""Of the time that the call took."""
+"""The least gain, as a share of the call's time."""
 
 REQUEST_S = 0.002
-"""A hosted model that is asked ahead is asked from another thread: 1 to 2 ms of CPU more, in the same interpreter."""
+"""CPU cost of an early request to a hosted model, made from another thread of the interpreter: 1 to 2 ms more."""
 
 READING = 4.0
-"""Times the CPU seconds that reading took. It holds up the framework's own code, which runs in the same interpreter."""
+"""The least gain per CPU second of reading. Reading delays the framework's own code, which runs in the same
+interpreter.
+"""
 
 
 @dataclass(slots=True)
 class Worth:
-    """Changed by calls of any thread without a lock: a lost count costs one more try."""
+    """The judgement of one pipeline, changed by calls of any thread without a lock: a lost count costs one more try."""
 
     useless: int = 0
     resting: int = 0
     rest_calls: int = REST_CALLS
 
     def is_worth(self) -> bool:
-        """Whether this call should run ahead."""
+        """Whether the present call should run ahead."""
         if self.resting > 0:
             self.resting -= 1  # of two threads at once, the second may go below zero
             return False
         return True
 
     def judge(self, report: Report) -> None:
-        """What a call that ran ahead came to."""
+        """Judge a call which ran ahead, by its report."""
         took_s = report.ended_s - report.started_s
         if took_s < SHORT_S and not report.reading_s:
             return

@@ -1,10 +1,10 @@
-"""`TeolaCallbackHandler`: what a run of a pipeline came to, or what `optimize` would make of it.
+"""`TeolaCallbackHandler`: a report of each optimized run, or a prediction of the gain by `optimize`.
 
 handler = TeolaCallbackHandler()
 optimize(chain).invoke(question, config={"callbacks": [handler]})
-print(handler)                                  what ran ahead, the waits, the critical path, the bound, the breaks
+print(handler)                                  the early requests, the waits, the critical path, the bound, the breaks
 chain.invoke(question, config={"callbacks": [handler]})
-print(handler)                                  what that run took, and what it could take at best
+print(handler)                                  the time of the run, and the best possible time
 query_engine.callback_manager.add_handler(handler)      the same for LlamaIndex
 """
 

@@ -1,9 +1,9 @@
-"""The callback handler, for both frameworks: one object that may hear LangChain and LlamaIndex at once.
+"""The callback handler for both frameworks: one object for LangChain and LlamaIndex at once.
 
-LangChain wants handlers to be of its class, so ours is where LangChain is installed; LlamaIndex calls whatever has the
-four methods. Both kinds of events come to the same `Runs`.
+LangChain requires handlers of its class, so ours has the class where LangChain is installed; LlamaIndex calls any
+object with the four methods. Both kinds of events go to the same `Runs`.
 
-    LangChain   each run names its parent: it belongs where its parent does
+    LangChain   each run names its parent, and belongs to the parent's run
     LlamaIndex  see callbacks/llamaindex.py
 """
 
@@ -37,13 +37,13 @@ class TeolaCallbackHandler(BaseCallbackHandler):
     chain.invoke(question, config={"callbacks": [handler]})
     query_engine.callback_manager.add_handler(handler)    # or Settings.callback_manager = CallbackManager([handler])
 
-    Of each call of an optimized pipeline `reports` says what it came to. Of each run of any other pipeline
-    `predictions` says what `optimize` would gain: an estimate for one query alone, which may be too high or too low.
-    The last `maxlen` runs are kept, newest last.
+    `reports` has a report of each call of an optimized pipeline. `predictions` has the predicted gain by `optimize` for
+    each run of any other pipeline: an estimate for a single query alone, which may be too high or too low. The last
+    `maxlen` runs are kept, newest last.
 
     `pipeline`: predictions then also list what `optimize` would leave to the framework.
 
-    A deep copy of it (of an engine that has it) is the handler itself; a pickled one has heard of no run.
+    A deep copy (of an engine with the handler) is the handler itself; a pickled handler has no runs.
     """
 
     run_inline = True
@@ -74,21 +74,21 @@ class TeolaCallbackHandler(BaseCallbackHandler):
 
     @property
     def prediction(self) -> Prediction | None:
-        """That of the last run of a pipeline that was not optimized."""
+        """The prediction for the last run of a pipeline which was not optimized."""
         return next((run.prediction for run in reversed(self._runs.ended.copy()) if isinstance(run, Recorded)), None)
 
     def report(self) -> str:
-        """The last run, to be read."""
+        """Return the last run as readable text."""
         last = self._last()
         return "no run has ended yet" if last is None else str(last)
 
     def as_dict(self) -> dict[str, Any]:
-        """The last run as plain data, for JSON; `optimized` says which of both kinds it is."""
+        """Return the last run as plain data, for JSON; `optimized` tells the two kinds apart."""
         last = self._last()
         return {} if last is None else last.as_dict()
 
     def on_report(self, report: RunReport) -> None:
-        """For subclasses: a call of an optimized pipeline is over. What it raises is logged, no more."""
+        """Hook for subclasses: a call of an optimized pipeline is over. Errors of the hook are only logged."""
 
     def __str__(self) -> str:
         return self.report()

@@ -1,9 +1,9 @@
 """Calls of optimized LlamaIndex pipelines as events of LlamaIndex, on a dispatcher of our own.
 
 from teola_plugin.callbacks.instrumentation import OptimizedCallEvent, dispatcher
-dispatcher.add_event_handler(MyEventHandler())     # from now on it is told of each call
+dispatcher.add_event_handler(MyEventHandler())     # told of each call from now on
 
-Nothing goes on to the root dispatcher, so traces stay as they are. Without a handler no event is made.
+Nothing reaches the root dispatcher, so traces stay unchanged. Without a handler no event is made.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ dispatcher.propagate = False
 
 
 class OptimizedCallEvent(BaseEvent):
-    """A call of an optimized pipeline is over, its stream read.
+    """A call of an optimized pipeline is over, and its stream read.
 
-    The counts are those of `teola_plugin.runtime.session.session.Report`. `seconds` is what the call took,
-    `bound_seconds` the longest path of engine times alone. `critical_path`: primitives of the graph. `report`: all
-    there is to know, to be printed; it is not part of a dump. `span_id` and `tags` are those around the call.
+    The counts are the counts of `teola_plugin.runtime.session.session.Report`. `seconds` is the time of the call,
+    `bound_seconds` the longest path of engine times alone. `critical_path`: primitives of the graph. `report`: the full
+    report, for printing; not part of a dump. `span_id` and `tags` come from around the call.
     """
 
     pipeline: str

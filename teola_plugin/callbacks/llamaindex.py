@@ -1,12 +1,12 @@
-"""What a handler hears of LlamaIndex's runs.
+"""Events of LlamaIndex's runs for the handler.
 
-The callback manager that has the handler tells where a run begins (a trace, or the outermost event) and ends. Of the
-models within a recorded run the root dispatcher tells (llamaindex_listener.py). A context variable holds where each run
-under way is (llamaindex_places.py).
+The callback manager with the handler reports the start (a trace, or the outermost event) and end of a run. The root
+dispatcher reports the models within a recorded run (llamaindex_listener.py). A context variable holds the position in
+each open run (llamaindex_places.py).
 
     trace       QUERY   RETRIEVE  embedding          the embedding is part of the retriever
-                                  retriever          a retriever with others inside is no leaf
-                        SYNTHESIZE  chat model       its stream may end long after the trace
+                                  retriever          a retriever around further retrievers is no leaf
+                        SYNTHESIZE  chat model       the stream may end long after the trace
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ ROOTS = (
     CBEventType.QUERY, CBEventType.RETRIEVE, CBEventType.SYNTHESIZE, CBEventType.RERANKING, CBEventType.SUB_QUESTION,
     CBEventType.AGENT_STEP, CBEventType.FUNCTION_CALL,
 )  # fmt: skip
-"""An event outside of any trace that begins a run of its own."""
+"""Events which, outside of any trace, begin a run."""
 
 LEAVES = {CBEventType.RETRIEVE: "retriever", CBEventType.RERANKING: "reranker"}
-"""Heard through callbacks too: the dispatcher's event may come before the run begins, and some rerankers have none."""
+"""Leaves observed through callbacks too: the dispatcher's event may come before the run begins, and some rerankers have
+none.
+"""
 
 
 def _quietly(function: Callable[P, None]) -> Callable[P, None]:
-    """A callback manager lets what a handler raises break the query; ours must not."""
+    """Log errors of a callback instead of raising, since a callback manager lets a handler's error break the query."""
 
     @functools.wraps(function)
     def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -55,7 +57,7 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
 
 @_quietly
 def trace_began(runs: Runs, trace_id: str | None) -> None:
-    """A manager with the handler tells of the outermost trace."""
+    """Record the outermost trace of a manager with the handler."""
     name = _span_name() or str(trace_id)
     above, session = place_of(runs), current()
     if isinstance(session, Session):
@@ -71,7 +73,7 @@ def trace_began(runs: Runs, trace_id: str | None) -> None:
 
 @_quietly
 def trace_ended(runs: Runs) -> None:
-    """It is over, and so is the run, but for streams."""
+    """Record the end of the trace, and of the run except for streams."""
     if isinstance(session := current(), Session) and (call := runs.call_of(session)):
         error = _raised(call.handled)
         call.error = "" if error is None else text_of(error)
@@ -88,7 +90,7 @@ def trace_ended(runs: Runs) -> None:
 
 @_quietly
 def event_began(runs: Runs, kind: CBEventType, payload: Mapping[Any, Any], event_id: str) -> None:
-    """Any event but those of models belongs between two places."""
+    """Record the start of an event between two places; events of models are left out."""
     above, session = place_of(runs), current()
     if isinstance(session, Session):
         call = _joined(runs, session, _span_name() or kind.value)
@@ -110,7 +112,7 @@ def event_began(runs: Runs, kind: CBEventType, payload: Mapping[Any, Any], event
 
 @_quietly
 def event_ended(runs: Runs, kind: CBEventType, payload: Mapping[Any, Any], event_id: str) -> None:
-    """An event within a run ends where it began, but in a context that tasks may have copied in between."""
+    """Record the end of an event. The context may meanwhile have been copied by tasks."""
     place = runs.open.get(event_id)
     call = runs.call_of(session) if isinstance(session := current(), Session) else None
     handled = place.run.handled if place and place.run else call.handled if call else _handled()
@@ -138,16 +140,16 @@ def _joined(runs: Runs, session: Session, name: str) -> Call:
 
 
 def _handled() -> int:
-    """Which exception the caller was handling before anything began."""
+    """Return the id of the exception which the caller handled before anything began."""
     return id(sys.exc_info()[1])
 
 
 def _raised(handled: int) -> BaseException | None:
-    """The exception that passes through here: callbacks are told of it at one of many places only."""
+    """Return the exception passing through, since callbacks are told of exceptions in only one of many places."""
     error = sys.exc_info()[1]
     return None if id(error) == handled else error
 
 
 def _span_name() -> str:
-    """`RetrieverQueryEngine.query` of the span that is open: what stands before the UUID."""
+    """Return `RetrieverQueryEngine.query` of the open span: the part before the UUID."""
     return (active_span_id.get() or "")[:-37]

@@ -1,7 +1,8 @@
-"""What a handler hears of LlamaIndex's models, also of those whose own callback managers lack the handler.
+"""Events of LlamaIndex's models for a handler, also of models whose own callback managers lack the handler.
 
-LlamaIndex's root dispatcher tells of them. One event handler of ours is on it from the first recorded run on, until the
-last `TeolaCallbackHandler` is gone. While no run is recorded, it looks at one context variable and at nothing else.
+LlamaIndex's root dispatcher reports the events. One event handler of ours is registered there from the first recorded
+run until the last `TeolaCallbackHandler` is gone. While no run is recorded, the event handler only checks one context
+variable.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ Texts = tuple[str, ...]
 
 
 class Listener(BaseEventHandler):
-    """Hears of all models of the process, and keeps what belongs to a recorded run.
+    """The event handler of all models in the process, which keeps the events of recorded runs.
 
-    `_open`: leaves by their span and kind, first come first, each with its place in the runs of all handlers.
+    `_open`: leaves by span and kind, in order of start, each with its place in the runs of all handlers.
     """
 
     _open: OrderedDict[tuple[str | None, str], list[list[tuple[Runs, Place]]]] = PrivateAttr(
@@ -50,11 +51,11 @@ class Listener(BaseEventHandler):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name in serialised handlers."""
+        """Return the name in serialised handlers."""
         return "TeolaListener"
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        """What it raises, the dispatcher ignores."""
+        """Handle an event. The dispatcher ignores errors."""
         if begun := _BEGINS.get(type(event)):
             self._begin(event, *begun)
         elif isinstance(event, SynthesizeEndEvent):
@@ -71,7 +72,7 @@ class Listener(BaseEventHandler):
         for runs, found in {**in_stream(), **here}.items():
             above = place_of(runs) or found
             if above.run is None or (above.run.ended_s and not above.is_late):
-                continue  # what a task left over from a run that is over does
+                continue  # a task outlives its run
             around = above.leaf
             if kind == "embedding" and around and around.kind == "retriever" and not around.is_around:
                 places.append((runs, Place(above.run, leaf=around, above=above)))
@@ -86,7 +87,7 @@ class Listener(BaseEventHandler):
                 self._open.popitem(last=False)
 
     def _fail(self, event: Any, error: BaseException | None) -> None:
-        is_closed = isinstance(error, GeneratorExit)  # a stream, by its reader
+        is_closed = isinstance(error, GeneratorExit)  # a stream closed by the reader
         of_streams: list[Recorded | Call] = []
         for kind in _KINDS:
             for places in self._open.pop((event.span_id, kind), ()):
@@ -123,7 +124,7 @@ _listening: set[int] = set()
 
 
 def listen(runs: Runs) -> None:
-    """From now on, until the handler of these runs is gone."""
+    """Listen from now on, until the handler of the runs is gone."""
     if not any(handler is _listener for handler in root_dispatcher.event_handlers):
         root_dispatcher.add_event_handler(_listener)
     if id(runs) not in _listening:
@@ -132,7 +133,7 @@ def listen(runs: Runs) -> None:
 
 
 def _forget(number: int) -> None:
-    """Other threads may be going through the list of handlers: they keep the old one."""
+    """Remove the listener with a new list of handlers, since other threads may be iterating the old list."""
     _listening.discard(number)
     if not _listening:
         others = [handler for handler in root_dispatcher.event_handlers if handler is not _listener]
@@ -140,7 +141,7 @@ def _forget(number: int) -> None:
 
 
 def class_of(span_name: str) -> str:
-    """`RetrieverQueryEngine` of `RetrieverQueryEngine.query`."""
+    """Return `RetrieverQueryEngine` of `RetrieverQueryEngine.query`."""
     return span_name.split(".")[0]
 
 
@@ -153,7 +154,7 @@ def _of_query(event: RetrievalStartEvent) -> Texts:
 
 
 def of_nodes(nodes: Any) -> Texts:
-    """Their texts without metadata."""
+    """Return the nodes' texts without metadata."""
     return tuple(node.get_content() for node in nodes)
 
 
@@ -166,7 +167,7 @@ def _of_messages(event: LLMChatStartEvent) -> Texts:
 
 
 def _of_answer(event: LLMChatEndEvent) -> Texts:
-    """Nothing that could be recognized if it calls tools, whose arguments may be anything."""
+    """Return the answer's text; nothing recognizable if the answer calls tools, whose arguments may be anything."""
     if event.response is None:
         return ()
     message = event.response.message
@@ -186,7 +187,7 @@ _BEGINS: dict[type, tuple[str, Callable[[Any], Texts]]] = {
     RetrievalStartEvent: ("retriever", _of_query),
     ReRankStartEvent: ("reranker", _of_rerank),
 }
-"""The kind of leaf, and the texts it was given."""
+"""The kind of leaf, and a function for its input texts."""
 
 _ENDS: dict[type, tuple[str, Callable[[Any], Texts], Callable[[Any], Texts]]] = {
     LLMChatEndEvent: ("chat model", kept.nothing, _of_answer),
@@ -195,6 +196,8 @@ _ENDS: dict[type, tuple[str, Callable[[Any], Texts], Callable[[Any], Texts]]] = 
     RetrievalEndEvent: ("retriever", kept.nothing, lambda event: of_nodes(event.nodes)),
     ReRankEndEvent: ("reranker", kept.nothing, lambda event: of_nodes(event.nodes)),
 }
-"""The kind, what it was given that only its end tells, and what it said. Nobody can recognize a vector."""
+"""The kind of leaf, a function for inputs known only at the end, and a function for its output. Vectors are not
+recognizable.
+"""
 
 _KINDS = tuple(kind for kind, _ in _BEGINS.values())

@@ -1,7 +1,7 @@
-"""Where this context is in each run under way.
+"""The position of the current context in each open run.
 
-LlamaIndex's own parent ids get mixed up where queries run at once. Ours come from a context variable, which LlamaIndex
-hands on to its tasks and threads. A stream is read later, in any context: it is known by its frame.
+LlamaIndex's own parent ids get mixed up between concurrent queries. Our parents come from a context variable, which
+LlamaIndex copies to its tasks and threads. A stream is read later, in any context, and is recognized by its frame.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from teola_plugin.callbacks.runs import Place, Runs
 
 under_way: ContextVar[Mapping[Runs, Place]] = ContextVar("teola_places", default={})  # noqa: B039 - never changed
-"""Also of runs that are over, where a task was left over from them."""
+"""The places by run; may include ended runs, where a task outlives its run."""
 
 
 def place_of(runs: Runs) -> Place | None:
-    """Where this context is in a run of this handler that is not over."""
+    """Return the current place in an open run of the handler."""
     place = under_way.get().get(runs)
     if place is None or place.run is None or (place.run.ended_s and not place.is_late):
         return None
@@ -27,7 +27,7 @@ def place_of(runs: Runs) -> Place | None:
 
 
 def go(runs: Runs, place: Place | None) -> None:
-    """This context is there now; None is outside of that handler's runs."""
+    """Move the current context to a place; None is outside of the handler's runs."""
     others = {other: at for other, at in under_way.get().items() if other is not runs}
     under_way.set(others if place is None else {**others, runs: place})
 
@@ -35,11 +35,11 @@ def go(runs: Runs, place: Place | None) -> None:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 _streams: dict[int, tuple[weakref.ref[Any], Mapping[Runs, Place]]] = {}
-"""What synthesizers returned, by id: some ask their model only when it is read, which may be anywhere."""
+"""Streams returned by synthesizers, by id: some call their model only when read, in any context."""
 
 
 def remember(stream: Any) -> None:
-    """Who reads this stream is where this context is now."""
+    """Store the current place for the reader of the stream."""
     places = {runs: Place(at.run, is_trace=True, is_late=True) for runs in under_way.get() if (at := place_of(runs))}
     if not places or not isinstance(stream, Generator | AsyncGenerator):
         return
@@ -51,7 +51,7 @@ def remember(stream: Any) -> None:
 
 
 def in_stream() -> Mapping[Runs, Place]:
-    """Where the stream belongs that is being read here: its frame is one of those around us."""
+    """Return the places of the stream being read here, found by its frame on the stack."""
     if not _streams:
         return {}
     frames: dict[int, Mapping[Runs, Place]] = {}

@@ -1,8 +1,8 @@
-"""What `optimize` would gain, predicted from one run of a pipeline that was not optimized.
+"""The gain by `optimize`, predicted from one run of a pipeline which was not optimized.
 
-Known of the run are its *leaves* (chat models, LLMs, retrievers, tools, ...): when each began and ended, what it was
-given and what it said. A leaf *needs* an earlier one, that had ended when it began, if it was given something of what
-that one said. Run ahead, a leaf would begin as soon as those it needs have ended:
+The prediction uses the *leaves* of the run (chat models, LLMs, retrievers, tools, ...): start and end, inputs and
+outputs. A leaf *needs* an earlier leaf which had ended before if its input contains a piece of the earlier output. With
+running ahead, a leaf would begin as soon as all needed leaves have ended:
 
     a ####      a ####             predicted time = the longest path of leaves + glue
     b     ###   b ###              glue = the time in which no leaf ran
@@ -23,8 +23,8 @@ from teola_plugin.trace import Break
 
 MAX_LEAVES = 512
 MAX_CHARACTERS = 500_000
-"""What is kept of one run: leaves, and characters of what they were given and said. Leaves beyond the first count as
-glue; what is beyond the second may be anything, so that every later leaf needs the earlier one."""
+"""The limits of one recorded run: leaves, and characters of their inputs and outputs. Leaves beyond the first limit
+count as glue; texts beyond the second may be anything, so every later leaf needs the leaf."""
 
 CAVEAT = (
     "An estimate of what one query alone gains where whole steps overlap. It may be too high: whether a step has"
@@ -37,7 +37,7 @@ CAVEAT = (
 
 @dataclass(slots=True)
 class Seen:
-    """A leaf while it runs, and after. `given` None: it was too much to keep."""
+    """A leaf, running or ended. `given` None: the input was too large to keep."""
 
     name: str
     kind: str
@@ -47,12 +47,12 @@ class Seen:
     said: Sequence[str] = ()
     failed: bool = False
     is_around: bool = False
-    """Other leaves ran inside it, so it is none."""
+    """Whether the leaf contains other leaves, and so is no leaf."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """`needs`: positions in `Prediction.leaves`. `began_s`: since the start of the run."""
+    """A leaf of the prediction. `needs`: positions in `Prediction.leaves`. `began_s`: since the start of the run."""
 
     name: str
     kind: str
@@ -65,10 +65,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """An estimate of the gain for one query alone, too high or too low; `caveat` says what it cannot know.
+    """An estimate of the gain for a single query, too high or too low; `caveat` names the unknowns.
 
-    `leaves` are in the order in which they began. `breaks` are those that `optimize` would have, None if the handler
-    was not given the pipeline. `left_out`: so many leaves were too many, and count as glue.
+    `leaves` are in order of start. `breaks`: the breaks which `optimize` would have, None if the handler does not know
+    the pipeline. `left_out`: the number of leaves beyond the limit, which count as glue.
     """
 
     run_id: str
@@ -84,11 +84,11 @@ class Prediction:
 
     @property
     def ratio(self) -> float:
-        """Measured / predicted: so many times faster at best."""
+        """Measured / predicted: the best possible speedup."""
         return self.measured_s / self.predicted_s if self.predicted_s > 0 else 1.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {"optimized": False, **asdict(self), "ratio": self.ratio}
 
     def __str__(self) -> str:
@@ -121,10 +121,10 @@ class Prediction:
 
 @dataclass
 class Recorded:
-    """A run of a pipeline that was not optimized, on `time.perf_counter()`.
+    """A run of a pipeline which was not optimized, on `time.perf_counter()`.
 
-    `handled`: the id of the exception that its caller was handling when it began, for frameworks that do not tell
-    what a run raised. `stream`: refers to what it returned, which may go on with the run when it is read.
+    `handled`: the id of the exception being handled by the caller at the start, for frameworks which do not report a
+    run's exception. `stream`: a reference to the returned stream, which may continue the run when read.
     """
 
     run_id: str
@@ -141,7 +141,7 @@ class Recorded:
     stream: Callable[[], Any] = lambda: None
 
     def begin(self, name: str, kind: str, given: Sequence[str]) -> Seen | None:
-        """Note a leaf that begins; None if there are too many."""
+        """Record the start of a leaf; None if there are too many."""
         if len(self.seen) >= MAX_LEAVES:
             self.left_out += 1
             return None
@@ -150,14 +150,14 @@ class Recorded:
         return leaf
 
     def end(self, leaf: Seen, said: Sequence[str], *, failed: bool) -> None:
-        """Note how a leaf ended."""
+        """Record the end of a leaf."""
         leaf.ended_s, leaf.failed = time.perf_counter(), failed
         leaf.said = said if self._has_room_for(said) else ()
-        if self.ended_s:  # a stream that was read after the pipeline had returned it
+        if self.ended_s:  # a stream read after the pipeline had returned
             self.ended_s = leaf.ended_s
 
     def give(self, leaf: Seen, more: Sequence[str]) -> None:
-        """Note what a leaf was given besides."""
+        """Record further inputs of a leaf."""
         if leaf.given is not None:
             leaf.given = [*leaf.given, *more] if self._has_room_for(more) else None
 
@@ -167,8 +167,8 @@ class Recorded:
 
     @property
     def prediction(self) -> Prediction:
-        """Worked out when somebody wants to know, after the run; then the texts are let go."""
-        seen = self.seen  # before another thread lets them go
+        """Return the prediction, made on first use after the run; the texts are freed afterwards."""
+        seen = self.seen  # before another thread frees the texts
         if self.made is not None:
             return self.made
         leaves, glue_s = predict(seen, self.began_s, self.ended_s)
@@ -183,7 +183,7 @@ class Recorded:
 
 
 def predict(seen: Sequence[Seen], began_s: float, ended_s: float) -> tuple[tuple[Leaf, ...], float]:
-    """The leaves with what each needs, those of a longest path marked, and the glue in seconds."""
+    """Return the leaves with their needs and the longest path marked, and the glue in seconds."""
     leaves = sorted((leaf for leaf in seen if not leaf.is_around), key=lambda leaf: leaf.began_s)
     ends = [ended_s if leaf.ended_s is None else leaf.ended_s for leaf in leaves]
     said = [pieces(leaf.said) for leaf in leaves]
@@ -204,7 +204,7 @@ def predict(seen: Sequence[Seen], began_s: float, ended_s: float) -> tuple[tuple
 
 
 def _longest_path(seconds: Sequence[float], needs: Sequence[Sequence[int]]) -> set[int]:
-    """Positions; those before one that is needed come first."""
+    """Return the positions of a longest path. Every position must come after the positions it needs."""
     until: list[float] = []
     last: list[int | None] = []
     for n, own_s in enumerate(seconds):

@@ -1,4 +1,4 @@
-"""What one call of an optimized pipeline came to, as its callback handler keeps it."""
+"""The report of one call of an optimized pipeline, as kept by the callback handler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from teola_plugin.trace import Break
 
 @dataclass(frozen=True)
 class RunReport:
-    """`run_ids`: the root runs of the call, the first of them where it was a batch. `breaks`: what was left to the
-    framework. `error`: what the pipeline raised, if it did."""
+    """The report of one call. `run_ids`: the root runs of the call, the first runs for a batch. `breaks`: the parts
+    left to the framework. `error`: the exception of the pipeline, if any."""
 
     run_ids: tuple[str, ...]
     name: str
@@ -34,16 +34,16 @@ class RunReport:
 
     @property
     def batches(self) -> list[BatchRan]:
-        """The batches of the engines that held items of this call, in the order in which they began."""
+        """The engines' batches with items of the call, in order of start."""
         return sorted((e for e in self.report.events if isinstance(e, BatchRan)), key=lambda e: e.started_s)
 
     @cached_property
     def measured(self) -> Measured:
-        """Steps with their times and waits, critical path and bound; worked out when first asked for."""
+        """Steps with their times and waits, critical path and bound; computed on first use."""
         return replace(measure(Graph((), (), ()), self.report), error=self.error)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON. Times of batches are seconds since the start of the call."""
+        """Return plain data, for JSON. Times of batches are seconds since the start of the call."""
         start_s = self.report.started_s
         return {
             "optimized": True,

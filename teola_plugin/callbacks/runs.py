@@ -1,11 +1,11 @@
-"""What a callback handler keeps of the runs that it hears of, whatever the framework.
+"""The runs kept by a callback handler, for any framework.
 
-A call of an optimized pipeline has a session. The first event within it makes the handler known to that session, which
-tells it at the end what the call came to; all other events are only counted in and out. A run without a session is
-recorded: when each leaf began and ended, and its texts.
+A call of an optimized pipeline has a session. The first event within the call registers the handler with the session,
+which reports the call at the end; all other events are only counted in and out. A run without a session is recorded:
+the start and end of each leaf, and the texts.
 
-Everything is kept in containers whose single operations are atomic, and no lock is held around them: the garbage
-collector may close a stream, and so end a run, in any thread at any moment.
+Everything is kept in containers with atomic single operations, without a lock: the garbage collector may close a
+stream, and so end a run, in any thread at any moment.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from teola_plugin.seams import current
 from teola_plugin.trace import Break, Traced
 
 MAX_OPEN = 4096
-"""So many runs may be under way at once; those begun first are forgotten, as they may never end."""
+"""The most open runs; the oldest are forgotten, as some may never end."""
 
 MAX_ROOTS = 256
-"""So many root runs of one batch are named in its report."""
+"""The most root runs of one batch which are named in the report."""
 
 
 def nothing(_: Any) -> tuple[str, ...]:
@@ -38,7 +38,10 @@ def nothing(_: Any) -> tuple[str, ...]:
 
 
 class Start(NamedTuple):
-    """What begins. `read` makes texts of what it was given. `kind`: that of a leaf, or `chain` for anything else."""
+    """The start of an event.
+
+    `read` returns the texts of the input. `kind`: the kind of a leaf, or `chain` for anything else.
+    """
 
     kind: str
     name: str
@@ -47,11 +50,11 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a run that is under way belongs. `run` None: to a call of an optimized pipeline.
+    """The position of an open event. `run` None: within a call of an optimized pipeline.
 
-    `leaf`: itself (`is_leaf`), or the leaf around it. For frameworks whose events do not name their parents, `above` is
-    the place around it, `is_trace` says that the framework called it a trace, and `is_late` that it is in a stream that
-    is read after the pipeline returned it.
+    `leaf`: the event itself (`is_leaf`), or the leaf around. For frameworks whose events do not name their parents,
+    `above` is the surrounding place, `is_trace` marks a trace of the framework, and `is_late` marks a stream which is
+    read after the pipeline returned.
     """
 
     run: Recorded | None
@@ -67,9 +70,9 @@ OPTIMIZED = Place(None)
 
 
 class Runs:
-    """The runs of one handler: `open`, by the key of their event, and the last that `ended`, newest last.
+    """The runs of one handler: `open`, by the key of the event, and the last `ended` runs, newest last.
 
-    `tell` hears of each report. Copies in other processes are empty.
+    `tell` receives each report. Copies in other processes are empty.
     """
 
     def __init__(self, maxlen: int, breaks: tuple[Break, ...] | None, tell: Callable[[RunReport], None]) -> None:
@@ -83,7 +86,7 @@ class Runs:
         return Runs, (self.ended.maxlen, self.breaks, self.tell)
 
     def begin(self, start: Start, key: Hashable, above: Place | None) -> Place:
-        """An event tells that something began at `above`; None is the outside. Its own place is now open."""
+        """Record a start at `above` (None: outside), and open a place for the event."""
         session = current()
         call = self.joined(session, start.name) if isinstance(session, Session) else None
         if call is not None and (above is None or not call.run_ids) and len(call.run_ids) < MAX_ROOTS:
@@ -106,7 +109,7 @@ class Runs:
     def end(
         self, key: Hashable, read: Callable[[Any], tuple[str, ...]], said: Any, error: BaseException | None = None
     ) -> None:
-        """The event with this key has ended: its texts, or the error."""
+        """Record the end of the event with the key: the output texts, or the error."""
         place = self.open.pop(key, None)
         if error is not None and isinstance(session := current(), Session) and (call := self.call_of(session)):
             call.failed(str(key), error)
@@ -118,7 +121,7 @@ class Runs:
             self.finish(place.run, error)
 
     def finish(self, run: Recorded, error: BaseException | None) -> None:
-        """A recorded run is over."""
+        """Record the end of a recorded run."""
         run.ended_s = time.perf_counter()
         run.error = "" if error is None else text_of(error)
         self.ended.append(run)
@@ -126,11 +129,11 @@ class Runs:
     # --- calls of optimized pipelines --------------------------------------------------------------------------------
 
     def call_of(self, session: Session) -> Call | None:
-        """The call that this handler has joined."""
+        """Return the call which the handler has joined."""
         return next((c for c in session.listeners if isinstance(c, Call) and c.runs is self), None)
 
     def joined(self, session: Session, name: str) -> Call:
-        """The call, which the handler joins if it has not."""
+        """Return the call, joining it if necessary."""
         call = self.call_of(session)
         if call is None:
             with kept_off, self._joining:  # several runs of a batch begin at once
@@ -142,9 +145,9 @@ class Runs:
 
 
 class Call:
-    """Listens to one session, for one handler. `handled`: see `Recorded`.
+    """A listener on one session, for one handler. `handled`: see `Recorded`.
 
-    `is_over`: the pipeline has returned, maybe a stream.
+    `is_over`: the pipeline has returned, maybe with a stream.
     """
 
     __slots__ = ("error", "handled", "is_over", "name", "run_ids", "runs")
@@ -158,7 +161,7 @@ class Call:
         self.is_over = False
 
     def failed(self, run_id: str, error: BaseException) -> None:
-        """One of its events ended so; it counts if that was a root."""
+        """Record the error of an event; only errors of root runs count."""
         if run_id in self.run_ids:
             self.error = text_of(error)
 
@@ -169,7 +172,7 @@ class Call:
 
 
 def leaf_at(place: Place, start: Start) -> Place:
-    """The place of a leaf that begins at `place`; what is around it is no leaf, then."""
+    """Return the place of a leaf at `place`; surrounding leaves then are no leaves."""
     assert place.run is not None
     if place.leaf:
         place.leaf.is_around = True
@@ -178,5 +181,5 @@ def leaf_at(place: Place, start: Start) -> Place:
 
 
 def text_of(error: BaseException) -> str:
-    """The error as the last line of a traceback."""
+    """Return the error as the last line of a traceback."""
     return "".join(traceback.format_exception_only(error)).strip()

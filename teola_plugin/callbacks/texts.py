@@ -1,7 +1,7 @@
-"""The texts that go into a leaf and come out of it, and how one is found in another.
+"""Texts into and out of a leaf, and the search for an output in a later input.
 
-What came out is known by its *pieces*: the beginnings of its lines, without list marks, and of what stands in quotes.
-So a leaf that was given one line of a list, or one field of a JSON answer, is still seen to need that answer.
+An output is recognized by its *pieces*: the beginnings of its lines, without list marks, and of quoted parts. A leaf
+which gets one line of a list, or one field of a JSON answer, is therefore still seen to need the answer.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 Pieces = tuple[str, ...]
-"""None at all: what came out cannot be recognized, so whatever began later may need it."""
+"""No pieces at all: the output is not recognizable, so any later leaf may need it."""
 
 SHORTEST = 8
-"""A shorter text ("yes", "3") occurs in many by chance."""
+"""Shorter texts ("yes", "3") occur in many inputs by chance."""
 
 LONGEST = 64
 MOST = 16
-"""Enough of a piece, and enough of them, to recognize a text by."""
+"""The most characters of a piece, and the most pieces, needed to recognize a text."""
 
 _BETWEEN = re.compile(r'[\n"]+')
 _MARK = re.compile(r"\s*(?:(?:[-*\u2022]|\d+[.)])\s+)?")
@@ -42,17 +42,17 @@ def pieces(texts: Iterable[str]) -> Pieces:
 
 
 def occurs(said: Pieces, given: Sequence[str] | None) -> bool:
-    """Something with these pieces may be part of what was given; None is anything."""
+    """Whether an output with the pieces may be part of the input; None is any input."""
     return not said or given is None or any(piece in text for piece in said for text in given)
 
 
 def of_messages(prompts: Any) -> tuple[str, ...]:
-    """What a chat model is given."""
+    """Return the texts given to a chat model."""
     return tuple(_of_message(message) for messages in prompts for message in messages)
 
 
 def of_result(result: Any) -> tuple[str, ...]:
-    """What a model said; nothing if it calls tools, whose arguments may be anything."""
+    """Return the texts of a model; nothing if the model calls tools, whose arguments may be anything."""
     answers = [answer for answers in result.generations for answer in answers]
     if any(getattr(getattr(answer, "message", None), "tool_calls", None) for answer in answers):
         return ()
@@ -60,12 +60,12 @@ def of_result(result: Any) -> tuple[str, ...]:
 
 
 def of_documents(documents: Any) -> tuple[str, ...]:
-    """What a retriever found."""
+    """Return the texts of a retriever."""
     return tuple(document.page_content for document in documents)
 
 
 def of_output(output: Any) -> tuple[str, ...]:
-    """What a tool returned, where that is text."""
+    """Return the output of a tool, if it is text."""
     return (output if isinstance(output, str) else _of_message(output),)
 
 

@@ -2,10 +2,10 @@
 
     print(compare(chain, ["What is a heap queue?"], repeats=10))
 
-Each pair runs both, one right after the other and in alternating order (AB, BA, AB, ...), so that a machine that gets
-slower or faster meets both alike. The figure is the median of the pairs' ratios with a 95 % bootstrap interval. The
-first round is a warm-up: in it the callbacks of both are recorded and compared as trees. Outputs and exceptions are
-compared in every pair.
+Each pair runs both pipelines back to back and in alternating order (AB, BA, AB, ...), so that changes of the machine's
+speed affect both alike. The figure is the median of the pairs' ratios with a 95 % bootstrap interval. The first round
+is a warm-up, in which the callbacks of both are recorded and compared as trees. Outputs and exceptions are compared in
+every pair.
 """
 
 from __future__ import annotations

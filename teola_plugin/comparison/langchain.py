@@ -13,11 +13,11 @@ from teola_plugin.comparison.trees import Node
 from teola_plugin.finalizers import kept_off
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Identities of LangGraph's tasks, which are others in each run."""
+"""Identities of LangGraph's tasks, which differ in each run."""
 
 
 class Recorder(BaseCallbackHandler):
-    """An ordinary callback handler that keeps each run as a node of a tree."""
+    """A callback handler which keeps each run as a node of a tree."""
 
     run_inline = True
 

@@ -22,7 +22,7 @@ from teola_plugin.comparison.trees import Node
 
 
 class SpanRecorder(BaseSpanHandler[BaseSpan]):
-    """Keeps each span as a node, and how it ended."""
+    """Keeps each span, and its end, as a node."""
 
     _nodes: dict[str, Node] = PrivateAttr(default_factory=dict)
 
@@ -56,7 +56,7 @@ class SpanRecorder(BaseSpanHandler[BaseSpan]):
 
 
 class EventRecorder(BaseEventHandler):
-    """Keeps each event as a child of its span. How many pieces a stream came in counts too."""
+    """Keeps each event as a child of its span. The number of pieces of a stream counts too."""
 
     _nodes: dict[str, Node] = PrivateAttr(default_factory=dict)
 
@@ -99,7 +99,7 @@ class CallbackRecorder(BaseCallbackHandler):
 
 @contextmanager
 def recording(pipeline: Any) -> Iterator[dict[str, Node]]:
-    """Inside, what the pipeline reports is collected in the yielded mapping, which is full at the end."""
+    """Record the events of the pipeline inside the block; the yielded mapping is complete at the end."""
     spans, events, callbacks = SpanRecorder(), EventRecorder(), CallbackRecorder()
     dispatcher = root_dispatcher
     managers = {id(m): m for m in _managers(pipeline)}.values()
@@ -119,7 +119,7 @@ def recording(pipeline: Any) -> Iterator[dict[str, Node]]:
 
 
 def _managers(pipeline: Any) -> Iterator[CallbackManager]:
-    """The callback managers of the pipeline, of its parts one level down, and the global one."""
+    """Yield the callback managers of the pipeline, of its parts one level down, and the global manager."""
     parts = [pipeline, *vars(pipeline).values()] if hasattr(pipeline, "__dict__") else [pipeline]
     for part in parts:
         if isinstance(manager := getattr(part, "callback_manager", None), CallbackManager):
@@ -129,5 +129,5 @@ def _managers(pipeline: Any) -> Iterator[CallbackManager]:
 
 
 def _span_name(id_: str) -> str:
-    """`RetrieverQueryEngine.query` of `RetrieverQueryEngine.query-1b9d6bcd-...`: what stands before the UUID."""
+    """Return `RetrieverQueryEngine.query` of `RetrieverQueryEngine.query-1b9d6bcd-...`: the part before the UUID."""
     return id_[:-37] if len(id_) > 37 and id_[-37] == "-" else id_

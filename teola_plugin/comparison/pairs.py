@@ -17,7 +17,7 @@ from teola_plugin.errors import TeolaError
 from teola_plugin.runtime.session.report import Report
 
 Progress = Callable[[int, int], None]
-"""Told after each pair: how many are done, and of how many."""
+"""Called after each pair with the number of finished pairs and the total."""
 
 _optimize = optimize
 
@@ -26,27 +26,27 @@ def compare(
     original: Any, inputs: Iterable[Any], *, optimized: Any = None, repeats: int = 5, warmup: int = 1,
     mode: str = "auto", progress: Progress | None = None,
 ) -> Comparison:  # fmt: skip
-    """What both pipelines take and give on these inputs; each input is run `repeats` times in pairs.
+    """Run both pipelines on the inputs, `repeats` times in pairs, and return the times and differences.
 
     `mode` is the name of the method to call (`invoke`, `ainvoke`, `stream`, `query`, `aquery`, ...); "auto" takes the
-    synchronous one. An input of `synthesize` is a tuple of its arguments. `optimized` is made by `optimize` unless it
-    is given. Both pipelines are called for real: a pipeline that writes, writes each time.
+    synchronous method. An input of `synthesize` is a tuple of its arguments. `optimized` is made by `optimize` unless
+    given. Both pipelines really run: a pipeline which writes, writes each time.
 
-    Raises: TeolaError for no inputs, `repeats` below 1, or a pipeline without that method.
+    Raises: TeolaError for no inputs, `repeats` below 1, or a pipeline without the method.
     """
     values = list(inputs) if not isinstance(inputs, str | bytes | dict) else [inputs]
     if not values or repeats < 1 or warmup < 0:
         raise TeolaError(f"compare needs an input and repeats >= 1, not {len(values)} inputs, repeats={repeats}")
     form = first_form(original) if mode == "auto" else mode
     faster = _optimize(original) if optimized is None else optimized
-    if faster is original and (calls := _calls(original)):  # it was optimized before: compare it with what it was
+    if faster is original and (calls := _calls(original)):  # optimized before: compare with the original
         original = calls.pipeline
     found = _Found(last=_newest(faster))
     rounds = warmup + repeats
     with Caller() as caller:
         for done in range(rounds * len(values)):
             turn, at = divmod(done, len(values))
-            is_swapped = bool((turn + at) % 2)  # what drifts, or is warm after the first of a pair, cancels out
+            is_swapped = bool((turn + at) % 2)  # drift, and warm caches after the first of a pair, cancel out
             pair = _pair(caller, original, faster, form, values[at], is_swapped=is_swapped, is_recorded=not turn)
             found.note(pair, faster, is_timed=turn >= warmup)
             if progress:
@@ -63,7 +63,7 @@ class _Run:
 def _pair(
     caller: Caller, original: Any, faster: Any, form: str, value: Any, *, is_swapped: bool, is_recorded: bool
 ) -> tuple[_Run, _Run]:
-    """Both runs, the original's first in the result whichever came first in time."""
+    """Run a pair. Returns the original's run first, whichever ran first."""
     runs = []
     for pipeline in (faster, original) if is_swapped else (original, faster):
         with _recording(pipeline, is_recorded) as (options, nodes):
@@ -73,7 +73,7 @@ def _pair(
 
 @contextlib.contextmanager
 def _recording(pipeline: Any, is_recorded: bool) -> Iterator[tuple[dict[str, Any], dict[str, Node]]]:
-    """Options for the call, and where its callbacks' nodes will be."""
+    """Yield the options for the call, and the mapping which receives the callbacks' nodes."""
     framework = adapter.name if is_recorded and (adapter := adapter_for(pipeline)) else ""
     if framework in ("langchain", "langgraph"):
         from teola_plugin.comparison.langchain import Recorder
@@ -137,7 +137,7 @@ class _Found:
 
 
 def _said(answer: Answer) -> Any:
-    """What the caller got: the value, or which exception with what message. How a stream was cut is part of it."""
+    """Return the answer to compare: the value and the pieces of a stream, or the type and message of the exception."""
     if answer.error is not None:
         return {"raised": type(answer.error).__qualname__, "says": str(answer.error)}
     pieces = None if answer.pieces is None else plain(answer.pieces)
@@ -145,7 +145,7 @@ def _said(answer: Answer) -> Any:
 
 
 def _newest(pipeline: Any) -> Report | None:
-    """The report of the last call that ran optimized."""
+    """Return the report of the last optimized call."""
     calls = _calls(pipeline)
     return calls.reports[-1] if calls and calls.reports else None
 

@@ -1,4 +1,4 @@
-"""What `compare` found, as a value, a table and a page."""
+"""The result of `compare`, as a value, a table and a page."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        """One value has no interval."""
+        """Return the median, with the interval if there is more than one value."""
         return f"{self.median:.2f}" + ("" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]")
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The median of the values and the 2.5 and 97.5 percentiles of the medians of resamples.
+    """Return the median of the values and the 2.5 and 97.5 percentiles of the medians of resamples.
 
     >>> str(interval([1.0, 1.1, 1.2, 1.3]))
     '1.15 [1.00, 1.30]'
@@ -44,9 +44,9 @@ def interval(values: Sequence[float]) -> Interval:
 class Comparison:
     """One pipeline, called in one form. Times in seconds, one per pair, originals and optimized in the same order.
 
-    `differences`: of answers and exceptions. `tree_differences`: of callback trees. `errors`: pairs whose original
-    raised, `error` the first time. `hits` to `wasted` are sums over the timed calls of the optimized pipeline;
-    `fallbacks` says why a run-ahead ended early, if one did; in `rested` calls none began (TF002).
+    `differences`: of answers and exceptions. `tree_differences`: of callback trees. `errors`: the number of pairs whose
+    original raised, `error` the first exception. `hits` to `wasted` are sums over the timed calls of the optimized
+    pipeline; `fallbacks` has the reasons of run-aheads which ended early; in `rested` calls nothing ran ahead (TF002).
     """
 
     pipeline: str
@@ -76,12 +76,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Nothing that a user or a callback could see differs."""
+        """Whether user and callbacks see no difference."""
         return not self.differences and not self.tree_differences
 
     @property
     def verdict(self) -> str:
-        """`yes`, or how many answers and callback trees differ."""
+        """`yes`, or the number of different answers and callback trees."""
         return "yes" if self.equal else f"NO ({len(self.differences)}, {len(self.tree_differences)})"
 
     @property
@@ -93,11 +93,11 @@ class Comparison:
         return statistics.median(self.optimized_s)
 
     def items(self) -> str:
-        """What became of the items that the framework's run asked for, and what ran ahead in vain."""
+        """The outcomes of the items requested by the framework's run, and the wasted items."""
         return f"{self.hits} hits, {self.shared} shared, {self.misses} misses, {self.stale} stale, {self.wasted} wasted"
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is to be said, as label and text."""
+        """Return the lines of the report, as label and text."""
         rows = [
             ("pipeline", f"{self.pipeline}.{self.form}"),
             ("pairs", str(len(self.original_s))),
@@ -133,7 +133,7 @@ class Comparison:
         return "\n".join([*lines, *(f"  ! {line:.105}" for line in details[:20])])
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The same as one page without outside resources; also written to `path` if one is given."""
+        """Return the result as one page without outside resources; also written to `path` if given."""
         from jinja2 import Environment, PackageLoader
 
         page = Environment(loader=PackageLoader("teola_plugin.comparison", ""), autoescape=True).get_template(

@@ -1,7 +1,7 @@
-"""Callback trees in a canonical form, so that the events of two runs can be compared.
+"""Callback trees in a canonical form, to compare the events of two runs.
 
-The order of siblings is left out: of one unmodified parallel chain it differs between two runs. Everything else counts:
-kinds, names, tags, metadata, who is whose parent, and how it ended.
+The order of siblings is left out, since it differs between two runs of an unmodified parallel chain. Everything else
+counts: kinds, names, tags, metadata, parents, and ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Node:
-    """One run, span or event. `facts` are what is compared besides kind and name."""
+    """One run, span or event. `facts` are compared besides kind and name."""
 
     kind: str
     name: str
@@ -23,13 +23,13 @@ class Node:
 
 
 Tree = tuple[str, tuple["Tree", ...]]
-"""What a node says of itself, and its children in sorted order."""
+"""The description of a node, and its children in sorted order."""
 
 
 def canonical_tree(nodes: Mapping[str, Node]) -> tuple[Tree, ...]:
-    """The roots of the tree of all nodes (by id), each with its children, sorted.
+    """Return the roots of the tree of all nodes (by id), each with its children, sorted.
 
-    A node whose parent is not among them is a root.
+    A node without a known parent is a root.
 
     >>> canonical_tree({"2": Node("llm", "b", "1"), "1": Node("chain", "a")})
     (('chain a', (('llm b', ()),)),)
@@ -45,7 +45,7 @@ def canonical_tree(nodes: Mapping[str, Node]) -> tuple[Tree, ...]:
 
 
 def tree_differences(first: Iterable[Tree], second: Iterable[Tree]) -> list[str]:
-    """One line for each path (root to node) that one has more often than the other."""
+    """Return one line for each path (root to node) more frequent in one tree than in the other."""
     ours, theirs = Counter(_paths(first)), Counter(_paths(second))
     return [
         f"{path}: {ours[path]} x in the original, {theirs[path]} x in the optimized"
@@ -55,7 +55,7 @@ def tree_differences(first: Iterable[Tree], second: Iterable[Tree]) -> list[str]
 
 
 def node_count(trees: Iterable[Tree]) -> int:
-    """How many nodes there are in all."""
+    """Return the total number of nodes."""
     return sum(1 + node_count(children) for _, children in trees)
 
 
@@ -74,7 +74,7 @@ def _say(node: Node) -> str:
 
 
 def _settled(value: Any) -> Any:
-    """Equal facts print equally: mappings by key."""
+    """Return the value so that equal facts print equally: mappings by key."""
     if isinstance(value, Mapping):
         return {str(key): _settled(value[key]) for key in sorted(value, key=str)}
     return [_settled(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,8 +1,8 @@
-"""Whether two answers are the same, and where not.
+"""Equality of two answers, and the places of differences.
 
-Numbers may differ by 1e-5: an embedding computed in a batch differs in the last bits from one computed alone, in the
-unoptimized pipeline too. The ids that LangChain invents for each message, and models for each call of a tool, are left
-out; those that LlamaIndex gives to nodes it makes in a call are only numbered.
+Numbers may differ by 1e-5: an embedding computed in a batch differs in the last bits from an embedding computed alone,
+in the unoptimized pipeline too. The ids which LangChain invents for each message, and models for each tool call, are
+left out; ids which LlamaIndex gives to nodes made in a call are only numbered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 
 def plain(value: Any) -> Any:
-    """Nested dicts, lists, texts and numbers with the same content; an object's type is under the key `type`."""
+    """Return nested dicts, lists, texts and numbers with the same content; an object's type is under the key `type`."""
     match value:
         case None | bool() | int() | float() | str() | bytes():
             return value
@@ -48,9 +48,9 @@ def plain(value: Any) -> Any:
 
 
 def without_new_ids(first: Any, second: Any) -> tuple[Any, Any]:
-    """Both plain values, with the ids that only one of them has numbered as they come.
+    """Return both plain values, with the ids found in only one value numbered in order.
 
-    LlamaIndex gives random ids to the nodes that it makes in a call: sub-questions, citations, chunks.
+    LlamaIndex gives random ids to nodes made in a call: sub-questions, citations, chunks.
     """
     ids = [dict.fromkeys(_IDS.findall(json.dumps(value, default=repr))) for value in (first, second)]
     return _numbered(first, ids[0].keys() - ids[1].keys(), ids[0]), _numbered(
@@ -80,7 +80,7 @@ def _numbered(value: Any, new: Collection[str], ids: Iterable[str]) -> Any:
 
 
 def differences(first: Any, second: Any, at: str = "") -> Iterator[str]:
-    """Each place where two plain values differ, as one line: `[0].score: 0.5 != 0.6`."""
+    """Yield each place where two plain values differ, as one line: `[0].score: 0.5 != 0.6`."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in sorted(first.keys() | second.keys()):
             if key not in first or key not in second:
@@ -116,5 +116,5 @@ def _leave_out_ids(message: dict[str, Any]) -> None:
 
 
 def _is_message(value: Any) -> bool:
-    """A LangChain message or a chunk of one."""
+    """Whether the value is a LangChain message or a message chunk."""
     return any(base.__name__ == "BaseMessage" for base in type(value).__mro__)

@@ -1,6 +1,6 @@
-"""Real text that is on every machine: the docstrings of the Python standard library, cut into passages.
+"""Real text found on every machine: the docstrings of the Python standard library, cut into passages.
 
-Modules are parsed, never imported. The passages depend on nothing but the Python version.
+Modules are parsed, never imported. The passages depend only on the Python version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODULES = (
     "heapq", "bisect", "contextlib", "functools", "collections/__init__", "dataclasses", "enum", "textwrap", "queue",
     "sched", "shelve", "tempfile", "fnmatch", "glob", "difflib", "random", "statistics", "fractions", "string", "shlex",
 )  # fmt: skip
-"""What the passages come from."""
+"""The modules of the passages."""
 
 PASSAGE_CHARACTERS = 400
 SHORTEST_CHARACTERS = 260
@@ -31,19 +31,19 @@ QUESTIONS = (
     "How are two texts compared line by line?",
 )
 DOCUMENT_MODULES = ("graphlib", "logging/__init__", "argparse", "socketserver")
-"""What comes with the question; none is among the others."""
+"""The modules of the documents given with a question; none is among `MODULES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a docstring. `source` is the dotted name that it documents."""
+    """A piece of a docstring. `source` is the dotted name of the documented object."""
 
     text: str
     source: str
 
 
 def passages(limit: int) -> list[Passage]:
-    """The first `limit` passages; the modules take turns, so that a few passages are of many modules."""
+    """Return the first `limit` passages; the modules take turns, so that a few passages cover many modules."""
     columns = [list(_of_module(name)) for name in MODULES]
     longest = max(map(len, columns))
     turns = [column[i] for i in range(longest) for column in columns if i < len(column)]
@@ -51,13 +51,13 @@ def passages(limit: int) -> list[Passage]:
 
 
 def document(limit: int) -> str:
-    """A text to be stored at the time of the question: as many paragraphs as `split` makes `limit` passages of."""
+    """Return a text to be stored with the question: as many paragraphs as `split` cuts into `limit` passages."""
     texts = [text for module in DOCUMENT_MODULES for _, text in _docstrings(module)]
     return "\n\n".join(split("\n\n".join(texts))[:limit])
 
 
 def split(text: str, characters: int = PASSAGE_CHARACTERS) -> list[str]:
-    """Paragraphs, joined as long as they stay below `characters`."""
+    """Return the paragraphs, joined up to `characters`."""
     pieces: list[str] = []
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
         if pieces and len(pieces[-1]) + len(paragraph) + 2 <= characters:

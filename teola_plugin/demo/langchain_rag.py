@@ -1,7 +1,7 @@
-"""Two RAG pipelines as a LangChain user writes them; nothing in here knows of `optimize`.
+"""Two RAG pipelines as a LangChain user writes them; nothing here knows of `optimize`.
 
 advanced   writes 3 queries, searches 16 passages for each, reranks to the best 3, answers and refines twice.
-           A document that comes with the question is stored first.
+           A document given with the question is stored first.
 naive      searches the 3 nearest passages, takes a note from each, and answers from the notes.
 """
 

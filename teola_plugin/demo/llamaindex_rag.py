@@ -18,14 +18,14 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 QUERIES = "Write {num_queries} different search queries for this question, one per line.\n\n{query}\n"
 WINDOW_TOKENS = 4096
 NODE_TOKENS = 140
-"""In tree mode each LLM call reads at most that much context."""
+"""The most tokens of context per LLM call in tree mode."""
 
 
 def advanced(
     llm: LLM, writer: LLM, embedding: BaseEmbedding, store: BasePydanticVectorStore, reranker: BaseNodePostprocessor,
     *, streaming: bool = False, use_async: bool = False,
 ) -> RetrieverQueryEngine:  # fmt: skip
-    """`writer` is the LLM made to write three lines."""
+    """Return the query engine. `writer` is the LLM made to write three lines."""
     index = VectorStoreIndex.from_vector_store(store, embed_model=embedding)
     retriever = QueryFusionRetriever(
         [index.as_retriever(similarity_top_k=16)], llm=writer, query_gen_prompt=QUERIES, num_queries=4,
@@ -42,7 +42,7 @@ def naive(
     llm: LLM, embedding: BaseEmbedding, store: BasePydanticVectorStore,
     *, streaming: bool = False, use_async: bool = False,
 ) -> RetrieverQueryEngine:  # fmt: skip
-    """Three nodes, three calls, and a fourth over the three answers."""
+    """Return the query engine: three nodes, three calls, and a fourth call over the three answers."""
     index = VectorStoreIndex.from_vector_store(store, embed_model=embedding)
     helper = PromptHelper(context_window=WINDOW_TOKENS, num_output=64, chunk_size_limit=NODE_TOKENS)
     synthesizer = get_response_synthesizer(

@@ -1,7 +1,7 @@
-"""What the demo's pipelines stand on: one LLM engine for both frameworks, and small models of its own for each.
+"""Engines of the demo's pipelines: one LLM engine for both frameworks, and small separate models for each.
 
-`real`: vLLM, MiniLM, a tiny cross-encoder. `profile`: engines that wait as long as published profiles say, and answer
-from a hash of what they are asked.
+`real`: vLLM, MiniLM, a tiny cross-encoder. `profile`: engines which wait by published profiles, and answer from a hash
+of the request.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from teola_plugin.runtime import host
 
 LINE = "[a-z]{3,9}( [a-z]{3,9}){2,4}"
 THREE_LINES = f"{LINE}\\n{LINE}\\n{LINE}"
-"""What the writer of queries may write: a model of random weights needs to be held to three lines."""
+"""The grammar of the writer of queries: a model of random weights needs to be held to three lines."""
 
 QUERIES = {"max_tokens": 64, "temperature": 0.0, "structured_outputs": {"regex": THREE_LINES}}
 MAX_TOKENS = {"real": 16, "profile": 32}
-"""Of an answer. Sixteen tokens of noise are about forty of a real text: three such answers fit into one prompt."""
+"""Tokens of an answer. Sixteen tokens of noise are about forty tokens of a real text: three such answers fit into one
+prompt.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is stored beforehand, how much comes with a question, and how much the reranker keeps."""
+    """The number of stored passages, the size of a question's document, and the number of reranked passages kept."""
 
     passages: Sequence[Passage]
     document_passages: int = 9
@@ -36,7 +38,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The LLM, and the settings under which it answers and writes queries."""
+    """The LLM, and the settings for answers and for queries."""
 
     kind: Literal["real", "profile"]
     llm: Engine
@@ -45,7 +47,7 @@ class Parts:
 
 
 def chroma_without(collection: str) -> Any:
-    """A client in memory that does not have that collection: all such clients of a process share their collections."""
+    """Return a client in memory without the collection: all such clients of a process share their collections."""
     import chromadb
 
     client = chromadb.EphemeralClient()
@@ -58,7 +60,7 @@ def llm_parts(
     kind: str, model: str | None = None, *, tokens: int | None = None, profile: str = "7b",
     runtime: Literal["local", "ray"] = "local",
 ) -> Parts:  # fmt: skip
-    """The LLM engine of that kind, started."""
+    """Start and return the LLM engine of the kind."""
     if kind == "profile":
         from teola_plugin.profile import PAPER_LLM
         from teola_plugin.runtime.engines.simulated import ProfileLLM
@@ -78,7 +80,7 @@ def llm_parts(
 
 
 def on_ray(engine: Engine) -> Engine:
-    """An equal engine on Ray, started or found there."""
+    """Return an equal engine on Ray, started or found there."""
     from teola_plugin.runtime.engines.identity import describe
     from teola_plugin.runtime.hosts.ray.engines import start
 
@@ -88,6 +90,9 @@ def on_ray(engine: Engine) -> Engine:
 
 
 def real_parts(engine: Engine, *, is_tiny: bool = True) -> Parts:
-    """A model on vLLM. The tiny one never ends an answer by itself, so that all answers are of one length."""
+    """Return the parts for a model on vLLM.
+
+    The tiny model never ends an answer by itself, so all answers have one length.
+    """
     answer = {"max_tokens": MAX_TOKENS["real"], "temperature": 0.0, "ignore_eos": is_tiny}
     return Parts("real", engine, answer, QUERIES)

@@ -28,7 +28,7 @@ FORMS = {"langchain": ("invoke", "ainvoke", "stream"), "llamaindex": ("query", "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for."""
+    """The options of the command."""
 
     frameworks: Sequence[str]
     apps: Sequence[str]
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row: a pipeline, how to call it, and on what."""
+    """One row: a pipeline, the form of the call, and the input."""
 
     name: str
     pipeline: Any
@@ -53,7 +53,7 @@ class Case:
 
 
 class Kit(Protocol):
-    """A framework's models and store, and the pipelines made of them."""
+    """A framework's models and store, and the pipelines made from them."""
 
     parts: Parts
 
@@ -61,7 +61,7 @@ class Kit(Protocol):
 
 
 def run_demo(choice: Choice, console: Console) -> bool:
-    """Print what both pipelines took; whether nothing differs."""
+    """Print the times of both pipelines. Returns whether nothing differs."""
     if choice.engines == "real" and choice.model is None:
         console.print(NOISE)
     rows: list[tuple[str, Comparison]] = []
@@ -97,7 +97,7 @@ def _compared(case: Case, choice: Choice, progress: Any) -> Comparison:
 
 
 def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Iterator[Case]:
-    """The pipelines of one framework, each called in all its forms on one question."""
+    """Yield the pipelines of one framework, each called in all its forms on one question."""
     question = QUESTIONS[0]
     for app, form in itertools.product(apps, FORMS[framework]):
         name = f"{framework} {app} {form}"
@@ -113,7 +113,7 @@ def cases_of(framework: str, apps: Sequence[str], kit: Kit, sizes: Sizes) -> Ite
 
 
 def kit_for(framework: str, parts: Parts, sizes: Sizes, *, collection: str = "stdlib") -> Kit:
-    """The models and the store of one framework; a collection of that name is made anew."""
+    """Return the models and the store of one framework; the named collection is made anew."""
     try:
         if framework == "langchain":
             from teola_plugin.demo.langchain_kit import LangChainKit

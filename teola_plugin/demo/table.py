@@ -1,4 +1,4 @@
-"""How comparisons look on a terminal; 80 columns are enough."""
+"""Tables of comparisons for a terminal; 80 columns are enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from teola_plugin.comparison import Comparison
 
 
 def results_table(rows: Sequence[tuple[str, Comparison]]) -> Table:
-    """One line for each comparison. Times are medians in milliseconds; `equal` is of answers and callback trees."""
+    """Return one row for each comparison.
+
+    Times are medians in milliseconds; `equal` covers answers and callback trees.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("pipeline", overflow="fold", min_width=10)
     for title in ("orig.", "opt. ms", "ratio \\[95 %]", "hit/miss/waste"):

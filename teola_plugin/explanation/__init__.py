@@ -1,4 +1,4 @@
-"""`explain`: what `optimize` made of a pipeline, what it refused and why, and with `analyze` what a run came to.
+"""`explain`: the optimized form of a pipeline, refused rewrites with reasons, and with `analyze` a measured run.
 
 print(explain(chain))                          the p-graph, each decision of the passes, the e-graph, the breaks
 print(explain(chain, analyze="a question"))    besides, one measured run: times, critical path and bound
@@ -29,7 +29,7 @@ Format = Literal["text", "mermaid", "json"]
 
 
 class Explainable(Calls, Protocol):
-    """What stands behind an optimized object, as far as it is explained."""
+    """The record of an optimized object, as far as `explain` needs."""
 
     @property
     def pipeline(self) -> Any: ...
@@ -50,12 +50,12 @@ class Explainable(Calls, Protocol):
 
 
 def explain(pipeline: Any, format: str = "text", analyze: Any = None) -> str:
-    """What `optimize` made of this object of its, as `format`: "text", "mermaid" or "json".
+    """Return the explanation of an optimized object, as `format`: "text", "mermaid" or "json".
 
-    With `analyze`, an input of the pipeline, the optimized pipeline runs once on it, for real. A run that raises is
-    explained too.
+    With `analyze`, an input of the pipeline, the optimized pipeline really runs once on the input. A run which raises
+    is explained too.
 
-    Raises: TeolaError for an object that was not optimized, with the reason, and for an unknown format.
+    Raises: TeolaError, with the reason, for an object which was not optimized, and for an unknown format.
     """
     adapter = adapter_for(pipeline)
     calls = adapter.calls_of(pipeline) if adapter else None
@@ -122,7 +122,7 @@ def _why_not(pipeline: Any, adapter: Adapter | None) -> str:
 
 
 def nothing_to_gain(pipeline: Any, traced: Traced) -> str:
-    """Why `optimize` gives back the same object."""
+    """Return the reason why `optimize` returns the same object."""
     reasons = "".join(f"\n  {b.code} {b.what}" for b in traced.breaks)
     return (
         f"this {_name_of(pipeline)} has nothing to gain: no model, embedding, search or reranker in it that may run "
@@ -131,5 +131,5 @@ def nothing_to_gain(pipeline: Any, traced: Traced) -> str:
 
 
 def _name_of(pipeline: Any) -> str:
-    """Its class, which it may be itself: that of an index makes indices."""
+    """Return the name of the object's class, or of the object if it is a class (an index class makes indices)."""
     return (pipeline if isinstance(pipeline, type) else type(pipeline)).__qualname__

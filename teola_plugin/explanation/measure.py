@@ -1,15 +1,15 @@
-"""One measured run: what each request took, the critical path, and the bound.
+"""One measured run: the time of each request, the critical path, and the bound.
 
-The run-ahead tells when each request of a primitive began and ended, the engines when each batch did. From these:
+The run-ahead reports start and end of each request of a primitive, the engines of each batch. The results:
 
 - *wait*: from the request until its batch started; *engine*: from there until its end.
-- *critical path*: from the request that ended last, back over the value that came last, to the start. What it waited
-  for on the way stands in it too.
-- *bound*: the longest path through the e-graph of the engine times alone: what this graph would take if no request ever
-  waited for an engine and the framework took no time. An item of a text that is handed on while it is written counts
-  from when it was written, and what only the framework's own run could compute from when it was there.
-- *(framework)*: a batch that nobody foresaw. It counts as in need of everything that had ended before it.
-- A tool that started early counts as in need of what an engine had written by then.
+- *critical path*: from the request which ended last, back over the value which came last, to the start. Waits on the
+  way are part of the path.
+- *bound*: the longest path of engine times alone through the e-graph: the time of the graph if no request ever waited
+  for an engine and the framework took no time. A streamed item counts from the time it was written, and a value of the
+  framework's own run from the time it came.
+- *(framework)*: an unforeseen batch. It counts as dependent on everything which had ended before.
+- A tool started early counts as dependent on the engine's text up to the start.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from teola_plugin.runtime.session.report import Report
 from teola_plugin.runtime.session.session import ASIDE
 
 CLOCK_S = 1e-3
-"""Two events of one cause are this close together."""
+"""The largest distance of two events with one cause, in seconds."""
 
 FRAMEWORK = "(framework)"
-"""Stands in place of a primitive where the framework's run asked for something that nobody foresaw."""
+"""Replaces the primitive of a request by the framework's run which was not foreseen."""
 
 Sources = Mapping[str, tuple[frozenset[str], bool]]
-"""For each primitive the requests whose values reach it without another request between, and whether the framework has
-to compute something on the way."""
+"""For each primitive the requests whose values reach it directly, and whether the framework computes a step between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the critical path, and when the next one took over: at its end, or when an item of its was written."""
+    """A step of the critical path, and the time when the next step took over: its end, or a written item."""
 
     step: Step
     until_s: float
@@ -66,9 +65,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`late`: what the framework's run asked for first, as (engine, operation, seconds since the start).
+    """A measured run. `late`: requests first made by the framework's run, as (engine, operation, seconds since start).
 
-    Some of it the run-ahead wanted too, a moment later: those are the report's `shared`.
+    Some were wanted by the run-ahead too, a moment later: the report counts them as `shared`.
     """
 
     seconds: float
@@ -80,7 +79,7 @@ class Measured:
     error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {
             "seconds": self.seconds,
             "bound_seconds": self.bound_s,
@@ -100,7 +99,7 @@ class Measured:
 
 
 def measure(graph: Graph, report: Report, error: BaseException | None = None) -> Measured:
-    """What the report of one call says. `graph` is the e-graph if the report names none."""
+    """Measure the report of one call. `graph` is the e-graph if the report names none."""
     graphs = report.graphs or (graph,)
     batches = [e for e in report.events if isinstance(e, BatchRan)]
     ran = sorted((e for e in report.events if isinstance(e, PrimitiveRan)), key=lambda e: e.started_s)
@@ -127,7 +126,7 @@ def measure(graph: Graph, report: Report, error: BaseException | None = None) ->
 
 
 def _step(ran: PrimitiveRan, op: str, batches: Sequence[BatchRan], start_s: float) -> Step:
-    """The request with the batch that ended it: the first that started after it was asked and holds its end."""
+    """Return the request with the batch which ended it: the first started after the request and spanning its end."""
     began_s = ran.started_s
     for batch in batches:
         is_its = batch.engine == ran.engine or batch.op == op
@@ -152,11 +151,11 @@ def _step(ran: PrimitiveRan, op: str, batches: Sequence[BatchRan], start_s: floa
 def _unended(
     report: Report, ran: Sequence[PrimitiveRan], ops: Mapping[str, str], batches: Sequence[BatchRan]
 ) -> list[BatchRan]:
-    """The batches that the framework's run asked for and that the call did not outlive: their end is the call's."""
+    """Return the batches of the framework's run which outlived the call; they end with the call."""
     seen = [*batches, *(BatchRan(e.engine, ops[e.primitive], e.items, e.started_s, e.ended_s) for e in ran)]
 
     def is_served(asked: Retired) -> bool:
-        """The end of the batch before may be told a moment after the framework, which has its reply, asks again."""
+        """Whether a batch served the request. The end of a batch may be reported just after the next request."""
         its = (b for b in seen if (b.engine, b.op) == (asked.engine, asked.op))
         return any(b.started_s >= asked.at_s - CLOCK_S or b.ended_s >= asked.at_s + 5 * CLOCK_S for b in its)
 
@@ -168,7 +167,7 @@ def _unended(
 def _unforeseen(
     ran: Sequence[PrimitiveRan], ops: Mapping[str, str], batches: Sequence[BatchRan], start_s: float
 ) -> Iterator[Step]:
-    """The batches in whose time no primitive waited for that engine."""
+    """Yield a step for each batch during which no primitive waited for the engine."""
     for b in batches:
         its = (e for e in ran if e.engine == b.engine and ops[e.primitive] == b.op)
         is_foreseen = any(_is_within(b, e) or _is_within(e, b) for e in its)
@@ -177,12 +176,12 @@ def _unforeseen(
 
 
 def _is_within(first: BatchRan | PrimitiveRan, second: BatchRan | PrimitiveRan) -> bool:
-    """The middle of the first lies in the second."""
+    """Whether the middle of the first lies within the second."""
     return second.started_s <= (first.started_s + first.ended_s) / 2 <= second.ended_s
 
 
 def _before(graphs: Sequence[Graph]) -> Sources:
-    """For primitives of several graphs: what is before them in any."""
+    """Return, for primitives of several graphs, the sources in any graph."""
     found: dict[str, tuple[frozenset[str], bool]] = {}
     for graph in graphs:
         for name, (sources, has_barrier) in _requests_before(graph).items():
@@ -229,7 +228,7 @@ def _is_before(first: Step, step: Step, before: Sources) -> bool:
 
 
 def _bound(steps: Sequence[Step], before: Sources) -> float:
-    begins: dict[int, float] = {}  # id of a step -> when it would begin
+    begins: dict[int, float] = {}  # id of a step -> predicted start
     last = 0.0
     for step in steps:  # in the order in which they were asked
         has_barrier = step.primitive in before and before[step.primitive][1]

@@ -1,4 +1,4 @@
-"""An e-graph as a Mermaid flowchart: a colour for each engine, a thick arrow for items, a dotted one for order."""
+"""An e-graph as a Mermaid flowchart: a colour for each engine, thick arrows for items, dotted arrows for order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from teola_plugin.explanation.measure import Measured
 from teola_plugin.graph import PIPELINE, PREFILLS, Graph, Primitive
 
 COLOURS = ("#cfe3f7", "#d5efd9", "#fbe3c6", "#eadcf5", "#f9d7d7", "#d3f0ef", "#f3efc3", "#e2e2e2")
-"""Backgrounds that black text is read on; engines take them in turn."""
+"""Backgrounds for black text; engines take the colours in turn."""
 
 
 def flowchart(graph: Graph, measured: Measured | None = None) -> str:
-    """The text of the flowchart; it holds no character of the user's that Mermaid could take for its own."""
+    """Return the text of the flowchart, with characters of user text escaped where Mermaid would interpret them."""
     return "\n".join(_lines(graph, measured))
 
 
@@ -34,7 +34,7 @@ def _lines(graph: Graph, measured: Measured | None) -> Iterator[str]:
         yield f"  classDef engine{i} fill:{COLOURS[i % len(COLOURS)]},stroke:#555,color:#111"
         yield f"  class {members} engine{i}"
     path = {link.step.primitive for link in measured.path} if measured else set()
-    if critical := [ids[p.name] for p in graph if p.name in path]:  # what nobody foresaw has no place in the graph
+    if critical := [ids[p.name] for p in graph if p.name in path]:  # unforeseen requests have no place in the graph
         yield "  classDef critical stroke:#b3372f,stroke-width:3px"
         yield f"  class {','.join(critical)} critical"
 
@@ -63,5 +63,5 @@ def _edges(p: Primitive, ids: dict[str, str]) -> Iterator[str]:
 
 
 def _safe(text: str) -> str:
-    """Everything but letters, digits and a few harmless signs as Mermaid's numbered entities."""
+    """Return the text with everything but letters, digits and a few harmless signs as Mermaid's numbered entities."""
     return "".join(c if c.isalnum() or c in " _@.[]-" else f"#{ord(c)};" for c in text)

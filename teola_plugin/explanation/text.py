@@ -17,7 +17,7 @@ from teola_plugin.trace import Break, Reading, Traced
 
 WIDTH = 110
 LITERAL_CHARACTERS = 44
-"""How much of a constant text is shown."""
+"""Shown characters of a constant text."""
 
 BAR_COLUMNS = 32
 HOW_TO_READ = (
@@ -44,12 +44,12 @@ def as_text(
     name: str, traced: Traced, done: Optimized, measured: Measured | None, assumed: Sequence[str] = (),
     routes: Routes | None = None, *, is_called: bool = False,
 ) -> str:  # fmt: skip
-    """All sections, one after the other; `assumed`: where that stands which the user vouches for.
+    """Return all sections, one after the other. `assumed`: the places of functions covered by `assume_pure`.
 
-    `is_called`: the pipeline was, so that what is not read has a reason.
+    `is_called`: the pipeline was called, so each unread function has a reason.
     """
     sections = [wrapped(_head(name, traced, done))]
-    if traced.graph.primitives or not traced.readings:  # what is only read has no p-graph
+    if traced.graph.primitives or not traced.readings:  # a pipeline which is only read has no p-graph
         sections += _graph_sections(traced, done)
     if traced.early:
         sections.append(_section("tools: may start while the model still writes", _indented(traced.early)))
@@ -102,13 +102,13 @@ def _graph_sections(traced: Traced, done: Optimized) -> list[str]:
 
 
 def run_text(head: str, measured: Measured, breaks: Sequence[Break]) -> str:
-    """One measured run of a pipeline, without its graphs."""
+    """Return the text of one measured run, without the graphs."""
     sections = [wrapped(head), _section("measured run", list(_measured_lines(measured)))]
     return "\n\n".join([*sections, breaks_text(breaks)])
 
 
 def breaks_text(breaks: Sequence[Break]) -> str:
-    """What `optimize` leaves to the framework."""
+    """Return the text of the parts which `optimize` leaves to the framework."""
     return _section("left to the framework", [line for b in breaks for line in _break_lines(b)] or ["  nothing"])
 
 
@@ -163,7 +163,7 @@ def _section(title: str, lines: list[str]) -> str:
 
 
 def wrapped(text: str, first: str = "", rest: str = "") -> str:
-    """The text in lines of our width, the first one and the rest indented so."""
+    """Return the text wrapped to the width, with the given indents of the first line and of the rest."""
     return textwrap.fill(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
@@ -173,8 +173,9 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
 
 
 def _graph_lines(graph: Graph, before: Graph | None) -> list[str]:
-    """The text form with long constants shortened. Without `before`, each primitive's origin stands above it; with it,
-    what changed is marked."""
+    """Return the text form with long constants shortened.
+
+    Without `before`, each primitive's origin stands above; with `before`, changes are marked."""
     inputs, *_, outputs = str(replace(graph, primitives=())).splitlines()
     if before is not None and graph == before:
         return ["  the same as the p-graph"]
@@ -221,7 +222,10 @@ def _record_lines(done: Optimized) -> list[str]:
 
 
 def _record_line(record: Record) -> str:
-    """Its number, which has no unit, is left to the other formats: what a reader needs of it stands in the reason."""
+    """Return the line of a record.
+
+    The record's number, which has no unit, is left to other formats; the reason holds the relevant figures.
+    """
     where = f"{record.primitive}: " if record.primitive else ""
     return wrapped(f"{'+' if record.applied else '-'} {record.code} {where}{record.reason}", "    ", "        ")
 
@@ -258,7 +262,7 @@ def _measured_lines(m: Measured) -> Iterator[str]:
 
 
 def _late_lines(m: Measured) -> Iterator[str]:
-    """What the framework's run asked for before anything had run ahead, together if it was asked for together."""
+    """Yield the requests of the framework's run before anything had run ahead; simultaneous requests share a line."""
     lines = []
     for (engine, op, _), group in groupby(m.late, lambda late: (late[0], late[1], round(late[2], 2))):
         at_s = [at for _, _, at in group]

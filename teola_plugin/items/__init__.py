@@ -1,17 +1,17 @@
-"""Item grammars: where one item of a text ends and the next begins, told while the text is being written.
+"""Item grammars: split a text into items while the text is being written.
 
     parser = parser_for("lines")
-    parser.feed("what is\\nwho ")     # ['what is']          items that are complete now
+    parser.feed("what is\\nwho ")     # ['what is']          the items complete now
     parser.feed("was")               # []
-    parser.close()                   # ['who was']          what only the end of the text could complete
+    parser.close()                   # ['who was']          completed only by the end of the text
 
-A grammar is one output parser of one framework: all items together are what that parser makes of the whole
-text, however it was cut. An item is handed out once *no continuation* could change it; what a continuation
-could still change is held back, if need be to the end. One exception, in `json`: a text that stops being JSON
-half-way takes back what it began with, so there (and in `sub_questions`) `close` raises.
+A grammar follows one output parser of one framework: all items together equal the parser's result for the whole text,
+however the text was cut. An item is returned once *no continuation* could change it; the rest is held back, if need be
+to the end. The exception is `json`: a text which stops being JSON half-way invalidates its earlier items, so there (and
+in `sub_questions`) `close` raises.
 
-Each character is read a bounded number of times, however the text is cut, since texts are fed on the event loop that
-all engines share. A text of more than `MAX_CHARS` has no items here: only the framework's own run reads it.
+Each character is read a bounded number of times, however the text is cut, since texts are fed on the event loop shared
+by all engines. A text of more than `MAX_CHARS` has no items here; only the framework's own run reads such a text.
 
 | grammar | the framework's parser |
 |---|---|
@@ -41,19 +41,19 @@ __all__ = ["GRAMMARS", "MAX_CHARS", "ItemParser", "parse_items", "parser_for"]
 
 
 class ItemParser(Protocol):
-    """The items of one text, which comes in pieces. `close` is called once, after the last `feed`."""
+    """The items of one text, fed in pieces. `close` is called once, after the last `feed`."""
 
     def feed(self, text: str) -> list[Any]:
-        """The items that the text up to here completes, less those handed out before.
+        """Return the items completed by the text so far, without earlier items.
 
         Raises: ItemsError if the text is longer than `MAX_CHARS`.
         """
         ...
 
     def close(self) -> list[Any]:
-        """The remaining items.
+        """Return the remaining items.
 
-        Raises: ItemsError if the whole text is none in this grammar (`json`, `sub_questions`).
+        Raises: ItemsError if the whole text does not fit the grammar (`json`, `sub_questions`).
         """
         ...
 
@@ -89,14 +89,14 @@ class _Bounded:
 
 
 def parser_for(grammar: str) -> ItemParser:
-    """A fresh parser. Raises: GraphError if there is no such grammar."""
+    """Return a fresh parser. Raises: GraphError for an unknown grammar."""
     if grammar not in GRAMMARS:
         raise GraphError(f"items={grammar!r}: no such item grammar; there are {', '.join(GRAMMARS)}")
     return _Bounded(grammar)
 
 
 def parse_items(grammar: str, text: str) -> list[Any]:
-    """All items of a whole text. Raises: as `parser_for` and `ItemParser.close`.
+    """Return all items of a whole text. Raises: as `parser_for` and `ItemParser.close`.
 
     >>> parse_items("numbered", "1. red\\n2. green")
     ['red', 'green']

@@ -1,9 +1,8 @@
 """`csv`: comma-separated values, as LangChain's `CommaSeparatedListOutputParser` reads them.
 
-That parser reads the text as CSV and, if the CSV turns out broken at any point, splits the whole text at its
-commas instead. So a value is certain only where both readings agree on it and on all values before it. They
-part at the first value that begins with a quote, ends in a blank, or holds a line break: from there on
-everything waits for the end.
+The parser reads the text as CSV and, if the CSV is broken at any point, splits the whole text at commas instead. A
+value is certain only while both readings agree on all values so far. The readings differ from the first value which
+begins with a quote, ends in a blank, or holds a line break: from there on all values wait for the end.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class CsvItems:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._value: list[str] = []  # the pieces of the first value that was not handed out
+        self._value: list[str] = []  # the pieces of the first value not returned yet
         self._count = 0
         self._is_certain = True
 

@@ -1,7 +1,7 @@
-"""The elements of a JSON array that is being written, read once from left to right.
+"""The elements of a JSON array being written, read once from left to right.
 
 [ "red", {"a": [1, 2]}, "gre
-       ^              ^         an element is complete at the comma or bracket that follows it
+       ^              ^         an element is complete at the following comma or bracket
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INSIDE = re.compile(r'["\\]')
 
 
 class Structure:
-    """Follows brackets and strings through a text. `depth`: of open brackets, whatever their kinds."""
+    """Follows brackets and strings through a text. `depth`: the number of open brackets of any kind."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -28,7 +28,9 @@ class Structure:
         self._is_escaped = False
 
     def next(self, text: str, at: int) -> int:
-        """Where the next bracket or comma outside of strings is, with `depth` as it is after that; -1 for none."""
+        """Return the position of the next bracket or comma outside of strings (-1: none), and update `depth` past
+        it.
+        """
         while at < len(text):
             if self._is_escaped:
                 self._is_escaped = False
@@ -50,15 +52,15 @@ class Structure:
 
 
 class Elements:
-    """Those of one array. It is fed what follows the opening bracket; from where that is no JSON, none is found."""
+    """The elements of one array, fed with the text after the opening bracket; none is found after invalid JSON."""
 
     def __init__(self) -> None:
         self._structure = Structure()
-        self._element: list[str] = []  # the pieces of the one that is not complete
+        self._element: list[str] = []  # the pieces of the incomplete element
         self._is_over = False
 
     def feed(self, text: str) -> list[Any]:
-        """The elements that are complete now."""
+        """Return the elements complete now."""
         elements: list[Any] = []
         begin = at = 0
         while not self._is_over:

@@ -1,7 +1,7 @@
-"""`fusion_lines`: one item per line, as LlamaIndex's `QueryFusionRetriever` reads the queries an LLM wrote.
+"""`fusion_lines`: one item per line, as LlamaIndex's `QueryFusionRetriever` reads an LLM's queries.
 
-Backticks go from both ends of the text, blanks from both ends of each line, and empty lines altogether. A
-line break shields the backticks before it from the end of the text, so a line is certain once it is broken.
+Backticks are stripped from both ends of the text, blanks from both ends of each line, and empty lines are dropped.
+Backticks before a line break are not at the end of the text, so a line is certain at its line break.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""`json`: the elements of a JSON array, as LangChain's `JsonOutputParser` reads it.
+"""`json`: the elements of a JSON array, as LangChain's `JsonOutputParser` reads the array.
 
-That parser strips blanks and backticks and reads what is left; failing that, it reads what follows the first
-fence (three backticks, perhaps `json`). Either reading mends a text that stops half-way: it closes what is
-open and drops characters from the end until the rest is JSON.
+The parser strips blanks and backticks and reads the rest; failing this, the text after the first fence (three
+backticks, perhaps `json`). Either reading mends a text which stops half-way: open brackets and strings are closed, and
+characters dropped from the end until the rest is JSON.
 
-    [ "red", "gre          an element is handed out when the comma or bracket after it is there
+    [ "red", "gre          an element is returned at the following comma or bracket
             ^
 
-Until the array begins, and if the text holds anything but an array, nothing is handed out and `close`
-decides. The exception to "no continuation could change it": a later bracket that closes nothing makes the
-framework's parser drop the whole array, so an element is certain only as long as the text goes on as JSON. If
-it does not, and the framework's value no longer begins with the elements handed out, `close` raises, as it
-does if there is no array. Not followed: the parser's special treatment of a backslash before a line break in
-the value of a key `action_input`.
+Until the array begins, and if the text holds anything but an array, nothing is returned and `close` decides. The
+exception to "no continuation could change it": a later bracket which closes nothing makes the framework's parser drop
+the whole array, so an element is certain only as long as the text continues as JSON. Otherwise, if the framework's
+value no longer begins with the returned elements, `close` raises; so does a text without array. Not followed: the
+parser's special treatment of a backslash before a line break in the value of a key `action_input`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from teola_plugin.items.elements import BLANKS, DECODER, Elements
 FENCE = "```"
 LONGEST_BEGIN = len("Infinity")
 MENDING_CHARS = 1_000_000
-"""How much is read at most to mend a text that stops half-way: each try reads all of it, in the engines' event loop."""
+"""The most characters read to mend a text which stops half-way: each try reads all, on the engines' event loop."""
 
 _FENCE = re.compile(r"```(?:json)?(.*)", re.DOTALL)
 _STARTS_VALUE = re.compile(r'[\[{"\-0-9]|null|true|false|NaN|Infinity')
@@ -67,18 +66,18 @@ class JsonItems:
 
 
 class _ArrayBegin:
-    """Looks for the bracket that opens the array: the first of the text, or of what follows the first fence."""
+    """Finds the bracket which opens the array: at the start of the text, or of the text after the first fence."""
 
     def __init__(self) -> None:
         self._has_begun = False
-        self._first = ""  # the first few characters that are neither blanks nor backticks
+        self._first = ""  # the first few characters which are neither blanks nor backticks
         self._last = ""  # the last characters, in which the fence may begin
-        self._fenced: str | None = None  # the first few of those behind the fence
+        self._fenced: str | None = None  # the first few characters behind the fence
         self._is_json = False
         self._is_over = False
 
     def feed(self, text: str) -> str | None:
-        """What follows the bracket; None while there is none."""
+        """Return the text after the bracket; None before the bracket."""
         if self._is_over:
             return None
         if not self._has_begun:
@@ -105,7 +104,7 @@ class _ArrayBegin:
         if not self._is_json and self._fenced.startswith("json"):
             self._fenced, self._is_json = self._fenced[4:], True
         if not self._is_json and "json".startswith(self._fenced):
-            return None  # it may still come to that
+            return None  # the mark may still become `json`
         self._is_json = True  # or there is none
         self._fenced = _strip_left(self._fenced)
         if self._fenced.startswith("["):
@@ -130,14 +129,14 @@ def _parse_markdown(text: str) -> Any:
 
 
 def _parse_mending(text: str) -> Any:
-    """The value of a text that may stop half-way; None if brackets do not match. Raises: JSONDecodeError."""
+    """Return the value of a text which may stop half-way; None if brackets do not match. Raises: JSONDecodeError."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError:
         mended = _close_open(text)
         if mended is None:
             return None
-        if not _STARTS_VALUE.match(text):  # no beginning of it can be JSON
+        if not _STARTS_VALUE.match(text):  # no beginning of the text can be JSON
             raise
         body, closers = mended
         tries = max(1, MENDING_CHARS // len(text))
@@ -150,7 +149,7 @@ def _parse_mending(text: str) -> Any:
 
 
 def _close_open(text: str) -> tuple[str, str] | None:
-    """The text, its last string closed, and the brackets it lacks; None if brackets do not match."""
+    """Return the text with its last string closed, and the missing brackets; None if brackets do not match."""
     expected: list[str] = []
     for mark in _MARK.finditer(text):
         if mark["open"]:

@@ -1,7 +1,7 @@
-"""`lines`: one item per line, as LangChain's `LineListOutputParser` reads it: strip, split, drop empty lines.
+"""`lines`: one item per line, as LangChain's `LineListOutputParser` does: strip, split, drop empty lines.
 
-The text is stripped as a whole and its lines are not, so blanks at the end of a line, and lines of blanks,
-stay if any text follows and go if none does: they are held back until the next character that is no blank.
+The text is stripped as a whole, the lines are not. Blanks at the end of a line, and lines of blanks, therefore stay
+only if more text follows, and are held back until the next character which is no blank.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class LineItems:
     """See `ItemParser`."""
 
     def __init__(self) -> None:
-        self._line: list[str] = []  # the pieces of the last line, up to its last character that is no blank
-        self._blanks: list[str] = []  # the pieces of what follows that
+        self._line: list[str] = []  # the pieces of the last line, up to the last character which is no blank
+        self._blanks: list[str] = []  # the pieces of the blanks behind
         self._has_begun = False
 
     def feed(self, text: str) -> list[str]:

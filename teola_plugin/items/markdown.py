@@ -1,6 +1,6 @@
-"""`markdown`: what follows `- ` or `* ` at a line's start, as LangChain's `MarkdownListOutputParser` does.
+"""`markdown`: the text after `- ` or `* ` at a line's start, as in LangChain's `MarkdownListOutputParser`.
 
-The blank after the mark may be a line break, and so may those before it: `^\\s*[-*]\\s([^\\n]+)$`.
+The blank after the mark may be a line break, and so may the blanks before: `^\\s*[-*]\\s([^\\n]+)$`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ELSEWHERE, _AT_START, _MARKED, _BLANK = range(4)
 
 
 class _Bullets:
-    """See `Marks`. `_at`: amid a line, after nothing but blanks of it, after its mark, or the blank behind that."""
+    """See `Marks`. `_at`: within a line, after only blanks of a line, after the mark, or after the blank behind it."""
 
     def __init__(self) -> None:
         self._at = _AT_START
@@ -39,5 +39,5 @@ class _Bullets:
 
 
 def markdown_items() -> PatternItems:
-    """A fresh parser."""
+    """Return a fresh parser."""
     return PatternItems(_Bullets())

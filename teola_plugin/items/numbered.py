@@ -1,6 +1,6 @@
-"""`numbered`: what follows `1. ` to the end of the line, as LangChain's `NumberedListOutputParser` reads it.
+"""`numbered`: the text after `1. ` to the end of the line, as in LangChain's `NumberedListOutputParser`.
 
-The number may stand anywhere in a line, and the blank after its dot may be a line break: `\\d+\\.\\s([^\\n]+)`.
+The number may stand anywhere in a line, and the blank after the dot may be a line break: `\\d+\\.\\s([^\\n]+)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DIGITS = re.compile(r"\d*")
 
 
 class _Numbers:
-    """See `Marks`. `_seen`: of a mark at the end of the text so far, nothing, digits, the dot, the blank."""
+    """See `Marks`. `_seen`: the part of a mark at the end of the text so far: nothing, digits, the dot, the blank."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -40,5 +40,5 @@ class _Numbers:
 
 
 def numbered_items() -> PatternItems:
-    """A fresh parser."""
+    """Return a fresh parser."""
     return PatternItems(_Numbers())

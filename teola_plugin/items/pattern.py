@@ -1,4 +1,4 @@
-"""Items that follow a mark and run to the end of their line, read once from left to right."""
+"""Items which follow a mark and run to the end of the line, read once from left to right."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from teola_plugin.items.pieces import joined
 
 
 class Marks(Protocol):
-    """Finds the marks. It keeps where it is between calls; after an item it is asked to go on at the line break."""
+    """Finds the marks. The state is kept between calls; after an item the search goes on at the line break."""
 
     def find(self, text: str, at: int) -> int:
-        """Where the next item begins, which has at least one character; -1 if none begins in this text."""
+        """Return the start of the next item with at least one character; -1 if none begins in the text."""
         ...
 
 
@@ -20,7 +20,7 @@ class PatternItems:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._item: list[str] = []  # the pieces of the item that is not complete yet
+        self._item: list[str] = []  # the pieces of the incomplete item
 
     def feed(self, text: str) -> list[str]:
         items: list[str] = []

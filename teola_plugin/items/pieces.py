@@ -1,4 +1,4 @@
-"""Texts kept in pieces, so that each piece that is added costs no copy of those before it."""
+"""Texts kept in pieces, so that adding a piece does not copy the earlier pieces."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from collections.abc import Sequence
 
 
 def joined(pieces: Sequence[str]) -> str:
-    """The whole text."""
+    """Return the whole text."""
     return "".join(pieces)

@@ -1,8 +1,8 @@
-"""`sub_questions`: the elements of a JSON array, as LlamaIndex's `SubQuestionOutputParser` reads it.
+"""`sub_questions`: the elements of a JSON array, as LlamaIndex's `SubQuestionOutputParser` reads the array.
 
-The array is the whole of the text's JSON or stands under its key `items`; JSON is what follows the first fence marked
-`json`, if there is one, from its first bracket to the last one that fits it. Texts that only a YAML parser can read
-are not followed: there, and where the text is no such array in the end, `close` raises.
+The array is the whole JSON of the text, or the value of the key `items`. The JSON is the text after the first fence
+marked `json`, if any, from the first bracket to the last matching bracket. Texts which only a YAML parser can read are
+not followed: for such texts, and for texts without array, `close` raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FENCE = "```json"
 _BRACKET = re.compile(r"[\[{]")
 _ITEMS = ('"items"', ":", "[")
 _OTHER = "?"
-"""Stands for a beginning that is not the one expected, and never will be."""
+"""Replaces a beginning which can no longer be the expected beginning."""
 
 
 class SubQuestionItems:
@@ -36,7 +36,7 @@ class SubQuestionItems:
         if not self._given and not self._is_fenced:
             before, fence, after = (self._last + text).partition(_FENCE)
             self._last = before[-len(_FENCE) + 1 :]
-            if fence:  # what came before it does not count
+            if fence:  # text before the fence does not count
                 self._is_fenced = True
                 self._array, text = _Array(), after
         elements = self._array.feed(text)
@@ -56,11 +56,11 @@ class SubQuestionItems:
 
 
 class _Array:
-    """The first array of a text, unless an object comes first: then the array under its first key, `items`."""
+    """The first array of a text, unless an object comes first: then the array under the object's first key, `items`."""
 
     def __init__(self) -> None:
-        self._head = ""  # what is not read yet
-        self._expected: tuple[str, ...] | None = None  # what comes before the elements
+        self._head = ""  # the unread text
+        self._expected: tuple[str, ...] | None = None  # the tokens before the elements
         self._elements = Elements()
 
     def feed(self, text: str) -> list[Any]:

@@ -1,11 +1,11 @@
-"""Calls of tools in a model's answer, in the form of Hermes and Qwen, told while the answer is being written.
+"""Tool calls in a model's answer, in the format of Hermes and Qwen, parsed while the answer is being written.
 
     I look it up. <tool_call>{"name": "search", "arguments": {"query": "bees"}}</tool_call>
     ^ content                                                                ^ the call is complete here
 
-Between the marks, the first JSON value is the call; it is handed out when its last bracket is there. Where that is no
-object with a `name` and `arguments`, the text is told as an invalid call. What stands outside the marks is content,
-less the blanks after a call. However the text is cut, all of it together comes to the same.
+Between the marks, the first JSON value is the call, returned at its last bracket. If the value is no object with a
+`name` and `arguments`, the text is returned as an invalid call. Text outside the marks is content, without the blanks
+after a call. The result does not depend on how the text is cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call. `arguments` is None where the model wrote no valid call; `text` is what it wrote between the marks."""
+    """One call. `arguments` is None for an invalid call; `text` is the text between the marks."""
 
     name: str
     arguments: Mapping[str, Any] | None
@@ -34,15 +34,15 @@ Said = str | ToolCall
 
 
 class ToolCallParser:
-    """The content and the calls of one answer, which comes in pieces."""
+    """The content and the calls of one answer, fed in pieces."""
 
     def __init__(self) -> None:
-        self._rest = ""  # what may be the beginning of a mark
-        self._call: _Written | None = None  # the call that is being written
+        self._rest = ""  # a possible beginning of a mark
+        self._call: _Written | None = None  # the call being written
         self._is_after_call = False
 
     def feed(self, text: str) -> list[Said]:
-        """What the text up to here completes, in order: pieces of content, and calls."""
+        """Return the pieces of content and the calls completed by the text so far, in order."""
         said: list[Said] = []
         found = True
         while found:
@@ -50,14 +50,14 @@ class ToolCallParser:
         return said
 
     def close(self) -> list[Said]:
-        """What the end of the text completes. The last call may lack its mark."""
+        """Return the content and calls completed by the end of the text. The last call may lack its mark."""
         rest, self._rest = self._rest, ""
         if self._call is not None:
             return self._call.feed(rest, is_over=True)
         return [rest] if rest else []
 
     def _step(self, text: str, said: list[Said]) -> tuple[str, bool]:
-        """What follows the next mark, and whether there is one."""
+        """Return the text after the next mark, and whether there is a mark."""
         text, self._rest = self._rest + text, ""
         if self._is_after_call:
             text = text.lstrip(BLANKS)
@@ -77,7 +77,7 @@ class ToolCallParser:
 
 
 class _Written:
-    """A call that is being written: complete with its last bracket, or where the mark comes first."""
+    """A call being written: complete at its last bracket, or at the mark if the mark comes first."""
 
     def __init__(self) -> None:
         self._structure = Structure()
@@ -109,7 +109,7 @@ class _Written:
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Content and calls of a whole answer.
+    """Return content and calls of a whole answer.
 
     >>> parse_tool_calls('Look: <tool_call>{"name": "now", "arguments": {}}</tool_call>')[0]
     'Look: '
@@ -122,18 +122,18 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
 
 
 def write_tool_calls(calls: Sequence[Mapping[str, Any]]) -> str:
-    """The text of calls, each with `name` and `arguments`; what `parse_tool_calls` reads."""
+    """Return the text of calls, each with `name` and `arguments`; the inverse of `parse_tool_calls`."""
     written = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
     return "\n".join(f"{BEGIN}\n{json.dumps(call, ensure_ascii=False)}\n{END}" for call in written)
 
 
 def _overlap(text: str, mark: str) -> int:
-    """How many characters at the end of the text may begin the mark."""
+    """Return the number of characters at the end of the text which may begin the mark."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 def _value(text: str) -> Any:
-    """The first JSON value, if it is a complete object or array."""
+    """Return the first JSON value, if it is a complete object or array."""
     start = text.lstrip(BLANKS)
     if not start.startswith(("{", "[")):
         return None

@@ -1,6 +1,6 @@
-"""What all our models share: asking the engine, waiting for replies, and giving up on them.
+"""Common code of our models: request items from the engine, wait for replies, and cancel replies.
 
-Whoever stops waiting (an exception, a closed stream, a cancelled task) cancels what has not ended.
+A caller which stops waiting (an exception, a closed stream, a cancelled task) cancels the unfinished replies.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ DEFAULT_MAX_TOKENS = 256
 
 
 def spec_of(engine: Engine) -> EngineSpec:
-    """The engine as a graph names it."""
+    """Return the engine's name in a graph."""
     provider = (getattr(engine, "provider", None) or engine.name) if engine.capabilities.remote else None
     return EngineSpec("engine", engine, engine.name, provider)
 
 
 def identity_of(engine: Engine) -> dict[str, str]:
-    """What tells the engine's answers from another's: response caches make their keys of it."""
+    """Return the identity of the engine's answers, from which response caches make their keys."""
     model = getattr(engine, "model", None)
     return {"engine": engine.name, **({"model": model} if model and isinstance(model, str) else {})}
 
 
 def ask(engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
-    """One reply per payload."""
+    """Request the payloads; return one reply per payload."""
     return runtime.ask(spec_of(engine), op, payloads, settings) if payloads else []
 
 
 def results(replies: Sequence[Reply]) -> list[Any]:
-    """All values. Raises: the error of the first that failed; the others are cancelled."""
+    """Return all values. Raises: the error of the first failed reply; the others are cancelled."""
     try:
         return [reply.result() for reply in replies]
     except BaseException:
@@ -48,7 +48,7 @@ def results(replies: Sequence[Reply]) -> list[Any]:
 
 
 async def aresults(replies: Sequence[Reply]) -> list[Any]:
-    """`results` for a coroutine; cancelling it cancels the work."""
+    """`results` for a coroutine; cancelling the coroutine cancels the work."""
     try:
         return [await reply.aresult() for reply in replies]
     except BaseException:
@@ -57,7 +57,7 @@ async def aresults(replies: Sequence[Reply]) -> list[Any]:
 
 
 def pieces(reply: Reply) -> Generator[str, None, None]:
-    """The answer piece by piece, or in one piece if the engine did not stream it."""
+    """Yield the answer piece by piece, or in one piece if the engine did not stream."""
     is_streamed = False
     with contextlib.closing(reply.stream()) as deltas:  # type: ignore[type-var]
         for piece in deltas:
@@ -79,7 +79,7 @@ async def apieces(reply: Reply) -> AsyncGenerator[str, None]:
 
 
 def tell_of_calls(reply: Reply, turn: Turn) -> None:
-    """Tell the session of each call of a tool as soon as it is written."""
+    """Tell the session of each tool call as soon as the call is written."""
     session = current()
     if session is None or session.is_unheard:
         return
@@ -108,7 +108,7 @@ def tell_of_calls(reply: Reply, turn: Turn) -> None:
 
 
 def sampling_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a decoding, later layers first; a value of None leaves the matter to the engine."""
+    """Return the settings of a decoding; later layers take precedence, and None leaves a setting to the engine."""
     merged = {name: value for layer in layers for name, value in layer.items()}
     if isinstance(stop := merged.get("stop"), str):
         merged["stop"] = [stop]
@@ -118,7 +118,7 @@ def sampling_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render(engine: Engine, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-    """The prompt of a conversation, by the template of the engine's model if it has one."""
+    """Return the prompt of a conversation, by the template of the engine's model if there is one."""
     for message in messages:
         if not isinstance(message["content"], str):
             raise EngineError(f"engine {engine.name!r} takes text only, not {type(message['content']).__name__}")
@@ -126,7 +126,7 @@ def render(engine: Engine, messages: Sequence[Message], tools: Sequence[Tool] = 
 
 
 def usage(completion: str) -> dict[str, int] | None:
-    """Tokens in and out, where the engine counted them."""
+    """Return input and output tokens, if the engine counted them."""
     if not isinstance(completion, Completion):
         return None
     return {
@@ -137,7 +137,7 @@ def usage(completion: str) -> dict[str, int] | None:
 
 
 def finish_reason(completion: str) -> str:
-    """Why the answer ended: `stop` or `length`."""
+    """Return the reason why the answer ended: `stop` or `length`."""
     return completion.finish_reason if isinstance(completion, Completion) else "stop"
 
 

@@ -60,7 +60,7 @@ NOT_YET_KNOWN = "\u27e8not yet known\u27e9"
 
 
 class _Asked(NamedTuple):
-    """A request under way; `ids` of the calls in its answer, if it may call tools."""
+    """A running request; `ids`: the ids of the calls in the answer, if the model may call tools."""
 
     reply: Reply
     ids: Ids | None = None
@@ -77,13 +77,13 @@ class EngineChatModel(BaseChatModel):
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(
         self, messages: LanguageModelInput, stop: Sequence[str] | None = None, **kwargs: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Prompt and settings of the `decoding` that a call with these arguments makes.
+        """Return prompt and settings of the `decoding` made by a call with the same arguments.
 
         Raises: EngineError if a message is not plain text.
         """
@@ -96,9 +96,9 @@ class EngineChatModel(BaseChatModel):
         self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], *,
         tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:  # fmt: skip
-        """The model with tools that it may call, in the form of Hermes and Qwen: `<tool_call>{...}</tool_call>`.
+        """Return the model with tools to call, in the format of Hermes and Qwen: `<tool_call>{...}</tool_call>`.
 
-        `tool_choice`: "auto", "none", "any" (or "required", True: vLLM makes the model call one) or the name of a tool.
+        `tool_choice`: "auto", "none", "any" (or "required", True: vLLM forces a call) or the name of a tool.
         """
         chosen = {} if tool_choice is None else {"tool_choice": tool_choice}
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **chosen, **kwargs)
@@ -206,13 +206,13 @@ class EngineLLM(BaseLLM):
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(
         self, prompt: LanguageModelInput, stop: Sequence[str] | None = None, **kwargs: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Prompt and settings of the `decoding` that a call with these arguments makes."""
+        """Return prompt and settings of the `decoding` made by a call with the same arguments."""
         text = prompt if isinstance(prompt, str) else self._convert_input(prompt).to_string()
         return text, _settings(self, stop, kwargs)
 
@@ -283,7 +283,7 @@ class EngineLLM(BaseLLM):
 
 
 class EngineEmbeddings(Embeddings):
-    """Embeddings on an engine; the texts of one call are one request. `settings` are the engine's own."""
+    """Embeddings on an engine; the texts of one call are one request. `settings` are passed to the engine."""
 
     def __init__(self, engine: Engine, **settings: Any) -> None:
         self.engine = engine
@@ -291,27 +291,27 @@ class EngineEmbeddings(Embeddings):
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(self, text: str) -> tuple[str, dict[str, Any]]:
-        """Payload and settings of the `embedding` of one text, be it a query or a document."""
+        """Return payload and settings of the `embedding` of one text, be it a query or a document."""
         return str(text), dict(self.settings)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """One vector per text."""
+        """Return one vector per text."""
         return [vector.tolist() for vector in results(self._ask(texts))]
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of one text."""
+        """Return the vector of one text."""
         return self.embed_documents([text])[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """One vector per text."""
+        """Return one vector per text."""
         return [vector.tolist() for vector in await aresults(self._ask(texts))]
 
     async def aembed_query(self, text: str) -> list[float]:
-        """The vector of one text."""
+        """Return the vector of one text."""
         return (await self.aembed_documents([text]))[0]
 
     def _ask(self, texts: Sequence[str]) -> list[Any]:
@@ -319,9 +319,9 @@ class EngineEmbeddings(Embeddings):
 
 
 class EngineReranker(BaseDocumentCompressor):
-    """Keeps the `top_n` documents that score highest against the query, best first.
+    """Keeps the `top_n` documents with the highest scores for the query, best first.
 
-    Each is a copy with its score in `metadata["relevance_score"]`. Documents of equal score stay in their order.
+    Each is a copy with the score in `metadata["relevance_score"]`. Documents of equal score keep their order.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -332,24 +332,24 @@ class EngineReranker(BaseDocumentCompressor):
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(self, query: str, document: Document | str) -> tuple[tuple[str, str], dict[str, Any]]:
-        """Payload and settings of the `reranking` of one document."""
+        """Return payload and settings of the `reranking` of one document."""
         passage = document.page_content if isinstance(document, Document) else document
         return (str(query), str(passage)), dict(self.settings)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents."""
+        """Return the best documents."""
         return self._best(documents, results(self._ask(documents, query)))
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """The best documents."""
+        """Return the best documents."""
         return self._best(documents, await aresults(self._ask(documents, query)))
 
     def _ask(self, documents: Sequence[Document], query: str) -> list[Any]:
@@ -371,7 +371,7 @@ def _settings(model: EngineChatModel | EngineLLM, stop: Sequence[str] | None, kw
 
 
 def _traced_as(engine: Engine, params: LangSmithParams) -> LangSmithParams:
-    """The model under the name that its replies have; LangChain looks for fields that these models lack."""
+    """Return the trace parameters with the replies' model name; LangChain looks for fields which these models lack."""
     return {"ls_model_name": engine.name, **params, "ls_provider": "teola"}
 
 

@@ -1,4 +1,4 @@
-"""LangChain's messages: as a chat template takes them, and made of what a model says.
+"""LangChain's messages: converted for chat templates, and made from a model's text.
 
 for_template(AIMessage("", tool_calls=[...]))         {"role": "assistant", "content": "", "tool_calls": [...]}
 said("<tool_call>{...}</tool_call>", ids)             {"content": "", "tool_calls": [...], "invalid_tool_calls": []}
@@ -23,17 +23,17 @@ ROLES = {"human": "user", "ai": "assistant"}
 ANY = ("any", "required", True)
 
 Ids = Callable[[int], str]
-"""The id of the n-th call of an answer."""
+"""A function which returns the id of the n-th call of an answer."""
 
 
 def new_ids() -> Ids:
-    """Ids of the calls of one answer, the same each time they are asked for."""
+    """Return the ids of the calls of one answer; repeated use gives the same ids."""
     answer = uuid.uuid4().hex[:20]
     return lambda position: f"call_{answer}{position}"
 
 
 def for_template(message: BaseMessage) -> Message:
-    """The message as chat templates take it. Raises: EngineError if it is not plain text."""
+    """Return the message for chat templates. Raises: EngineError if the message is not plain text."""
     content = message.content
     if isinstance(content, list):
         blocks = [{"type": "text", "text": block} if isinstance(block, str) else block for block in content]
@@ -55,7 +55,7 @@ def for_template(message: BaseMessage) -> Message:
 
 
 def said(text: str, ids: Ids) -> dict[str, Any]:
-    """What an answer to a request with tools says: the fields of an `AIMessage`."""
+    """Return the fields of an `AIMessage` for an answer to a request with tools."""
     content, calls = parse_tool_calls(text)
     valid, invalid = [], []
     for position, call in enumerate(calls):
@@ -71,7 +71,7 @@ def said(text: str, ids: Ids) -> dict[str, Any]:
 
 
 class Chunks:
-    """An answer that is streamed, in chunks. Without `ids` of tool calls, all of it is content."""
+    """A streamed answer, in chunks. Without `ids` of tool calls, all text is content."""
 
     def __init__(self, ids: Ids | None) -> None:
         self._ids = ids
@@ -79,11 +79,11 @@ class Chunks:
         self._calls = 0
 
     def feed(self, text: str) -> list[ChatGenerationChunk]:
-        """The chunks that the text up to here completes."""
+        """Return the chunks completed by the text so far."""
         return self._chunks(self._parser.feed(text) if self._ids else [text])
 
     def close(self) -> list[ChatGenerationChunk]:
-        """The chunks that the end of the text completes."""
+        """Return the chunks completed by the end of the text."""
         return self._chunks(self._parser.close())
 
     def _chunks(self, parts: Sequence[Said]) -> list[ChatGenerationChunk]:
@@ -100,9 +100,9 @@ class Chunks:
 
 
 def constraint(tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-    """The settings of a decoding that make the model call a tool, where the choice is not its own.
+    """Return the settings of a decoding which force a tool call, unless the model may choose.
 
-    Raises: EngineError for a choice that there is none of.
+    Raises: EngineError for an unknown choice.
     """
     if choice in (None, "auto", "none", False):
         return {}

@@ -54,8 +54,8 @@ from teola_plugin.seams import Reply
 class EngineLLM(LLM):
     """An LLM on an engine, for chat (by default) or for plain completion.
 
-    Greedy unless told otherwise; `None` leaves a setting to the engine. Chat prompts are rendered by the engine's own
-    template unless `messages_to_prompt` is given.
+    Greedy by default; `None` leaves a setting to the engine. Chat prompts are rendered by the engine's own template
+    unless `messages_to_prompt` is given.
     """
 
     engine: Engine = Field(exclude=True, repr=False)
@@ -66,7 +66,7 @@ class EngineLLM(LLM):
     stop: list[str] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     model: str = ""
-    """What tells its answers from another's in the caches of ingestion; the engine's own words for it."""
+    """The identity of the answers in the caches of ingestion, as given by the engine."""
 
     def __init__(self, **fields: Any) -> None:
         engine = fields.get("engine")
@@ -78,12 +78,12 @@ class EngineLLM(LLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name in serialised pipelines."""
+        """Return the name in serialised pipelines."""
         return "EngineLLM"
 
     @property
     def metadata(self) -> LLMMetadata:
-        """What LlamaIndex sizes its prompts by."""
+        """The metadata by which LlamaIndex sizes prompts."""
         return LLMMetadata(
             context_window=self.context_window, num_output=self.max_tokens or DEFAULT_MAX_TOKENS,
             is_chat_model=self.is_chat_model, model_name=self.engine.name,
@@ -91,14 +91,14 @@ class EngineLLM(LLM):
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(
         self, messages_or_prompt: Sequence[ChatMessage] | str, stop: Sequence[str] | None = None, *,
         formatted: bool = False, **kwargs: Any,
     ) -> tuple[str, dict[str, Any]]:  # fmt: skip
-        """Prompt and settings of the `decoding` that `chat` (of messages) or `complete` (of a text) makes.
+        """Return prompt and settings of the `decoding` made by `chat` (for messages) or `complete` (for a text).
 
         Raises: EngineError if a message is not plain text.
         """
@@ -113,46 +113,46 @@ class EngineLLM(LLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         (completion,) = results([self._ask(messages, kwargs)])
         return _chatted(completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         (completion,) = await aresults([self._ask(messages, kwargs)])
         return _chatted(completion)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         (completion,) = results([self._ask(prompt, {"formatted": formatted, **kwargs})])
         return _completed(completion)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """The whole answer."""
+        """Return the whole answer."""
         (completion,) = await aresults([self._ask(prompt, {"formatted": formatted, **kwargs})])
         return _completed(completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        """One response per token, and one with the usage."""
+        """Yield one response per token, and a last response with the usage."""
         return _chat_told(self._ask(messages, kwargs))
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """One response per token, and one with the usage."""
+        """Yield one response per token, and a last response with the usage."""
         return _told(self._ask(prompt, {"formatted": formatted, **kwargs}))
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        """One response per token, and one with the usage."""
+        """Yield one response per token, and a last response with the usage."""
         return _achat_told(self._ask(messages, kwargs))
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        """One response per token, and one with the usage."""
+        """Yield one response per token, and a last response with the usage."""
         return _atold(self._ask(prompt, {"formatted": formatted, **kwargs}))
 
     def _ask(self, messages_or_prompt: Sequence[ChatMessage] | str, kwargs: dict[str, Any]) -> Reply:
@@ -177,16 +177,16 @@ class EngineEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name in serialised pipelines."""
+        """Return the name in serialised pipelines."""
         return "EngineEmbedding"
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(self, text: str) -> tuple[str, dict[str, Any]]:
-        """Payload and settings of the `embedding` of one text, be it a query or a node's."""
+        """Return payload and settings of the `embedding` of one text, be it a query or a node's text."""
         return str(text), dict(self.settings)
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
@@ -212,9 +212,9 @@ class EngineEmbedding(BaseEmbedding):
 
 
 class EngineRerank(BaseNodePostprocessor):
-    """Keeps the `top_n` nodes that score highest against the query, best first, with that score.
+    """Keeps the `top_n` nodes with the highest scores for the query, best first, with the new score.
 
-    `keep_retrieval_score`: the score they came with goes into their metadata as `retrieval_score`.
+    `keep_retrieval_score`: the earlier score is kept in the metadata as `retrieval_score`.
     """
 
     engine: Engine = Field(exclude=True, repr=False)
@@ -224,16 +224,16 @@ class EngineRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """The name in serialised pipelines."""
+        """Return the name in serialised pipelines."""
         return "EngineRerank"
 
     @property
     def spec(self) -> EngineSpec:
-        """The engine as a graph names it."""
+        """The engine, as named in a graph."""
         return spec_of(self.engine)
 
     def request_for(self, query: QueryBundle | str, node: NodeWithScore) -> tuple[tuple[str, str], dict[str, Any]]:
-        """Payload and settings of the `reranking` of one node."""
+        """Return payload and settings of the `reranking` of one node."""
         asked = query.query_str if isinstance(query, QueryBundle) else query
         return (asked, node.node.get_content(metadata_mode=MetadataMode.EMBED)), dict(self.settings)
 
@@ -281,7 +281,7 @@ class EngineRerank(BaseNodePostprocessor):
 
 def _given(query: QueryBundle | None) -> QueryBundle:
     if query is None:
-        raise ValueError("reranking needs a query")  # LlamaIndex's own kind of error for it
+        raise ValueError("reranking needs a query")  # the error type of LlamaIndex
     return query
 
 
@@ -292,7 +292,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _counts(completion: str) -> dict[str, Any]:
-    """Under the names that LlamaIndex's token counter looks for."""
+    """Return the token counts under the names expected by LlamaIndex's token counter."""
     counts = usage(completion)
     if counts is None:
         return {}

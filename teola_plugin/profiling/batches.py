@@ -1,4 +1,4 @@
-"""What is asked of an engine to measure it: batches of made-up texts, pairs and vectors, never the same one twice."""
+"""Batches to measure an engine: generated texts, pairs and vectors, never repeated."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WORDS = (  # noqa: SIM905  a list would have one word a line
     " work week case point state water room home night money story month right study book word side kind head house"
     " power hour game line end law car city team name idea body back level office door health person art war history"
 ).split()
-"""Common ones: most tokenizers have each as one token."""
+"""Common words: most tokenizers have one token for each."""
 
 QUERY_SHARE = 0.25
-"""Of a pair's tokens."""
+"""The query's share of a pair's tokens."""
 
 DIM = 384
 TOP_K = 4
@@ -36,7 +36,7 @@ SEED = 20240700
 
 
 class Texts:
-    """Random texts of about as many tokens as are asked for, all different."""
+    """Random texts with about the requested number of tokens, all different."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -44,7 +44,7 @@ class Texts:
         self._words_per_token: dict[int, float] = {}
 
     def make(self, tokens: int) -> str:
-        """One text."""
+        """Return one text."""
         if tokens not in self._words_per_token:  # subwords and special tokens: learned once
             tried = " ".join(self._random.choices(WORDS, k=tokens))
             self._words_per_token[tokens] = tokens / max(tokens, count_tokens(self._engine, tried))
@@ -52,7 +52,7 @@ class Texts:
 
 
 def batch_run(engine: Engine, op: str, clock: Callable[[], float], settings: Mapping[str, Any] | None = None) -> Run:
-    """Batches of `op` on an engine of texts, pairs or vectors."""
+    """Return a function which runs batches of `op` on an engine, with texts, pairs or vectors."""
     texts, vectors = Texts(engine), np.random.default_rng(SEED)
 
     async def run(items: int, length: int) -> Sample:
@@ -75,7 +75,10 @@ def batch_run(engine: Engine, op: str, clock: Callable[[], float], settings: Map
 async def timed(
     engine: Engine, op: str, payloads: Sequence[Any], settings: Mapping[str, Any], clock: Callable[[], float]
 ) -> tuple[float, list[list[tuple[float, Outcome]]]]:
-    """Seconds of one batch, and what was said of each item when. Raises: EngineError if an item failed."""
+    """Return the seconds of one batch, and the outcomes of each item with times.
+
+    Raises: EngineError if an item failed.
+    """
     said: list[list[tuple[float, Outcome]]] = [[] for _ in payloads]
     items = tuple(Item(payload, id=runtime.host.new_id()) for payload in payloads)
     began_s = clock()
@@ -91,7 +94,7 @@ async def timed(
 
 
 def written(said: Sequence[tuple[float, Outcome]]) -> tuple[Completion | None, list[float]]:
-    """The completion of one item, and when each piece of it was told."""
+    """Return the completion of one item, and the time of each piece."""
     done = next((o.value for _, o in said if isinstance(o, Done)), None)
     return (done if isinstance(done, Completion) else None), [at_s for at_s, o in said if isinstance(o, Delta)]
 
@@ -100,13 +103,13 @@ def written(said: Sequence[tuple[float, Outcome]]) -> tuple[Completion | None, l
 
 
 def dim_of(collection: Any) -> int | None:
-    """The length of a Chroma collection's vectors; None if it is empty."""
+    """Return the length of a Chroma collection's vectors; None if the collection is empty."""
     rows = collection.get(limit=1, include=["embeddings"])["embeddings"]
     return len(rows[0]) if rows is not None and len(rows) else None
 
 
 class Scratch:
-    """A collection of its own beside another one, to add to; nobody's data are touched, and `drop` ends it."""
+    """A temporary collection beside another, to measure additions without touching user data; `drop` deletes it."""
 
     def __init__(self, collection: Any) -> None:
         self._worker = Worker("ingestion")
@@ -117,7 +120,7 @@ class Scratch:
         self._vectors, self._ids = np.random.default_rng(SEED), itertools.count()
 
     def run(self, texts: Texts, clock: Callable[[], float]) -> Run:
-        """Adds batches of rows: vector, document, one field of metadata."""
+        """Return a function which adds batches of rows: vector, document, one field of metadata."""
 
         async def run(items: int, length: int) -> Sample:
             rows: dict[str, Any] = {
@@ -137,7 +140,7 @@ class Scratch:
         return run
 
     async def drop(self) -> None:
-        """Delete the collection, after what is under way."""
+        """Delete the collection, after unfinished work."""
 
         def drop() -> None:
             with suppress(ValueError):  # somebody was quicker

@@ -1,11 +1,11 @@
-"""How an LLM is measured: its prefills, then its decode steps.
+"""Measures an LLM: the prefills, then the decode steps.
 
     prefill   prompts of random words, which no prefix cache knows, and one token of answer: seconds against tokens and
               prompts
     step      n short prompts with answers of one length: each writes a token a step, so seconds of a step are those
               between the first and the last token of an answer, by the tokens between
 
-The attention of new tokens to a cached prefix is not measured apart (`pair_s` is 0): it is part of what a token costs.
+The attention of new tokens to a cached prefix is not measured apart (`pair_s` is 0), but is part of a token's cost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from teola_plugin.profiling.steps import Budget, Part, Progress, Run, measure_si
 from teola_plugin.runtime.engines.lengths import count_tokens, longest_tokens
 
 PREFILL_ITEMS = 4
-"""Prompts of one prefill: an LLM computes thousands of tokens at once, so a few prompts show what one more costs."""
+"""The most prompts of one prefill: an LLM computes thousands of tokens at once, so a few show the cost of a prompt."""
 
 STEP_PROMPT_TOKENS = 32
 STEP_TOKENS = 33
-"""Of an answer: 32 steps after the prefill."""
+"""Tokens of an answer: 32 steps after the prefill."""
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
@@ -34,7 +34,7 @@ GREEDY: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 async def measure_llm(
     engine: Engine, max_items: int, lengths: Sequence[int], budget: Budget, progress: Progress, source: str
 ) -> tuple[LlmProfile, tuple[Part, Part]]:
-    """The profile of an LLM, and what it was fitted to; each half has half of the budget."""
+    """Return the profile of an LLM, and the fitted parts; each part gets half of the budget."""
     longest = (longest_tokens(engine) or max(lengths) + STEP_TOKENS) - STEP_TOKENS
     texts, settings = Texts(engine), await _settings(engine, budget.clock)
     prefill = await measure_sizes(
@@ -49,7 +49,7 @@ async def measure_llm(
 
 
 async def _settings(engine: Engine, clock: Callable[[], float]) -> Mapping[str, Any]:
-    """How answers of a fixed length are asked for; some servers know no `ignore_eos`."""
+    """Return the settings for answers of a fixed length; some servers know no `ignore_eos`."""
     try:
         await timed(engine, "decoding", ["Hello there"], {**GREEDY, "max_tokens": 1}, clock)
     except EngineError:

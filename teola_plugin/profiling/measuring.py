@@ -1,4 +1,4 @@
-"""Measures one engine, declared or made, on the event loop of the host, and keeps what was found in a file."""
+"""Measures one engine, declared or built, on the event loop of the host, and stores the profiles in a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPS = {
     "ProfileLLM": "decoding",
     "OpenAIEngine": "decoding",
 }
-"""What each of our engines is measured at."""
+"""The measured operations of each of our engines."""
 
 LENGTHS: Mapping[str, tuple[int, ...]] = {
     "embedding": (16, 64, 256),
@@ -40,19 +40,19 @@ LENGTHS: Mapping[str, tuple[int, ...]] = {
     "ingestion": (64,),
     "decoding": (64, 256, 1024),
 }
-"""Tokens of an item; of a pair, both texts."""
+"""Tokens of an item; for a pair, of both texts."""
 
 INGESTION_ITEMS = 256
 INGESTION = ".ingestion"
-"""Behind the name of a store's engine: the name of the profile of adding to it."""
+"""Suffix of a store's engine name: the name of the profile of additions."""
 
 STOP_TIMEOUT_S = 10.0
-"""How long an interrupted measurement may take to clear up: the batch under way must end first."""
+"""The most seconds for the clean-up of an interrupted measurement: the running batch must end first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found of one engine. `profiles` are for its file, by name; `notes` say what could not be measured."""
+    """The measurement of one engine. `profiles`: for the file, by name; `notes`: unmeasurable operations."""
 
     name: str
     parts: tuple[Part, ...]
@@ -64,10 +64,10 @@ def measure(
     engine: Engine | EngineConfig, *, op: str | None = None, max_items: int | None = None,
     lengths: Sequence[int] | None = None, budget_s: float = 60.0, clock: Callable[[], float] = time.perf_counter,
 ) -> Profile | LlmProfile:  # fmt: skip
-    """The latency profile of an engine: what its batches take, against items and tokens.
+    """Return the latency profile of an engine: seconds of batches by items and tokens.
 
-    `op`: what to measure, where the engine is none of ours; "ingestion" of a Chroma engine. `max_items`: the largest
-    batch (by default the engine's). `lengths`: in tokens of an item. `clock`: the seconds that its waiting takes.
+    `op`: the operation to measure, for a custom engine, or "ingestion" for a Chroma engine. `max_items`: the largest
+    batch (by default the engine's). `lengths`: tokens per item. `clock`: counts the seconds of waiting.
 
     Raises: EngineError if the engine cannot be made, fails, or has nothing to measure.
     """
@@ -80,7 +80,7 @@ def measured(
     lengths: Sequence[int] | None = None, budget_s: float = 60.0, clock: Callable[[], float] = time.perf_counter,
     progress: Progress = lambda text: None,
 ) -> Measured:  # fmt: skip
-    """`measure`, with the samples. Of a declared store both searching and adding are measured."""
+    """`measure`, with the samples. For a declared store both searches and additions are measured."""
     _check(max_items, lengths, budget_s)
     made, is_ours = _made(engine)
 
@@ -119,7 +119,10 @@ def _made(engine: Engine | EngineConfig) -> tuple[Engine, bool]:
 
 
 def _ops_of(engine: Engine, *, with_writes: bool) -> tuple[list[str], tuple[str, ...]]:
-    """What to measure, and a note of what cannot be. Writes only where the engine is made for this."""
+    """Return the operations to measure, and notes on unmeasurable operations.
+
+    Writes only for an engine made to be measured.
+    """
     if type(engine).__name__ not in OPS:
         raise EngineError(f"engine {engine.name!r} is a {type(engine).__qualname__}: say what to measure with op=")
     op = OPS[type(engine).__name__]
@@ -166,9 +169,9 @@ def _collection(engine: Any) -> Any:
 
 
 def _on_host(work: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine returns, run on the host's event loop, to which engines may belong.
+    """Run the coroutine on the host's event loop, to which engines may belong, and return its result.
 
-    Ctrl-C cancels it and waits until it has cleared up.
+    Ctrl-C cancels the coroutine and waits for the clean-up.
     """
     ended = threading.Event()
 
@@ -189,11 +192,11 @@ def _on_host(work: Coroutine[Any, Any, T]) -> T:
 
 
 def store(path: Path, profiles: Mapping[str, Profile | LlmProfile]) -> dict[str, Profile | LlmProfile]:
-    """Put profiles into a file, beside those of other names, and read all of it back.
+    """Put profiles into a file, beside profiles of other names, and read the file back.
 
-    The file is replaced in one go: whoever reads it sees all of the old or all of the new.
+    The file is replaced in one step: a reader sees only the old or only the new content.
 
-    Raises: ProfileError naming file and field if what is there already makes no sense, or nothing can be written there.
+    Raises: ProfileError naming file and field if the file's content is invalid, or the file cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

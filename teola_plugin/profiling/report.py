@@ -1,4 +1,4 @@
-"""Measures several engines one after the other, shows what was found, and keeps it: what `teola profile` does."""
+"""`teola profile`: measures several engines one after the other, shows the results, and stores them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from teola_plugin.registry import EngineConfig
 def profile_engines(
     configs: Sequence[EngineConfig], path: Path, console: Console, progress: Progress, **options: Any
 ) -> bool:
-    """Measure and store each engine; whether all could be. `options` are those of `measured`.
+    """Measure and store each engine. Returns whether all succeeded. `options` are the options of `measured`.
 
-    An engine that fails is named, and the others go on. Ctrl-C keeps those that are done, and says which.
+    A failing engine is reported, and the others go on. Ctrl-C keeps the finished engines, and reports which.
     """
     if path.exists():
         load(path)  # better an error now than after all the work
@@ -56,7 +56,7 @@ def _tell(progress: Progress, name: str, text: str) -> None:
 
 
 def _profiles_of(found: Measured, stored: Mapping[str, Profile | LlmProfile]) -> list[Profile]:
-    """The profile of each part, as the file has it."""
+    """Return the profile of each part, as stored in the file."""
     profiles: list[Profile] = []
     for name in found.profiles:
         match stored[name]:
@@ -68,7 +68,7 @@ def _profiles_of(found: Measured, stored: Mapping[str, Profile | LlmProfile]) ->
 
 
 def table_of(found: Measured) -> Table:
-    """One line for each batch that was measured: medians, and by how much the profile misses them."""
+    """Return one row for each measured batch: medians, and the error of the profile."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(found.name, overflow="fold")
     for title in ("items", "tokens", "ms", "items/s", "fit"):
@@ -84,7 +84,7 @@ def table_of(found: Measured) -> Table:
 
 
 def verdict(part: Part, profile: Profile) -> str:
-    """The knee and what the fit is worth, in a line."""
+    """Return the knee and the quality of the fit, in a line."""
     of_length = f" of {profile.item_tokens:.0f} tokens" if profile.item_tokens else ""
     knee = profile.knee_items
     said = f"knee at {knee} item{'s' if knee > 1 else ''}{of_length}; the fit misses by {part.error:.1%}"

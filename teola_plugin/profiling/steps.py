@@ -1,11 +1,11 @@
-"""Which batches are measured, how often, and what profile they give.
+"""The measured batches, the repeats, and the fitted profile.
 
-    items   1  2  4  8 ...  max       at each size all lengths, so that a budget that is spent early has cut off sizes
-    length  16 64 256                 and not lengths
+    items   1  2  4  8 ...  max       at each size all lengths, so that an exhausted budget cuts off sizes,
+    length  16 64 256                 not lengths
                        ^ stop: twice in a row, more items had no higher rate (items/s) at any length
 
-A size is warmed up by one batch that does not count (compilers and caches go by shapes), then the median of a few
-counts. The profile is a line, unless that misses the samples: then it may bend at the measured sizes.
+A size is warmed up by one uncounted batch (compilers and caches depend on shapes), then the median of a few batches
+counts. The profile is a line; if a line misses the samples, the profile may bend at the measured sizes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from teola_plugin.profile import Profile, Sample, fit
 MIN_REPEATS = 3
 MAX_REPEATS = 15
 STEADY_SPREAD = 0.05
-"""The middle half of the repeats lies within this share of their median."""
+"""The middle half of the repeats lies within this share of the median."""
 
 GAIN = 1.05
-"""A rate that is higher by less is not higher: noise has about that size."""
+"""The least ratio of a higher rate: smaller differences are noise."""
 
 GAINLESS_SIZES = 2
 FIRST_ITEMS = 16
-"""No end before this size, if there is time: small batches are quick, and a busy machine could hide what they gain."""
+"""The least size before measuring may end: small batches are quick, and a busy machine could hide their gain."""
 
 LINE_ERROR = 0.05
 BENT_SHARE = 0.7
@@ -38,14 +38,14 @@ BENT_SHARE = 0.7
 MAX_BENDS = 6
 
 Run = Callable[[int, int], Awaitable[Sample]]
-"""Runs one batch of so many items of so many tokens each."""
+"""A function which runs one batch of the given number of items and tokens per item."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One operation, measured. `is_complete`: up to the knee or the largest size, not only until time was up."""
+    """One measured operation. `is_complete`: measured to the knee or the largest size, not only until time was up."""
 
     op: str
     samples: tuple[Sample, ...]
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(slots=True)
 class Budget:
-    """The time that measuring may take. What is under way when it is spent, ends."""
+    """The time for measuring. Running work at the end of the budget is finished."""
 
     seconds: float
     clock: Callable[[], float] = time.perf_counter
@@ -73,14 +73,14 @@ class Budget:
         return self.clock() >= self.ends_s
 
     def until(self, seconds: float) -> Budget:
-        """A part of it, which begins now."""
+        """Return a part of the budget, which begins now."""
         return Budget(max(0.0, min(seconds, self.ends_s - self.clock())), self.clock)
 
 
 async def measure_sizes(
     op: str, run: Run, max_items: int, lengths: Sequence[int], budget: Budget, progress: Progress, source: str
 ) -> Part:
-    """The profile of `run`. At least one size is measured, whatever the budget."""
+    """Return the profile of `run`. At least one size is measured, whatever the budget."""
     samples: list[Sample] = []
     sizes = list(doubled(max_items))
     share_s = budget.seconds / (len(sizes) * len(lengths))
@@ -98,7 +98,7 @@ async def measure_sizes(
 
 
 async def steady(run: Callable[[], Awaitable[Sample]], budget: Budget) -> Sample:
-    """The median of as many repeats as it takes for them to agree; of the warm-up, if that took all the time."""
+    """Return the median of repeats until the repeats agree; of the warm-up, if the warm-up took all the time."""
     found = [await run()]
     if budget.is_spent():
         return found[0]
@@ -112,7 +112,7 @@ async def steady(run: Callable[[], Awaitable[Sample]], budget: Budget) -> Sample
 
 
 def spread(seconds: Sequence[float]) -> float:
-    """How far apart the middle half of them lies, as a share of the median.
+    """Return the width of the middle half of the values, as a share of the median.
 
     >>> spread([1.0, 1.0, 1.0, 9.0]) > spread([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
     True
@@ -122,7 +122,7 @@ def spread(seconds: Sequence[float]) -> float:
 
 
 def doubled(most: int) -> Iterator[int]:
-    """1, 2, 4, ... and at last `most`.
+    """Yield 1, 2, 4, ... and at last `most`.
 
     >>> list(doubled(12))
     [1, 2, 4, 8, 12]
@@ -135,7 +135,7 @@ def doubled(most: int) -> Iterator[int]:
 
 
 def is_past_knee(samples: Sequence[Sample], lengths: int) -> bool:
-    """Whether the last sizes, with `lengths` samples each, had no higher rate at any length than those before."""
+    """Whether the last sizes, with `lengths` samples each, had no higher rate at any length than the sizes before."""
     rates = [s.items / s.seconds for s in samples]
     last = GAINLESS_SIZES * lengths
     if len(rates) <= last or samples[-1].items < FIRST_ITEMS:
@@ -146,7 +146,7 @@ def is_past_knee(samples: Sequence[Sample], lengths: int) -> bool:
 
 
 def fitted(samples: Sequence[Sample], max_items: int, source: str) -> Profile:
-    """A line, or a line with bends where that tells much more."""
+    """Return a line, or a line with bends if the bends reduce the error enough."""
     line = fit(samples, max_items=max_items, source=source)
     sizes = sorted({s.items for s in samples})[1:-1]
     if fit_error(line, samples) <= LINE_ERROR or not sizes:
@@ -157,6 +157,6 @@ def fitted(samples: Sequence[Sample], max_items: int, source: str) -> Profile:
 
 
 def fit_error(profile: Profile, samples: Sequence[Sample]) -> float:
-    """Root mean square of the relative errors."""
+    """Return the root mean square of the relative errors."""
     errors = [profile.predict_s(s.items, s.tokens) / s.seconds - 1 for s in samples]
     return math.sqrt(statistics.fmean(e * e for e in errors))

@@ -1,4 +1,4 @@
-"""An application: a template, its engines, and queries that run on them.
+"""An application: a template with engines, on which queries run.
 
     rag = Chunking() >> Embedding() >> Ingestion() >> QueryExpansion(3) >> Searching(16) >> Reranking(3) >> Synthesis()
     app = App("advanced RAG", rag, {"llm": llm, "embedder": embedder, "store": store, "reranker": reranker})
@@ -7,8 +7,8 @@
 template --decompose--> p-graph --passes--> e-graph --planned--> plan         once per configuration, kept
 query: plan + inputs --> requests --> engines shared with all other queries    each time
 
-A query may set any option of any component: by a name that says enough (`chunk_size`, or `top_k` if only one component
-has it), or with the component's name before it (`searching_top_k`). Source: arXiv 2407.00326, sections 3.2 and 4.
+A query may set any option of any component: by an unambiguous name (`chunk_size`, or `top_k` if only one component has
+the option), or with the component's name in front (`searching_top_k`). Source: arXiv 2407.00326, sections 3.2 and 4.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from teola_plugin.tenancy import Terms, current_terms
 from teola_plugin.value_keys import configuration_key
 
 KEPT = 128
-"""Configurations whose plans are kept."""
+"""The number of configurations whose plans are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What one configuration of the options comes to. `rounds`: what passes made of those of loops, by their calls."""
+    """The plan of one configuration of the options. `rounds`: the optimized rounds of loops, by their calls."""
 
     decomposed: Decomposed
     optimized: Optimized
@@ -58,20 +58,23 @@ class Configured:
 
 
 class App:
-    """See the module. Threads and event loops may run queries at any time; they share the engines' batches."""
+    """An application; see the module.
+
+    Threads and event loops may run queries at any time; all queries share the engines' batches.
+    """
 
     def __init__(
         self, name: str, template: Step, engines: Mapping[str, object], *, inputs: Iterable[str] = (),
         outputs: Iterable[str] = (), passes: Iterable[Pass] = DEFAULT,
         profiles: Mapping[str, Profile | LlmProfile] | None = None, host: LocalHost | None = None,
     ) -> None:  # fmt: skip
-        """`engines`: by the names that the components have for them: an Engine, an EngineConfig, or a registered name.
+        """Build the application. `engines`, by the components' names: an Engine, an EngineConfig or a registered name.
 
-        `inputs`: names of values that come with a query, besides `question` and `document`; a list as "claims[]".
-        `outputs`: names of the values that are the answer, instead of those that the last component gives. `passes`:
-        the rewrites; with none, components run one after the other. `profiles`: latency profiles for the passes.
+        `inputs`: names of values given with a query, besides `question` and `document`; a list as "claims[]".
+        `outputs`: names of the values which make the answer, instead of the values of the last component. `passes`: the
+        rewrites; with none, components run one after the other. `profiles`: latency profiles for the passes.
 
-        Raises: GraphError naming component and field, for whatever is wrong with the template.
+        Raises: GraphError naming component and field, for any fault of the template.
         """
         self.name = name
         self.template = as_step(template)
@@ -94,11 +97,11 @@ class App:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def run(self, **given: Any) -> Any:
-        """The answer of one query; a mapping by name, if the template gives several values.
+        """Run one query and return the answer; a mapping by name, if the template gives several values.
 
-        `given`: the inputs and options, by name. A single value that was skipped is None, of several it is left out.
+        `given`: the inputs and options, by name. A skipped value is None if alone, and left out of a mapping.
 
-        Raises: GraphError for inputs or options that do not fit; what an engine or function raised, the same object;
+        Raises: GraphError for inputs or options which do not fit; an error of an engine or function, the same object;
         EngineLoopBlocked, see `loops`.
         """
         loops.check_may_wait()
@@ -109,14 +112,14 @@ class App:
             begun.cancel()
 
     async def arun(self, **given: Any) -> Any:
-        """`run` for a coroutine. Cancelling it cancels the query."""
+        """`run` for a coroutine. Cancelling the coroutine cancels the query."""
         return await asyncio.wrap_future(self._begin(given))
 
     def stream(self, **given: Any) -> Iterator[str]:
-        """The text of the answer as it is written; leaving the iterator cancels the query.
+        """Yield the text of the answer while it is written; leaving the iterator cancels the query.
 
-        Raises: GraphError if the answer is not one text that an LLM writes, as where a refine or a loop decides which
-        of several it is.
+        Raises: GraphError if the answer is not a single text of an LLM, such as a refine or a loop which chooses among
+        several.
         """
         said: SimpleQueue[str | None] = SimpleQueue()
         begun = self._begin(given, said.put)
@@ -187,17 +190,17 @@ class App:
     # --- configurations ----------------------------------------------------------------------------------------------
 
     def graph(self, **options: Any) -> Graph:
-        """The p-graph, with the order in which the template has its components."""
+        """Return the p-graph, with order edges for the template's order of components."""
         return self.configured(options).decomposed.graph
 
     def explain(self, **options: Any) -> str:
-        """The template, its p-graph, what the passes decided, and the e-graph."""
+        """Return the template, the p-graph, the decisions of the passes, and the e-graph as text."""
         configured = self.configured(options)
         graph, optimized, rounds = configured.decomposed.graph, configured.optimized, configured.rounds
         return describe(self.name, self.template, self._labels, graph, optimized, rounds)
 
     def configured(self, options: Mapping[str, Any]) -> Configured:
-        """What the template comes to under these options, worked out once. Raises: as `run`."""
+        """Return the plan under the options, made once per configuration. Raises: as `run`."""
         chosen = self._chosen(options)
         key = configuration_key(chosen)
         with self._configuring:
@@ -223,7 +226,10 @@ class App:
     def _prepared(
         self, made: Decomposed | Rounds, then: Urgency, rounds: dict[str, Optimized]
     ) -> tuple[Optimized, Prepared]:
-        """`then`: what follows when all of the graph is there. `rounds` gets what becomes of loops in it."""
+        """Optimize and plan a graph.
+
+        `then`: the work which follows the whole graph. `rounds` receives the optimized loops of the graph.
+        """
         for p in made.graph:
             if p.kind.endswith("prefilling") or is_request(p):
                 check_op(self.name, p, self.engines)
@@ -295,7 +301,7 @@ def _is_list(value: object, depth: int) -> bool:
 
 
 def _declared(app: str, said: object) -> tuple[str, int]:
-    """An input and how many lists deep it is, as "claims[]" says it."""
+    """Return the name and the list depth of a declared input such as "claims[]"."""
     name, depth = str(said), 0
     while name.endswith("[]"):
         name, depth = name[:-2], depth + 1
@@ -305,7 +311,7 @@ def _declared(app: str, said: object) -> tuple[str, int]:
 
 
 def _option_names(all_components: Mapping[str, Component]) -> dict[str, list[tuple[str, str]]]:
-    """What a query may call each option: which component and option a name means, all of them where it is not clear."""
+    """Return the query names of options, each with component and option; an ambiguous name has several meanings."""
     names: dict[str, list[tuple[str, str]]] = {}
     for label, component in all_components.items():
         for option, about in component.options.items():

@@ -1,13 +1,13 @@
-"""Components that call something else: a function of yours, a tool, a search of the web, an engine of yours.
+"""Components which call a user function, a tool, a web search, or a custom engine.
 
     Apply(strip_markup, of="document", to="text")
     WebSearch(top_k=4)                                   queries or question -> results
     Tool(of="calls", to="observations")                  each of the calls, side by side
     Operation("tool", of="text", to="entities", engine="tagger", settings={"language": "en"})
 
-A function runs on a thread. It counts as pure unless `reads=` or `writes=`, or the decorators `teola_plugin.reads` and
-`writes`, say what it touches: what is touched is kept in the order in which it is written. A coroutine function runs on
-an event loop of its own.
+A function runs on a thread. A function counts as pure unless `reads=` or `writes=`, or the decorators
+`teola_plugin.reads` and `writes`, name its resources; calls with the same resource keep their order. A coroutine
+function runs on a separate event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from teola_plugin.templates.options import Takes, number
 from teola_plugin.templates.part import Part
 
 ENGINE_OPS = ("embedding", "ingestion", "searching", "reranking", "decoding", "websearch", "tool")
-"""What engines may be asked; an engine of one's own picks what comes closest."""
+"""The operations of engines; a custom engine uses the closest."""
 
 assert set(ENGINE_OPS) <= set(KINDS)
 
@@ -35,7 +35,10 @@ def Apply(
     function: Callable[..., Any], of: str | Sequence[str], to: str, *, makes_list: bool = False, scope: str = "request",
     reads: Sequence[str] = (), writes: Sequence[str] = (), name: str = "",
 ) -> Component:  # fmt: skip
-    """`to` is what the function makes of the values called `of`. `makes_list`: a list, of items to be taken singly."""
+    """Return a component which computes `to` by the function from the values called `of`.
+
+    `makes_list`: the result is a list, whose items may be taken one by one.
+    """
     if not callable(function):
         raise GraphError(f"component {name or to!r}: function: expected a function, got {function!r:.80}")
     names = names_of(of)
@@ -54,7 +57,10 @@ def Tool(
     reads: Sequence[str] | None = None, writes: Sequence[str] | None = None, scope: str = "", batchable: bool = True,
     name: str = "tool", settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """What the tools' engine answers to each call. If nothing is said, it writes what is named as its engine."""
+    """Return a component with the answers of the tools' engine to each call.
+
+    By default the tools write a resource with the engine's name.
+    """
     return Operation(
         "tool", of, to, engine=engine, reads=reads, writes=writes, scope=scope, batchable=batchable, name=name,
         settings=settings,
@@ -65,7 +71,7 @@ def WebSearch(
     top_k: int = 4, *, engine: str = "search", batchable: bool = True, name: str = "websearch",
     takes: Mapping[str, str] | None = None, gives: Mapping[str, str] | None = None,
 ) -> Component:  # fmt: skip
-    """Finds `top_k` pages for each query: texts of title, snippet and address."""
+    """Return a component which finds `top_k` pages for each query: texts of title, snippet and address."""
 
     def rule(part: Part) -> None:
         queries, top_k = part.value("queries"), part.option("top_k")
@@ -84,11 +90,11 @@ def Operation(
     writes: Sequence[str] | None = None, scope: str = "", batchable: bool = True, name: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """`to` is what the engine answers to `op` of the values called `of`, for each item of them or of `scope`.
+    """Return a component which computes `to` by the engine's `op`, for each item of the values `of` or of `scope`.
 
-    If nothing is said, tools and ingestions write, and searches read, a resource that is named as the engine.
+    By default tools and ingestions write, and searches read, a resource with the engine's name.
 
-    Raises: GraphError for an operation that graphs do not have.
+    Raises: GraphError for an operation unknown to graphs.
     """
     name, names = name or f"{op}_{to}", names_of(of)
     if op not in ENGINE_OPS:

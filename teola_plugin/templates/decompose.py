@@ -1,16 +1,16 @@
-"""From a template to a graph of primitives, for one configuration of its options.
+"""Decomposition of a template into a graph of primitives, for one configuration of the options.
 
     decompose(Chunking() >> Embedding()) -> Decomposed(graph, functions, outputs)
 
-Each component's rule adds the component's primitives. Values are found by their exact names: what a component takes has
-to be given by one before it, or come with the query. The order of a chain is written down as order edges, from the last
-primitives of a component to all of the next one: it is what the author said, and what a system does that runs modules
-one after the other. Pass 1 (prune_dependencies) takes away what neither data nor effects demand. Branches have no edges
-between them but those.
+Each component's rule adds the component's primitives. Values are found by exact name: an input of a component must be
+an output of an earlier component, or come with the query. The order of a chain becomes order edges, from the last
+primitives of a component to all primitives of the next: the order written by the author, and followed by any system
+which runs modules in sequence. Pass 1 (prune_dependencies) removes the order edges which neither data nor effects need.
+Branches have no other edges between them.
 
-    Condition   c = condition(...); then: when(c); otherwise: when(c, False); each name given: aggregate of the two
-    Loop        round 1; done = until(...); round 2: when(done, False); ...; each name given: the last that ran
-                rounds after UNROLLED: call(...), when(done, False), of `Rounds`: one more graph, for each of them
+    Condition   c = condition(...); then: when(c); otherwise: when(c, False); each output: aggregate of both
+    Loop        round 1; done = until(...); round 2: when(done, False); ...; each output: of the last round
+                rounds after UNROLLED: call(...), when(done, False), of `Rounds`: a further graph, for each round
 
 Source: arXiv 2407.00326, Algorithm 1.
 """
@@ -33,21 +33,21 @@ from teola_plugin.templates.values import Levels, Value, shared
 from teola_plugin.trace import Function
 
 REQUEST = "request"
-"""The scope of a component that runs once for each query of the application."""
+"""The scope of a component which runs once per query of the application."""
 
 GIVEN = {"question": 0, "document": 0}
-"""Values that may come with a query without being declared, and how many lists deep they are."""
+"""Values which may come with a query without declaration, with their list depths."""
 
 UNROLLED = 3
-"""Rounds of a loop that are part of the query's graph, where passes see across them (the prompt of a round is prefilled
-as far as it is known). Those after them are revealed one by one."""
+"""The number of rounds of a loop which are part of the query's graph, where passes see across rounds (the prompt of a
+round is prefilled as far as known). Later rounds are revealed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """`outputs`: the primitive of each value that is the answer, by the value's name.
+    """The graph of a template. `outputs`: the primitive of each value of the answer, by name.
 
-    `functions`, `rounds`: what `fn=` stands for.
+    `functions`, `rounds`: the meaning of `fn=`.
     """
 
     graph: Graph
@@ -60,10 +60,10 @@ def decompose(
     template: Step, *, inputs: Mapping[str, int] | None = None, outputs: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Decomposed:  # fmt: skip
-    """The graph of a template. `inputs`: names of values that come with a query, with their depths.
+    """Return the graph of a template. `inputs`: names of values given with a query, with their depths.
 
-    `options`: of components, by their labels; those that are not said are as they were made. `outputs`: names of the
-    values that are the answer, instead of those that the last component gives.
+    `options`: options of components, by label; missing options keep the component's values. `outputs`: names of the
+    values which make the answer, instead of the values of the last component.
 
     Raises: GraphError naming component and field.
     """
@@ -76,7 +76,7 @@ def decompose(
 
 
 def labels_of(template: Step) -> dict[int, str]:
-    """A name of its own for each component, by its id. Raises: GraphError for one that stands there twice."""
+    """Return a unique label for each component, by id. Raises: GraphError for a component used twice."""
     labels: dict[int, str] = {}
     for component in components(template):
         if id(component) in labels:
@@ -95,7 +95,7 @@ def labels_of(template: Step) -> dict[int, str]:
 
 @dataclass
 class _Scope:
-    """The values that there are by now, by name, and what a step gave, in order."""
+    """The available values by name, and the outputs of a step, in order."""
 
     values: dict[str, Value]
     given: dict[str, Value] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Scope:
 
 @dataclass
 class _Decomposition:
-    """One template on its way to a graph."""
+    """The decomposition of one template."""
 
     template: Step
     inputs: Mapping[str, int]
@@ -128,13 +128,13 @@ class _Decomposition:
             if name not in scope.values:
                 raise GraphError(f"outputs: nothing gives {name!r}, but {', '.join(scope.values) or 'nothing'}")
         wanted = {name: scope.values[name].name for name in self.outputs or last}
-        # What writes is an output too: if it fails, the query has failed.
+        # A writing primitive is an output too: if the write fails, the query has failed.
         names = tuple(dict.fromkeys((*wanted.values(), *self.draft.effects)))
         graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives), names)
         return Decomposed(validate(graph), self.draft.functions, wanted, self.draft.rounds)
 
     def _last(self, step: Step) -> list[str]:
-        """The names that the end of a template gives."""
+        """Return the names given by the end of a template."""
         match as_step(step):
             case Chain(steps=steps):
                 return self._last(steps[-1])
@@ -186,7 +186,7 @@ class _Decomposition:
         return self._ends(part.added) or before
 
     def _ends(self, added: Sequence[str]) -> tuple[str, ...]:
-        """Those that no other one of them waits for."""
+        """Return the added primitives on which no other added primitive depends."""
         own = [p for p in self.draft.primitives if p.name in added]
         taken = {name for p in own for name in (*(r.name for r in p.refs), *([p.when.condition] if p.when else []))}
         return tuple(p.name for p in own if p.name not in taken)
@@ -200,7 +200,7 @@ class _Decomposition:
         return value
 
     def _there(self, names: Sequence[str], scope: _Scope) -> Value | None:
-        """The first of them that was given, or comes with the query."""
+        """Return the first of the named values which is available, or comes with the query."""
         for name in names:
             if name in scope.values:
                 return scope.values[name]
@@ -244,7 +244,7 @@ class _Decomposition:
         return part.add("condition", *values, fn=self.draft.function(name, self._truth(test)), named=name).name
 
     def _truth(self, test: Callable[..., Any]) -> Callable[..., bool]:
-        """It as True or False, whatever it says; always the same function for the same test."""
+        """Return a function which converts the test's result to a bool; always the same function for the same test."""
         return self.truths.setdefault(id(test), lambda *values: bool(test(*values)))
 
     def _glue(self, name: str, before: tuple[str, ...] = ()) -> Part:
@@ -266,7 +266,9 @@ class _Decomposition:
 
     def _either(self, c: Condition, name: str, ways: Sequence[tuple[When, _Scope]], scope: _Scope) -> Value:
         glue, earlier = self._glue(c.name), scope.values.get(name)
-        if earlier is None and (name in self.inputs or name in self.draft.inputs):  # in a loop, which gives it anew
+        if earlier is None and (
+            name in self.inputs or name in self.draft.inputs
+        ):  # in a loop, which replaces the value
             earlier = self._there((name,), scope)
         found = [inner.given.get(name) for _, inner in ways]
         is_list = any(v.depth > 0 for v in (*found, earlier) if v is not None)
@@ -281,7 +283,7 @@ class _Decomposition:
         return glue.last(values, named=f"{name}_either")
 
     def _as_given(self, name: str, value: Value) -> Value:
-        """No list of lists, and not there where what gives it does not run: a component may pass on what it takes."""
+        """Return the value without nested lists. An input passed on as output is skipped along with its component."""
         glue = self._glue(name)
         value = glue.flat(value)
         guard = self.draft.guard
@@ -318,9 +320,9 @@ class _Decomposition:
         return tuple(dict.fromkeys(ends))
 
     def _revealed(self, loop: Loop, scope: _Scope, names: Sequence[str], part: Part) -> dict[str, Value]:
-        """What the rounds after those in the graph give, by name: one call of as many as there are."""
+        """Return the outputs of the rounds after the unrolled rounds, by name: one call for all of them."""
         outer, before = self.draft, dict(scope.values)
-        # Another graph, but no name means two things: an engine knows a value of a query by its name.
+        # A separate graph, but names stay unique: an engine knows a value of a query by name.
         outer.taken.update(before)
         inner = self.draft = Draft(taken=outer.taken)
         try:
@@ -357,7 +359,7 @@ class _Decomposition:
 
 
 def _check_alike(part: Part, pairs: Iterable[tuple[Value, Value]]) -> None:
-    """What a round takes has to be like what it gives. Raises: GraphError."""
+    """Check that the inputs of a round have the shapes of the outputs. Raises: GraphError."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for taken, given in pairs:

@@ -1,4 +1,4 @@
-"""What `App.explain` says: the template, its p-graph, what each pass decided, and the e-graph."""
+"""The text of `App.explain`: the template, the p-graph, the decisions of each pass, and the e-graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def describe(
     name: str, template: Step, labels: Mapping[int, str], graph: Graph, optimized: Optimized,
     rounds: Mapping[str, Optimized],
 ) -> str:  # fmt: skip
-    """The text, in four parts, and two for each loop with rounds that are revealed as they run."""
+    """Return the text, in four parts, and two more for each loop with revealed rounds."""
     parts = {
         f"{name}: the template": "\n".join(_lines(template, labels, 0)),
         "p-graph: primitives in the order of the template": str(graph),

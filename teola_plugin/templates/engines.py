@@ -1,6 +1,7 @@
-"""The engines of an application: objects, declarations, or names that are registered; and what they understand.
+"""The engines of an application: objects, declarations, or registered names, with their operations.
 
-A declaration is built once per process, so applications that name the same one share an engine and its batches.
+A declaration is built once per process, so applications which name the same declaration share an engine and its
+batches.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ OPS: Mapping[str, tuple[str, ...]] = {
     "ProfileStore": ("searching", "ingestion"),
     "SearchEngine": ("websearch",),
 }
-"""What our engines understand. One of the user's may say so in an attribute `ops`; else it is not checked."""
+"""The operations of our engines. A user's engine may declare operations in an attribute `ops`; otherwise nothing is
+checked.
+"""
 
 _built: dict[str, tuple[EngineConfig, Engine]] = {}
 _building = threading.Lock()
 
 
 def engine_of(app: str, name: str, given: object) -> Engine:
-    """The engine itself, or the one that is declared or registered.
+    """Return the engine of an object, a declaration or a registered name.
 
-    Raises: GraphError for what is none; EngineError, EngineUnavailable, ProfileError for one that cannot be made.
+    Raises: GraphError for any other object; EngineError, EngineUnavailable, ProfileError for an engine which cannot be
+    made.
     """
     if isinstance(given, str):
         known = registered()
@@ -60,7 +64,10 @@ def engine_of(app: str, name: str, given: object) -> Engine:
 
 
 def check_op(app: str, p: Primitive, engines: Mapping[str, Engine]) -> None:
-    """The primitive's engine is there and understands it. Raises: GraphError naming component and engine."""
+    """Check that the primitive's engine exists and supports the operation.
+
+    Raises: GraphError naming component and engine.
+    """
     where = f"app {app!r}: component {p.origin}: engine"
     if p.engine not in engines:
         there = f"there are {', '.join(engines) or 'none'}{hint(p.engine, engines)}"
@@ -79,6 +86,6 @@ def _ops(engine: Engine) -> tuple[str, ...] | None:
 
 
 def hint(got: str, known: Iterable[str]) -> str:
-    """A guess at what was meant."""
+    """Return a hint at the closest known name."""
     near = difflib.get_close_matches(got, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

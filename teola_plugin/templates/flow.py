@@ -1,13 +1,13 @@
-"""What a template is made of: components, and the ways in which they are joined.
+"""The parts of a template: components, and the ways to join them.
 
     a >> b >> c                 a chain: one after the other
     [a, b] >> c, a >> [b, c]    branches: side by side, then joined
     Condition(test, of="verdict", then=search, otherwise=skip)
     Loop(draft >> critique, until=is_good, of="critique", at_most=3)
 
-A *component* is one step as its author sees it, and the rule that makes primitives of it: it names its engines, the
-values that it takes and gives, and its options. `Chunking`, `Synthesis` and the others make components with the rules
-of the paper; a rule of your own is a function of a `Part` (part.py).
+A *component* is one step from the author's view, with a rule which makes the primitives. A component names its engines,
+inputs, outputs and options. `Chunking`, `Synthesis` and so on make components with the rules of the paper; a custom
+rule is a function of a `Part` (part.py).
 
 Source: arXiv 2407.00326, section 3.2, Algorithm 1.
 """
@@ -28,7 +28,7 @@ HERE = str(Path(__file__).parent)
 
 
 class Joined:
-    """`a >> b` of all that a template is made of."""
+    """`a >> b` for all parts of a template."""
 
     def __rshift__(self, after: Step) -> Chain:
         return chain(as_step(self), after)
@@ -39,13 +39,13 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Component(Joined):
-    """See the module. `rule` adds the primitives to the part of the graph that it is handed.
+    """One step of a template; see the module. `rule` adds the primitives to its part of the graph.
 
-    `inputs`: by the role that the rule knows them by. `outputs`: the names of what it gives, by role. `prompts`: which
-    options are prompts; what stands in braces in them is one of the `blanks` that the rule fills in itself, or the name
-    of a value. `engines`: names by role. `scope`: the list for each item of which it runs once
-    (`"request"`: once per query; empty: for each item of what it takes). `batchable`: its items may go to an engine in
-    stages. `splittable`: its items may be handed on one by one while the list is still written.
+    `inputs`: by the rule's roles. `outputs`: names of the outputs, by role. `prompts`: the options which are prompts; a
+    name in braces is either a `blank`, filled in by the rule, or the name of a value. `engines`: names by role.
+    `scope`: the list for each item of which the component runs once (`"request"`: once per query; empty: for each item
+    of the inputs). `batchable`: items may go to an engine in stages. `splittable`: items may be passed on one by one
+    while the list is still written.
 
     Raises: GraphError naming component and field.
     """
@@ -81,11 +81,11 @@ class Component(Joined):
             self.check(name, option.value)
 
     def fault(self, where: str, expected: str, got: object) -> GraphError:
-        """The error that says what is wrong in which field."""
+        """Return the error which names the faulty field."""
         return GraphError(f"component {self.name!r}: {where}: expected {expected}, got {got!r}")
 
     def check(self, option: str, value: Any) -> Any:
-        """The value, if it is right for this option. Raises: GraphError naming component and option."""
+        """Return the value, if valid for the option. Raises: GraphError naming component and option."""
         if not self.options[option].is_right(value):
             raise self.fault(option, self.options[option].expected, value)
         if option in self.prompts and value is not None:
@@ -93,7 +93,7 @@ class Component(Joined):
         return value
 
     def needs(self, options: Mapping[str, Any]) -> dict[str, Takes]:
-        """All values that it takes under these options, those in its prompts among them, by role."""
+        """Return all inputs under the options, including values named in prompts, by role."""
         found = dict(self.inputs)
         for prompt in self.prompts:
             for name in self._named_in(prompt, options[prompt] or ""):
@@ -102,7 +102,7 @@ class Component(Joined):
         return found
 
     def named(self, takes: Mapping[str, str] | None, gives: Mapping[str, str] | None) -> Component:
-        """With other names for what it takes and gives. Raises: GraphError for a role that it does not have."""
+        """Return a copy with renamed inputs and outputs. Raises: GraphError for an unknown role."""
         for where, names, roles in (("takes", takes, self.inputs), ("gives", gives, self.outputs)):
             for role in names or {}:
                 if role not in roles:
@@ -119,24 +119,24 @@ class Component(Joined):
 
 @dataclass(frozen=True, eq=False)
 class Chain(Joined):
-    """One step after the other."""
+    """Steps in sequence."""
 
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Branches(Joined):
-    """Steps side by side; none waits for another unless it takes what that one gives."""
+    """Steps side by side; a step waits for another only to take a value."""
 
     ways: tuple[Step, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Condition(Joined):
-    """`then` if `test` is true of the values called `of`, else `otherwise`.
+    """Runs `then` if `test` is true of the values called `of`, else `otherwise`.
 
-    What both give is given by the one that ran. What only one gives is, where the other runs, what it was before (in a
-    loop); else `default`, or an empty list if it is a list. Nested lists come out as one list.
+    An output of both sides comes from the side which ran. An output of one side only is, where the other side runs, the
+    value before (in a loop), else `default`, or an empty list for a list. Nested lists are flattened to one list.
     """
 
     test: Callable[..., bool]
@@ -152,10 +152,10 @@ class Condition(Joined):
 
 @dataclass(frozen=True, eq=False)
 class Loop(Joined):
-    """`body` again and again, until `until` is true of the values called `of`, `at_most` so many times.
+    """Repeats `body` until `until` is true of the values called `of`, at most `at_most` times.
 
-    With None as often as it takes. The body may give anew what was there before, and takes what the round before gave.
-    Afterwards each value is that of the last round that ran; nested lists come out as one list.
+    With `at_most=None`, without limit. The body may replace values from before, and takes the values of the previous
+    round. Afterwards each value is the value of the last round; nested lists are flattened to one list.
     """
 
     body: Step
@@ -174,7 +174,7 @@ Step = Union[Component, Chain, Branches, Condition, Loop, "Sequence[Step]"]
 
 
 def chain(*steps: Step) -> Chain:
-    """The steps in sequence; a list of steps is branches. Raises: GraphError for what is no step."""
+    """Return the steps in sequence; a list of steps becomes branches. Raises: GraphError for any other object."""
     flat: list[Step] = []
     for step in map(as_step, steps):
         flat += step.steps if isinstance(step, Chain) else [step]
@@ -182,7 +182,7 @@ def chain(*steps: Step) -> Chain:
 
 
 def as_step(given: Any) -> Component | Chain | Branches | Condition | Loop:
-    """The step itself, or the branches that a list stands for. Raises: GraphError for what is no step."""
+    """Return the step itself, or the branches of a list. Raises: GraphError for any other object."""
     match given:
         case Component() | Chain() | Branches() | Condition() | Loop():
             return given
@@ -193,7 +193,7 @@ def as_step(given: Any) -> Component | Chain | Branches | Condition | Loop:
 
 
 def components(step: Step) -> Iterator[Component]:
-    """All components, in the order in which they are written."""
+    """Yield all components, in written order."""
     match as_step(step):
         case Component() as component:
             yield component
@@ -209,7 +209,7 @@ def components(step: Step) -> Iterator[Component]:
 
 
 def names_of(of: str | Sequence[str]) -> tuple[str, ...]:
-    """One name or several, as several."""
+    """Return one name or several names as a tuple."""
     return (of,) if isinstance(of, str) else tuple(of)
 
 
@@ -223,7 +223,7 @@ def _check_test(name: str, test: object, of: str | Sequence[str]) -> None:
 
 
 def _place() -> str:
-    """Where in the user's code the component is made."""
+    """Return the place in the user's code which makes the component."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, "<")):
         frame = frame.f_back

@@ -1,7 +1,7 @@
-"""The glue of components: small pure functions, called by the names that graphs have for them (`fn=`).
+"""The glue of components: small pure functions, called by their names in graphs (`fn=`).
 
-The interpreter, the simulator and the runtime call the same ones. What a store or a search service answers may be a
-mapping with the column `documents`, texts, or records with a title and a snippet.
+The interpreter, the simulator and the runtime call the same functions. The answer of a store or a search service may be
+a mapping with the column `documents`, texts, or records with a title and a snippet.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from teola_plugin.items import parse_items
 
 CHARACTERS = 4
-"""Of an English token, about; chunks are measured in tokens and cut by characters."""
+"""Characters per English token, about; chunks are measured in tokens and cut by characters."""
 
 
 def chunks(document: str, size: int, overlap: int) -> list[str]:
-    """Pieces of about `size` tokens, each beginning with the last `overlap` tokens of the one before it.
+    """Return pieces of about `size` tokens, each beginning with the last `overlap` tokens of the previous piece.
 
-    They end where a word ends, if there is a blank in their second half.
+    A piece ends at the end of a word, if its second half has a blank.
 
     >>> chunks("one two three four", 2, 0)
     ['one two', 'three', 'four']
@@ -35,13 +35,13 @@ def chunks(document: str, size: int, overlap: int) -> list[str]:
 
 
 def documents(hit: Any) -> list[str]:
-    """The texts that a search found."""
+    """Return the texts found by a search."""
     found = hit["documents"] if isinstance(hit, Mapping) else hit
     return [text_of(each) for each in found or ()]
 
 
 def text_of(found: Any) -> str:
-    """A text as it is; of a record its title and snippet, and where it is from."""
+    """Return a text unchanged; of a record the title, snippet and source."""
     if not isinstance(found, Mapping):
         return str(found)
     said = [str(found[key]) for key in ("title", "snippet", "text") if found.get(key)]
@@ -49,7 +49,7 @@ def text_of(found: Any) -> str:
 
 
 def flattened(nested: Any) -> list[Any]:
-    """All items of nested lists, each once, in the order in which they come first.
+    """Return all items of nested lists, each once, in the order of first occurrence.
 
     >>> flattened([["a", "b"], [["b"], "c"]])
     ['a', 'b', 'c']
@@ -58,7 +58,7 @@ def flattened(nested: Any) -> list[Any]:
 
 
 def _key(value: Any) -> str:
-    """The same for equal values."""
+    """Return a key equal for equal values."""
     return value if isinstance(value, str) else repr(value)
 
 
@@ -75,7 +75,7 @@ def _leaves(nested: Any) -> list[Any]:
 
 
 def best(passages: Any, scores: Any, top_k: int) -> list[Any]:
-    """The `top_k` passages with the highest scores, each once; of equal ones those that were found first.
+    """Return the `top_k` passages with the highest scores, each once; equal scores keep the order of the search.
 
     >>> best([["a", "b"], ["b", "c", "d"]], [[0.1, 0.9], [0.9, 0.5, 0.5]], 2)
     ['b', 'c']
@@ -87,12 +87,12 @@ def best(passages: Any, scores: Any, top_k: int) -> list[Any]:
 
 
 def joined(*parts: Any) -> str:
-    """One text for a prompt: what nested lists hold, each once, line by line."""
+    """Return one text for a prompt: the items of nested lists, each once, line by line."""
     return "\n".join(text_of(each) for part in parts for each in flattened(part if isinstance(part, list) else [part]))
 
 
 def neighbours(pieces: Sequence[str], count: int) -> list[str]:
-    """For each piece the `count` ones nearest to it, half before and half after it where there are as many.
+    """Return for each piece its `count` nearest neighbours, half before and half after where possible.
 
     >>> neighbours(["a", "b", "c"], 2)
     ['b\\nc', 'a\\nc', 'a\\nb']
@@ -106,32 +106,32 @@ def neighbours(pieces: Sequence[str], count: int) -> list[str]:
 
 
 def item(items: Sequence[Any], at: int) -> Any:
-    """Item number `at`, an empty text if there are fewer."""
+    """Return item number `at`, or an empty text if there are fewer items."""
     return items[at] if at < len(items) else ""
 
 
 def has_item(items: Sequence[Any], at: int) -> bool:
-    """There is an item number `at`."""
+    """Whether there is an item number `at`."""
     return at < len(items)
 
 
 def same(value: Any) -> Any:
-    """The value itself."""
+    """Return the value unchanged."""
     return value
 
 
 def value_of(values: Mapping[str, Any], name: str) -> Any:
-    """One of several values."""
+    """Return one of several values, by name."""
     return values[name]
 
 
 def parsed(text: str, grammar: str, wanted: int | None = None) -> list[Any]:
-    """The items of a text that is not taken apart while it is written."""
+    """Return the items of a text which is parsed only as a whole."""
     return parse_items(grammar, text)[:wanted]
 
 
 def grouped(items: Sequence[Any], size: int) -> list[Any]:
-    """The items in texts of `size` each."""
+    """Return the items in texts of `size` items each."""
     return [joined(list(items[at : at + size])) for at in range(0, len(items), size)]
 
 

@@ -1,18 +1,18 @@
-"""Components that ask an LLM: any prompt, queries out of a question, an answer out of passages.
+"""Components which call an LLM: any prompt, queries from a question, an answer from passages.
 
     Generation("Is this true? {claims}", to="verdicts", scope="claims")       once for each claim
     QueryExpansion(count=3)                                                     question -> queries
     Synthesis(mode="refine")                                                    question, best -> answer
 
-What stands in braces in a prompt is a value of the application, found by its exact name; a list becomes one text, line
-by line. The three modes of a synthesis over passages p1, p2, p3:
+A name in braces in a prompt is a value of the application, found by exact name; a list becomes one text, line by line.
+The three modes of a synthesis over passages p1, p2, p3:
 
     one-shot    prompt(p1 p2 p3) -> answer
     tree        prompt(p1), prompt(p2), prompt(p3) -> combine_prompt(three answers) -> answer
     refine      prompt(p1) -> refine_prompt(p2, answer) -> refine_prompt(p3, answer) -> answer
 
-A refine has as many steps as passages can come (`passages` of it, or what the component before gives at most); steps
-without a passage do not run. Source: arXiv 2407.00326, Algorithm 1.
+A refine has a step for each possible passage (`passages`, or the most passages of the component before); steps without
+a passage do not run. Source: arXiv 2407.00326, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def Generation(
     max_tokens: int | None = None, engine: str = "llm", scope: str = "request", splittable: bool = True,
     name: str = "", settings: Mapping[str, Any] | None = None,
 ) -> Component:  # fmt: skip
-    """What the LLM writes to a prompt, under the name `to`; with an item grammar (`lines`, `json`, ...) a list.
+    """Return a component whose output `to` is the LLM's text; with an item grammar (`lines`, `json`, ...) a list.
 
-    `wanted`: so many of the items count. `scope`: the list for each item of which it is asked once. `settings`: go to
-    the engine as they are.
+    `wanted`: the number of leading items to use. `scope`: the list for each item of which the LLM is called once.
+    `settings`: passed to the engine unchanged.
     """
 
     def rule(part: Part) -> None:
@@ -71,7 +71,7 @@ def QueryExpansion(
     settings: Mapping[str, Any] | None = None, takes: Mapping[str, str] | None = None,
     gives: Mapping[str, str] | None = None,
 ) -> Component:  # fmt: skip
-    """Makes `count` queries of the question."""
+    """Return a component which makes `count` queries of the question."""
 
     def rule(part: Part) -> None:
         queries = part.generate(
@@ -94,7 +94,7 @@ def Synthesis(
     name: str = "synthesis", settings: Mapping[str, Any] | None = None, takes: Mapping[str, str] | None = None,
     gives: Mapping[str, str] | None = None,
 ) -> Component:  # fmt: skip
-    """Answers the question from the passages. `passages`: how many a refine takes at most."""
+    """Return a component which answers the question from the passages. `passages`: the most passages of a refine."""
 
     def rule(part: Part) -> None:
         passages = part.flat(part.value("passages"), part.levels)

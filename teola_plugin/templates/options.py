@@ -1,9 +1,9 @@
-"""What a component takes, and what a query may set.
+"""The inputs of a component, and the options which a query may set.
 
     options={"top_k": number(16, "search_top_k")}          # of a Searching; app.run(..., search_top_k=4)
 
-An option has a value, a check and words for what is right, so that a wrong one is refused where it is given, with the
-names of component and option.
+An option has a value, a check and a description of valid values, so that an invalid value is rejected where given, with
+the names of component and option.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from teola_plugin.errors import GraphError
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """A value that a component needs: the first of `names` that there is.
+    """An input of a component: the first available value of `names`.
 
-    `depth`: how many lists deep it must be at least.
+    `depth`: the least list depth.
     """
 
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class Takes:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A setting: `expected` says in words what `is_right` checks; `short` are other names by which a query gives it."""
+    """A setting. `expected` describes the values with `is_right`; `short` are alternative names for queries."""
 
     value: Any
     is_right: Callable[[Any], bool]
@@ -38,22 +38,22 @@ class Option:
 
 
 def is_name(value: object) -> bool:
-    """It can be the name of a value."""
+    """Whether the text can be the name of a value."""
     return isinstance(value, str) and value.isidentifier()
 
 
 def is_whole(value: object, least: int) -> bool:
-    """A whole number, not below `least`."""
+    """Whether the value is a whole number, at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def text(value: str, *short: str) -> Option:
-    """A text, such as a prompt."""
+    """Return an option for a text, such as a prompt."""
     return Option(value, lambda v: isinstance(v, str) and v != "", "a text", short)
 
 
 def number(value: int | None, *short: str, least: int = 1, optional: bool = False) -> Option:
-    """A whole number."""
+    """Return an option for a whole number."""
 
     def is_right(given: Any) -> bool:
         return optional if given is None else is_whole(given, least)
@@ -62,12 +62,12 @@ def number(value: int | None, *short: str, least: int = 1, optional: bool = Fals
 
 
 def choice(value: str | None, known: Sequence[str | None], *short: str) -> Option:
-    """One of some words."""
+    """Return an option for one of the known words."""
     return Option(value, lambda v: v in known, f"one of {', '.join(map(repr, known))}", short)
 
 
 def placeholders(prompt: str) -> list[tuple[str, str | None]]:
-    """The pieces of a prompt: a text and the name in braces after it, if there is one.
+    """Return the pieces of a prompt: each a text and the name in braces behind, if any.
 
     >>> placeholders("Answer {question}!")
     [('Answer ', 'question'), ('!', None)]

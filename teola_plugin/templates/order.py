@@ -1,6 +1,6 @@
-"""Branches in an order in which each comes after those that it takes values from.
+"""Topological order of branches: each comes after the branches whose values it takes.
 
-[searching, expansion]  ->  expansion, searching          which takes its queries
+[searching, expansion]  ->  expansion, searching          searching takes the queries
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from teola_plugin.templates.flow import Branches, Chain, Component, Condition, L
 from teola_plugin.templates.options import Takes
 
 Needs = Callable[[Component], Iterable[Takes]]
-"""What a component takes, as it is configured."""
+"""The inputs of a component, as configured."""
 
 
 def in_order(ways: Sequence[Step], there: Container[str], needs: Needs) -> Iterator[Step]:
-    """The branches, otherwise as they are written. `there`: names of values that come before all of them.
+    """Yield the branches, otherwise in written order. `there`: names of values available before all branches.
 
-    Raises: GraphError if some take from one another.
+    Raises: GraphError if branches take values from one another.
     """
     waiting = list(ways)
     while waiting:
@@ -42,7 +42,7 @@ def _takes_from(others: Sequence[Step], way: Step, there: Container[str], needs:
 
 
 def _taken(step: Step, needs: Needs) -> Iterator[tuple[str, ...]]:
-    """The names of all that a step takes, its own values among them."""
+    """Yield the names of all inputs of a step, its own values included."""
     match as_step(step):
         case Component() as component:
             yield from (takes.names for takes in needs(component))

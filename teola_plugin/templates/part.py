@@ -1,14 +1,14 @@
-"""The part of a graph that one component becomes: what its rule is handed, and adds primitives to.
+"""The part of a graph made by one component: the rule adds primitives to the part.
 
     def shout(part: Part) -> None:
         part.give("loud", part.call("upper", part.value("text"), named="loud"))
 
-What is mapped over which list follows from the levels of the values (values.py). With `levels` the lists for whose
-items the component runs, an argument
+The levels of the values (values.py) decide the mapping over lists. With `levels` the lists for whose items the
+component runs, an argument
 
-- in the same lists, or in fewer of them, is given item by item, or to all items below it;
-- in more of them is the list below the item: that is an aggregation scope;
-- in other lists is given whole.
+- in the same lists, or in fewer, is passed item by item, or to all items below;
+- in more lists is the list below the item: an aggregation scope;
+- in different lists is passed whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from teola_plugin.templates.values import Levels, Value, shared
 from teola_plugin.trace import Function
 
 OPEN = ("call", "tool", "websearch", "aggregate")
-"""Kinds whose depth alone would not tell that they take a list below an item and make another one of it."""
+"""Kinds whose depth alone does not show that a list below an item becomes another list."""
 
 STAGED = ("embedding", "ingestion", "searching", "reranking", "websearch", "tool")
 CALLED = ("call", "condition", "chunking")
@@ -35,7 +35,10 @@ CALLED = ("call", "condition", "chunking")
 
 @dataclass
 class Draft:
-    """The graph as far as it is written. `guard`: the condition of what is added now. `effects`: what writes."""
+    """The graph while being built.
+
+    `guard`: the condition of the primitives being added. `effects`: the writing primitives.
+    """
 
     inputs: dict[str, Input] = field(default_factory=dict)
     primitives: list[Primitive] = field(default_factory=list)
@@ -46,7 +49,7 @@ class Draft:
     effects: list[str] = field(default_factory=list)
 
     def name(self, wanted: str) -> str:
-        """The name, or the next free one after it."""
+        """Return the name, or the next free variant."""
         name, number = wanted, 1
         while name in self.taken:
             number += 1
@@ -55,7 +58,7 @@ class Draft:
         return name
 
     def function(self, name: str, call: Callable[..., Any]) -> str:
-        """The name under which the graph has this function."""
+        """Return the name of the function in the graph."""
         known = self.functions.get(name)
         if name in self.rounds or (known is not None and known.call is not call):
             return self.function(f"{name}_", call)
@@ -63,14 +66,14 @@ class Draft:
         return name
 
     def add_rounds(self, name: str, rounds: Rounds) -> str:
-        """The name under which the graph has them."""
+        """Return the name of the rounds in the graph."""
         while name in self.functions or name in self.rounds:
             name += "_"
         self.rounds[name] = rounds
         return name
 
     def append(self, primitive: Primitive) -> None:
-        """Add it, after all that it conflicts with."""
+        """Add a primitive, after all conflicting primitives."""
         before = [p.name for p in self.primitives if conflicts(p, primitive)]
         after = tuple(dict.fromkeys((*primitive.after, *before)))
         self.primitives.append(_with_after(primitive, after))
@@ -82,8 +85,8 @@ class Draft:
 class Part:
     """One component in one query's graph.
 
-    `values`: what it takes, by role. `outputs`: the names of what it gives, by role. `levels`: for the items of which
-    lists it runs; `before`: what all of it comes after. `given`: what it gave, by role.
+    `values`: the inputs, by role. `outputs`: names of the outputs, by role. `levels`: the lists for whose items the
+    component runs; `before`: the primitives which come before the whole part. `given`: the outputs so far, by role.
     """
 
     name: str
@@ -101,23 +104,26 @@ class Part:
     given: dict[str, Value] = field(default_factory=dict)
 
     def value(self, role: str) -> Value:
-        """What it takes in this role."""
+        """Return the input of a role."""
         return self.values[role]
 
     def option(self, name: str) -> Any:
-        """What this query wants."""
+        """Return the query's value of an option."""
         return self.options[name]
 
     def give(self, role: str, value: Value) -> None:
-        """This is what the component gives in this role."""
+        """Set the component's output of a role."""
         self.given[role] = value
 
     def fault(self, where: str, problem: str) -> GraphError:
-        """The error that says what is wrong in which field."""
+        """Return the error which names the faulty field."""
         return GraphError(f"component {self.name!r}: {where}: {problem}")
 
     def deepest(self, *values: Value) -> Levels:
-        """The levels of the value in the most lists. Raises: GraphError if they stand in different ones."""
+        """Return the levels of the value in the most lists.
+
+        Raises: GraphError if the values stand in different lists.
+        """
         deepest = max((v.levels for v in values), key=len, default=())
         for value in values:
             if shared(value.levels, deepest) < value.depth:
@@ -131,12 +137,12 @@ class Part:
         makes_list: bool = False, most: int | None = None, reads: tuple[str, ...] = (), writes: tuple[str, ...] = (),
         **settings: Any,
     ) -> Value:  # fmt: skip
-        """The value of a new primitive. `args`: values and constants. `engine`: the role of one; none: python.
+        """Add a primitive and return its value. `args`: values and constants. `engine`: a role; none: python.
 
-        `named`: the role of the output that it is, or another name. `makes_list`: out of each instance, of at most
-        `most` items. `levels`: as the part's, if nothing else is said.
+        `named`: the role of the output, or another name. `makes_list`: each instance makes a list, of at most `most`
+        items. `levels`: the part's levels by default.
 
-        Raises: GraphError if two of its arguments stand in different lists.
+        Raises: GraphError if two of the arguments stand in different lists.
         """
         levels = self.levels if levels is None else levels
         levels = levels[: max((self._shared(a, levels) for a in args if isinstance(a, Value)), default=0)]
@@ -164,9 +170,9 @@ class Part:
         return Value(name, made, most)
 
     def call(self, function: str | Callable[..., Any], *args: Any, fn: str = "", **more: Any) -> Value:
-        """The value of a call of one of our functions (by name), or of one of the user's.
+        """Add a call of one of our functions (by name), or of a user function, and return its value.
 
-        What the user's reads or writes may be told by `teola_plugin.reads` and `writes`, as anywhere.
+        Effects of a user function may be declared by `teola_plugin.reads` and `writes`, as anywhere.
         """
         if isinstance(function, str):
             return self.add("call", *args, fn=self.draft.function(function, GLUE[function]), **more)
@@ -176,7 +182,7 @@ class Part:
         return self.add("call", *args, fn=self.draft.function(fn or self.name, function), **more)
 
     def last(self, values: Sequence[Value], *, named: str = "") -> Value:
-        """The last one of these that ran; a single value or a list, not a list of lists."""
+        """Return the last of the values which ran; a single value or a list, not a list of lists."""
         depth = max(v.depth for v in values)
         if depth > 1 or any(v.depth != depth for v in values):
             what = ", ".join(f"{v.name} ({v.depth} lists deep)" for v in values)
@@ -195,10 +201,10 @@ class Part:
         self, prompt: str, engine: str, *, levels: Levels | None = None, named: str = "", items: str | None = None,
         wanted: int | None = None, blanks: Mapping[str, Any] | None = None, **settings: Any,
     ) -> Value:  # fmt: skip
-        """What an LLM writes to the prompt of this option: a prefill and a decoding.
+        """Return the LLM's text for the prompt of an option: a prefill and a decoding.
 
-        With an item grammar it is a list, of which the first `wanted` count. `blanks`: what stands for names in braces
-        that are none of values.
+        With an item grammar the value is a list, of which the first `wanted` items count. `blanks`: replacements for
+        names in braces which name no value.
         """
         name = self._wanted(named, "text")
         pieces = self.pieces(prompt, levels, blanks or {})
@@ -213,7 +219,7 @@ class Part:
         return self.call("parsed", text, items, wanted, named=named, levels=kv.levels, makes_list=True, most=wanted)
 
     def pieces(self, prompt: str, levels: Levels | None = None, blanks: Mapping[str, Any] | None = None) -> list[Any]:
-        """The constants and values that a prompt is made of; of a list one text is made."""
+        """Return the constants and values of a prompt; a list is joined to one text."""
         levels = self.levels if levels is None else levels
         pieces: list[Any] = []
         for before, name in placeholders(self.option(prompt)):
@@ -224,14 +230,14 @@ class Part:
         return _merged(pieces)
 
     def text(self, value: Value, levels: Levels | None = None) -> Value:
-        """One text for each item of `levels`."""
+        """Return one text for each item of `levels`."""
         levels = self.levels if levels is None else levels
         if value.depth <= self._shared(value, levels):
             return value
         return self.call("joined", value, levels=levels, named=f"{value.name}_text")
 
     def flat(self, value: Value, levels: Levels = ()) -> Value:
-        """One list for each item of `levels`, whatever lists there are below."""
+        """Return one list for each item of `levels`, with all lists below flattened."""
         if value.depth <= len(levels) + 1:
             return value
         return self.call("flattened", value, levels=levels, named=f"{value.name}_flat", makes_list=True)
@@ -257,7 +263,7 @@ def _arg(given: Any, star: bool) -> Arg:
 
 
 def _merged(pieces: Sequence[Any]) -> list[Any]:
-    """Constants that stand side by side are one; empty ones are none."""
+    """Join adjacent constants and drop empty constants."""
     merged: list[Any] = []
     for piece in pieces:
         if piece == "":

@@ -1,7 +1,7 @@
-"""Components that cut, embed, store, find and rank texts.
+"""Components which cut, embed, store, find and rank texts.
 
-    Chunking() >> Embedding() >> Ingestion()            the document that comes with the question
-    Searching(top_k=16) >> Reranking(top_k=3)           what is asked of it
+    Chunking() >> Embedding() >> Ingestion()            the document given with the question
+    Searching(top_k=16) >> Reranking(top_k=3)           the search in it
 
 | component | takes | gives | primitives |
 |---|---|---|---|
@@ -12,8 +12,8 @@
 | Searching | queries or question (or query_vectors) | found | embedding and searching, which reads `within` |
 | Reranking | question, found or results or chunks | best | reranking |
 
-They run for each item of what they take, however deep it is nested; a Reranking once per query, or once for each item
-of its `scope`. Source: arXiv 2407.00326, Table 1 and Algorithm 1; Situating is contextual retrieval of its section 7.
+Components run for each item of their inputs, at any nesting; a Reranking runs once per query, or once for each item of
+its `scope`. Source: arXiv 2407.00326, Table 1 and Algorithm 1; Situating is contextual retrieval of section 7.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def Chunking(
     size: int = 256, overlap: int = 30, *, splitter: Callable[[str, int, int], list[str]] | None = None,
     name: str = "chunking", takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Cuts the document into chunks of about `size` tokens. `splitter(document, size, overlap)`: cuts instead."""
+    """Return a component which cuts the document into chunks of about `size` tokens.
+
+    `splitter(document, size, overlap)`: a function which cuts instead.
+    """
 
     def rule(part: Part) -> None:
         size, overlap = part.option("size"), part.option("overlap")
@@ -62,7 +65,7 @@ def Situating(
     neighbours: int = 4, *, prompt: str = SITUATE, max_tokens: int = 64, engine: str = "llm", name: str = "situating",
     settings: Mapping[str, Any] | None = None, takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Writes before each chunk where it stands, told from its neighbours."""
+    """Return a component which writes before each chunk its place in the document, inferred from the neighbours."""
 
     def rule(part: Part) -> None:
         chunks = part.value("chunks")
@@ -87,7 +90,7 @@ def Embedding(
     *, engine: str = "embedder", batchable: bool = True, name: str = "embedding", takes: Names | None = None,
     gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Makes vectors of texts."""
+    """Return a component which makes vectors of texts."""
 
     def rule(part: Part) -> None:
         texts = part.value("texts")
@@ -103,7 +106,10 @@ def Ingestion(
     into: str = "kb", *, engine: str = "store", batchable: bool = True, name: str = "ingestion",
     takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Adds texts with their vectors to the store. What searches `within` the same waits for all of it."""
+    """Return a component which adds texts with their vectors to the store.
+
+    Searches `within` the same store wait for all additions.
+    """
 
     def rule(part: Part) -> None:
         vectors, texts = part.value("vectors"), part.value("texts")
@@ -121,7 +127,10 @@ def Searching(
     top_k: int = 3, *, within: str = "kb", embedder: str | None = "embedder", engine: str = "store",
     batchable: bool = True, name: str = "searching", takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Finds `top_k` texts for each query. Without an embedder it takes `query_vectors` from an Embedding before it."""
+    """Return a component which finds `top_k` texts for each query.
+
+    Without an embedder, `query_vectors` of an earlier Embedding are used.
+    """
 
     def rule(part: Part) -> None:
         vectors = part.value("queries")
@@ -148,7 +157,7 @@ def Reranking(
     top_k: int = 3, *, scope: str = "request", engine: str = "reranker", batchable: bool = True,
     name: str = "reranking", takes: Names | None = None, gives: Names | None = None,
 ) -> Component:  # fmt: skip
-    """Keeps the `top_k` passages that fit the question best, each once."""
+    """Return a component which keeps the `top_k` passages closest to the question, each once."""
 
     def rule(part: Part) -> None:
         question, passages, top_k = part.value("question"), part.value("passages"), part.option("top_k")

@@ -1,9 +1,9 @@
-"""Which decodings write the answer, so that it can be told while it is written.
+"""The decodings which write the answer, so that the answer can be streamed.
 
-    answer = decoding(kv)                                                   that one
+    answer = decoding(kv)                                                   the decoding itself
     answer = aggregate(a, b) of decodings with when(c) and when(c, False)   whichever runs
 
-Where all of several texts are written and only the last one counts, as in a refine, nobody knows beforehand.
+If several texts are written and only the last counts, as in a refine, the decoding is unknown in advance.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from teola_plugin.graph import DECODES, Graph, Primitive
 
 
 def writers_of(graph: Graph, name: str) -> tuple[str, ...]:
-    """The decodings of which exactly one writes this value; none if there is no telling, or it is no single text."""
+    """Return the decodings of which exactly one writes the value; none if undecided, or if it is no single text."""
     primitives = {p.name: p for p in graph}
     p = primitives.get(name)
     if p is None or p.depth:

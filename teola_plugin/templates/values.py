@@ -1,9 +1,9 @@
-"""What flows between components: a value's place in the graph, and which list each of its levels is.
+"""Values between components: the place of a value in the graph, and the list behind each of its levels.
 
     chunks of the document        Value("chunks", ("chunks",))
     queries of each claim         Value("queries", ("claims", "queries"), most=2)
 
-Two values may be mapped over together where they stand in the same lists: a claim with its queries, not with chunks.
+Two values may be mapped over together if both stand in the same lists: a claim with its queries, not with chunks.
 Source of the levels: ALTO's nested ancestry (arXiv 2403.04311).
 """
 
@@ -16,7 +16,10 @@ Levels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`name`: of the primitive or input. `most`: how many items its innermost lists have at most, if that is known."""
+    """A value in a graph. `name`: of the primitive or input.
+
+    `most`: the most items of the innermost lists, if known.
+    """
 
     name: str
     levels: Levels = ()
@@ -24,12 +27,12 @@ class Value:
 
     @property
     def depth(self) -> int:
-        """How many lists deep it is."""
+        """The list depth of the value."""
         return len(self.levels)
 
 
 def shared(first: Levels, second: Levels) -> int:
-    """How many lists, from the outermost on, two values have in common.
+    """Return the number of lists, from the outermost on, which two values have in common.
 
     >>> shared(("claims", "queries"), ("claims",)), shared(("chunks",), ("claims",))
     (1, 0)
