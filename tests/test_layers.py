@@ -147,7 +147,7 @@ def test_docstrings_name_their_subjects() -> None:
     texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, DOCUMENTED)]
     words = " ".join(texts).lower().translate(str.maketrans("", "", "`.,:;()")).split()
     assert 1_000 * sum(word in ANYBODY for word in words) / len(words) < 8
-    assert 1_000 * sum(word in POINTING for word in words) / len(words) < 50
+    assert 1_000 * sum(word in POINTING for word in words) / len(words) < 35
 
 
 def test_no_module_is_called_utils() -> None:
