@@ -160,7 +160,7 @@ class Interception:
     def patched(self) -> tuple[str, ...]:
         """The qualified names of the methods replaced now."""
         with kept_off, self._lock:
-            return tuple(sorted({str(each) for each in self._patches if each.replacement() and each.owner()}))
+            return tuple(sorted({str(each) for each in self._patches if each.is_beneath()}))
 
     def _enter(self) -> None:
         with self._installing:

@@ -250,12 +250,14 @@ class Prediction:
             del self._replies[ask.key]
         self._line.give_up(reply)
 
-    def _is_passed(self, where: Hashable) -> bool:
+    def _is_passed(self, run: Run, where: Hashable) -> bool:
         """Whether the framework's run of a function has made a request that was not found, so may be past the reading.
 
         Values outside of the function may have changed since, and may have been read as of now instead of as of then.
+        Requests of unread statements do not count: the reading has gone on with the values behind the statement.
         """
-        made = self._listener.made(where)
+        since = max((each.made for each in run.passed[: run.used] if each.where == where), default=0)
+        made = self._listener.made(where, since)
         if not made or any(request.act is not None for request in self._found.values()):
             return False
         for number, request in self._found.items():
@@ -272,7 +274,7 @@ class Prediction:
                 if not is_possible:
                     self._possible.pop(ask.key, None)
                 continue
-            if ask.request.spec.is_outside and self._is_passed(ask.where):
+            if ask.request.spec.is_outside and self._is_passed(run, ask.where):
                 continue
             with self._lock:  # after a stop, another prediction may ask for the same
                 reply = None if self.is_over else self._line.ask(ask.request, ask.mark)

@@ -199,6 +199,8 @@ class Passed:
     outside: Given = field(default_factory=Given)
     is_alone: bool = True
     where: Hashable = ()
+    made: int = 0
+    """The number of requests that the run of the function had made before."""
 
     def is_past(self, stop: Stop) -> bool:
         """Whether the run in which a reading ended has come past the stop, as recorded here."""

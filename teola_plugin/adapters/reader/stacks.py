@@ -123,10 +123,10 @@ class Listener:
                     return self._passed.pop(number)
         return None
 
-    def made(self, where: Hashable) -> Counter[Hashable]:
-        """Return the keys of the requests that a run of a function has made so far, with counts."""
+    def made(self, where: Hashable, since: int = 0) -> Counter[Hashable]:
+        """Return the keys of the requests that a run of a function has made, with counts, without the first `since`."""
         with self._lock:
-            made = list(self._made.get(where, ()))
+            made = self._made.get(where, [])[since:]
         return Counter(key() for key in made)
 
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
@@ -138,6 +138,7 @@ class Listener:
         levels = [(id(frame), frame.f_code, frame.f_lineno) for frame in frames]
         is_own = self._code is None or any(code is self._code for _, code, _ in levels)
         with self._lock:
+            made = len(self._made.get(where, ()))
             if is_own and where is not NOWHERE:
                 self._made[where].append(functools.cache(key))
             for number, *_ in levels:
@@ -155,6 +156,7 @@ class Listener:
             return True
         passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where)
         if passed is not None:
+            passed.made = made
             with self._lock:
                 self._passed[number] = passed
             self.on_news()

@@ -677,10 +677,10 @@ class Session:
         return slot
 
     def _bound(self, payload: Any, reply: Reply) -> Any:
-        """Return the payload bound to the caller's loop, to which the client of a foreign model's coroutine belongs."""
+        """Return the payload bound to the loop of a foreign model's client: the payload's own, or else the caller's."""
         if not isinstance(payload, Foreign):
             return payload
-        loop = self._loop if payload.is_async else None
+        loop = (payload.loop or self._loop) if payload.is_async else None
         return replace(payload, loop=loop, provider_call=reply.provider_call)
 
     def _to_submit(self, payload: Any, reply: Reply) -> tuple[Any, Reply]:
