@@ -19,6 +19,7 @@ import pytest
 
 from teola_plugin import providers, runtime
 from teola_plugin.adapters import configured
+from teola_plugin.adapters.interception import interception
 from teola_plugin.demo.tiny_model import tiny_model
 from teola_plugin.processor import processor
 from teola_plugin.runtime.engines.vllm import VllmEngine
@@ -46,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     closing it joins threads, and they want the lock that all executors share.
     """
     config.stash[STDERR] = os.dup(2)  # what pytest captures later goes elsewhere
+    interception.keep(config)  # tests of parts do not optimize anything
     gc.set_threshold(0)
     processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 

@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -115,9 +115,12 @@ def service_and_chain() -> tuple[Service, Runnable[Any, Any]]:
 
 
 @pytest.fixture
-def _no_call_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that tests before have left open do not count."""
+def _no_call_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls that tests before have left open do not count; behind the test everything is in place again."""
     monkeypatch.setattr(interception, "_calls", 0)
+    yield
+    with interception.installed():
+        pass
 
 
 @pytest.mark.usefixtures("_no_call_runs")
