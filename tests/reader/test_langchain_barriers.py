@@ -441,7 +441,9 @@ def test_what_is_told_of_a_schema_says_what_to_write_instead() -> None:
     assert "without validators" in hints[1]
 
 
-def test_what_stops_in_code_of_others_may_be_declared() -> None:
+def test_what_stops_in_code_of_others_may_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urllib.request, "_opener", None)  # others may have installed one
+
     def node(x: str) -> Any:
         return LLM.invoke(urllib.request.urlopen(x).read()).content
 
