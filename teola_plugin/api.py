@@ -299,16 +299,16 @@ def optimize(
 
 def _optimize(pipeline: Any, options: Options) -> Any:
     with interception.installed():
-        return _optimized(pipeline, options)
+        return _twin_of(pipeline, options)
 
 
-def _optimized(pipeline: Any, options: Options) -> Any:
+def _twin_of(pipeline: Any, options: Options) -> Any:
     adapter = adapter_for(pipeline)
     if adapter is None:
         return _unknown(pipeline, options.strict)
     calls = adapter.calls_of(pipeline)
     if isinstance(calls, OptimizedPipeline):
-        return pipeline if calls.options == options else _optimized(calls.pipeline, options)
+        return pipeline if calls.options == options else _twin_of(calls.pipeline, options)
     with assuming(options.assumed):
         traced = _placed(adapter.trace(pipeline), options.runtime)
     if not traced.may_gain:

@@ -6,6 +6,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnablePassthrough
 from teola_plugin import optimize, optimized, seams, uninstall
 from teola_plugin.adapters.interception import Interception, interception, muted
 from teola_plugin.adapters.records import _HeldBack
+from tests.test_forks import in_child
 from tests.test_outages import Service, chain_of, chat
 
 intercept = interception.intercept
@@ -229,6 +231,28 @@ def test_replaced_methods_are_put_in_and_out_together_and_in_order() -> None:
         assert "inherited" not in vars(Derived)
         assert (Derived().work(), said) == ("done", [])
     assert len(one._patches) <= 5
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with interception._installing, interception._lock:
+            is_held.set()
+            is_over.wait(30)
+
+    def count() -> int:
+        with interception.installed():
+            return len(interception.patched)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert is_held.wait(10)
+        assert in_child(count).isdigit()
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_no_class_is_kept_alive() -> None:

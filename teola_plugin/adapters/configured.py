@@ -57,27 +57,17 @@ class AsSetNow:
     def call(self, function: Callable[[], T]) -> T:
         """Return the function's result. Raises: Cancelled if the model was changed, and the errors of the function."""
         self._check()
-        value = self.watch(function)
+        value = function()
+        self.note()
         self._check()
         return value
 
     async def acall(self, function: Callable[[], Awaitable[T]]) -> T:
         """`call` for a coroutine function."""
         self._check()
-        value = await self.awatch(function)
-        self._check()
-        return value
-
-    def watch(self, function: Callable[[], T]) -> T:
-        """Return the result of the function, a call of the model, and note whether the call changed the model."""
-        value = function()
-        self.note()
-        return value
-
-    async def awatch(self, function: Callable[[], Awaitable[T]]) -> T:
-        """`watch` for a coroutine function."""
         value = await function()
         self.note()
+        self._check()
         return value
 
     def note(self) -> None:

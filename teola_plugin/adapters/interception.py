@@ -25,7 +25,7 @@ from typing import Any
 from teola_plugin import forks
 from teola_plugin.adapters import records
 from teola_plugin.finalizers import kept_off
-from teola_plugin.seams import Reply, ashare, current, is_unheard, share
+from teola_plugin.seams import Reply, Session, ashare, current, is_unheard, share
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A function from the original to its replacement. Wrappers with equal qualified names count once."""
@@ -79,14 +79,14 @@ class Interception:
     `_lock` is held only briefly and never by a waiting thread, so a finalizer may take the lock.
     """
 
+    _calls: int
+    _is_being_installed: bool
+
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._installing = threading.RLock()
+        self._begin_anew()
         self._patches: list[_Patch] = []
         self._owners = 0
-        self._calls = 0
         self._is_installed = False
-        self._is_being_installed = False
         self._is_wanted = False
 
     # --- what is replaced ------------------------------------------------------------------------------------
@@ -191,15 +191,18 @@ class Interception:
                 each.revert()
         return True
 
-    def _forget_calls(self) -> None:
-        """Forget the calls of the parent process, which do not end in its child."""
+    def _begin_anew(self) -> None:
+        """Begin without calls: in a forked child, the parent's do not end, and its threads may have held the locks."""
+        self._lock = threading.RLock()
+        self._installing = threading.RLock()
+        self._is_being_installed = False
         self._calls = 0
 
 
 interception = Interception()
 intercept = interception.intercept
 uninstall = interception.uninstall
-forks.in_child(interception._forget_calls)
+forks.in_child(interception._begin_anew)
 
 
 # --- replacements made from one description --------------------------------------------------------------------------
@@ -239,8 +242,8 @@ class Met:
         return value
 
 
-Meets = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
-"""From the original, the component, its arguments and whether it is a coroutine: the shared call, if any."""
+Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
+"""From the session, the original, the component, its arguments and whether it is async: the shared call, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,8 @@ def sharing(meet: Meets) -> Forms:
 
     def sync(original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if current() is None or (met := meet(original, self, args, kwargs, False)) is None:
+            session = current()
+            if session is None or (met := meet(session, original, self, args, kwargs, False)) is None:
                 return original(self, *args, **kwargs)
 
             def ask() -> Any:
@@ -277,7 +281,8 @@ def sharing(meet: Meets) -> Forms:
 
     def coroutine(original: Callable[..., Any]) -> Callable[..., Any]:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if current() is None or (met := meet(original, self, args, kwargs, True)) is None:
+            session = current()
+            if session is None or (met := meet(session, original, self, args, kwargs, True)) is None:
                 return await original(self, *args, **kwargs)
 
             async def ask() -> Any:

@@ -15,7 +15,7 @@ from teola_plugin.adapters.interception import sharing
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
-from teola_plugin.seams import current
+from teola_plugin.seams import Session
 from teola_plugin.value_keys import is_comparable
 
 HOSTED = {"langchain_openai": ("OpenAIEmbeddings", "AzureOpenAIEmbeddings")}
@@ -66,10 +66,10 @@ def _is_stock(embeddings: Any) -> bool:
 
 
 def _meet(
-    original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> Vector | None:
-    session = current()
-    if session is None or getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
+    session: Session, original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> Vector | None:  # fmt: skip
+    if getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
         return None
     text = args[0] if args else kwargs.get("text")
     if type(text) is not str or not _is_stock(embeddings):

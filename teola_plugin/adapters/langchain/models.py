@@ -56,7 +56,7 @@ from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.resources import IdentityMap
-from teola_plugin.seams import current, is_unheard
+from teola_plugin.seams import Session, is_unheard
 from teola_plugin.value_keys import is_comparable, snapshot, value_key
 
 HOSTED = frozenset(
@@ -476,10 +476,10 @@ class _Completion(Met):
 
 
 def _meet(
-    original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> _Completion | None:
-    session = current()
-    if session is None or not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
+    session: Session, original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> _Completion | None:  # fmt: skip
+    if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None

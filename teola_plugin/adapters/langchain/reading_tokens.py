@@ -25,15 +25,8 @@ def counts(model: Any) -> bool:
         return False
     if own.get("custom_get_token_ids") is not None or own.keys() & set(_CALLED):
         return False
-    return all(_is_published(foreign.in_mro(type(model), name), name) for name in _CALLED)
-
-
-def _is_published(function: Any, name: str) -> bool:
-    """Whether a method is the published method of this name in one of the two packages."""
-    if type(function) is not types.FunctionType or function.__code__.co_name != name:
-        return False
-    modules = [sys.modules.get(each) for each in _MODULES]
-    return any(type(each) is types.ModuleType and function.__globals__ is vars(each) for each in modules)
+    methods = ((foreign.in_mro(type(model), name), name) for name in _CALLED)
+    return all(natives_tokens.is_published(method, name, _MODULES) for method, name in methods)
 
 
 def counting(model: Any, name: str) -> Callee:

@@ -44,7 +44,7 @@ from teola_plugin.effects import Effects, declared_effects
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE
 from teola_plugin.resources import IdentityMap
-from teola_plugin.seams import current, is_unheard
+from teola_plugin.seams import Session, is_unheard
 from teola_plugin.value_keys import configuration_key, is_comparable
 
 NOT_GIVEN = ("config", "run_manager", "callbacks")
@@ -275,10 +275,11 @@ class _Call(Met):
 
 
 def _meet(
-    original: Callable[..., Any], tool: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> _Call | None:
-    session, key = current(), _key(args, kwargs)
-    if key is None or session is None or _talkative.get(tool) or not is_said_to_read(tool):
+    session: Session, original: Callable[..., Any], tool: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> _Call | None:  # fmt: skip
+    key = _key(args, kwargs)
+    if key is None or _talkative.get(tool) or not is_said_to_read(tool):
         return None
     spec = EngineSpec("python", _resource_of(tool), tool.name)
     return _Call(session.claim(spec, "tool", (key, is_async), {}), tool, args, kwargs, key)

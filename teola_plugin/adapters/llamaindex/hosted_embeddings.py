@@ -19,7 +19,7 @@ from teola_plugin.adapters.llamaindex.models import is_as_published
 from teola_plugin.adapters.rehearsal import end_rehearsal
 from teola_plugin.adapters.service import hold_retries, service_of
 from teola_plugin.engines import EngineSpec, Foreign
-from teola_plugin.seams import active, current
+from teola_plugin.seams import Session, active
 
 MODULE, NAME = "llama_index.embeddings.openai.base", "OpenAIEmbedding"
 
@@ -58,10 +58,10 @@ def _early(now: AsSetNow, method: str, text: str) -> Any:
 
 
 def _meet(
-    original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_async: bool
-) -> Vector | None:
-    session = current()
-    if session is None or kwargs or len(args) != 1 or type(args[0]) is not str or not is_hosted(model):
+    session: Session, original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> Vector | None:  # fmt: skip
+    if kwargs or len(args) != 1 or type(args[0]) is not str or not is_hosted(model):
         end_rehearsal()
         return None
     method = f"_{original.__name__[2:]}" if is_async else original.__name__

@@ -219,10 +219,10 @@ class _Answer(Met):
 
 
 def _meet(
-    original: Callable[..., Any], llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_async: bool
-) -> _Answer | None:
-    session = current()
-    if session is None or getattr(llm, "rate_limiter", None) is not None:
+    session: Session, original: Callable[..., Any], llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    is_async: bool,
+) -> _Answer | None:  # fmt: skip
+    if getattr(llm, "rate_limiter", None) is not None:
         end_rehearsal()
         return None
     request = _Request.met(session, llm, original.__name__, args, kwargs)

@@ -99,8 +99,11 @@ _OWN = around(_own_query)
 def _replace(cls: type, method: str, does: Mapping[str, bool]) -> None:
     prefix = "_" if method.startswith("_") else ""
     coroutine = f"{prefix}a{method.removeprefix(prefix)}"
-    sync, coroutines = [each for each in [method] if each in vars(cls)], [c for c in [coroutine] if c in vars(cls)]
-    around(_running(method, coroutine, does)).replace(cls, *sync, coroutines=coroutines)
+    forms = around(_running(method, coroutine, does))
+    if method in vars(cls):
+        forms.replace(cls, method)
+    if coroutine in vars(cls):
+        forms.replace(cls, coroutines=[coroutine])
 
 
 def _running(method: str, coroutine: str, does: Mapping[str, bool]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader import foreign
@@ -79,17 +80,22 @@ def _loaded(name: str) -> Any:
 def is_table(held: Any) -> bool:
     """Whether an object is an encoding of tiktoken with the package's own methods."""
     cls = _of_module("tiktoken.core", "Encoding")
-    if not foreign.is_class(cls) or type(held) is not cls or not all(_is_published(cls, name) for name in _ENCODING):
+    if not foreign.is_class(cls) or type(held) is not cls or not _are_published(cls):
         return False
     own = foreign.own_attributes(held)
     return own is not None and own.keys().isdisjoint(_ENCODING)
 
 
-def _is_published(cls: type, name: str) -> bool:
-    function = foreign.in_mro(cls, name)
+def _are_published(cls: type) -> bool:
+    return all(is_published(foreign.in_mro(cls, name), name, ["tiktoken.core"]) for name in _ENCODING)
+
+
+def is_published(function: Any, name: str, modules: Sequence[str]) -> bool:
+    """Whether a method is the published method of this name in one of the modules."""
     if type(function) is not types.FunctionType or function.__code__.co_name != name:
         return False
-    return function.__globals__ is vars(sys.modules["tiktoken.core"])
+    loaded = [sys.modules.get(each) for each in modules]
+    return any(type(each) is types.ModuleType and function.__globals__ is vars(each) for each in loaded)
 
 
 def attribute(table: Any, name: str) -> Callee | None:

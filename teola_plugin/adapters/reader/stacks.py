@@ -154,9 +154,8 @@ class Listener:
         is_alone = all(any(each == number for each, *_ in earlier) for earlier in self._asked[:-1])
         if self._around is not None and not self._is_only(levels, at, self._around):
             return True
-        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where)
+        passed = _passed(stop, frames[at:], key(), mark(), is_alone=is_alone, where=where, made=made)
         if passed is not None:
-            passed.made = made
             with self._lock:
                 self._passed[number] = passed
             self.on_news()
@@ -186,7 +185,14 @@ class Listener:
 
 
 def _passed(
-    stop: Stop, frames: Sequence[types.FrameType], key: Hashable, mark: Any, *, is_alone: bool, where: Hashable
+    stop: Stop,
+    frames: Sequence[types.FrameType],
+    key: Hashable,
+    mark: Any,
+    *,
+    is_alone: bool,
+    where: Hashable,
+    made: int,
 ) -> Passed | None:
     """Copy the variables of the frames; None if they cannot be copied, or are too many."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
@@ -209,7 +215,7 @@ def _passed(
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
-    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone, where=where)
+    return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone, where=where, made=made)
 
 
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
