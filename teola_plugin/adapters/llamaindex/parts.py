@@ -80,7 +80,8 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
         yield
         return
     if around is not None and around.takes(component, lambda: session.enter(component, entry)):
-        yield
+        with _covering(frozenset([id(component)])):  # one run: its methods call each other
+            yield
         return
     if isinstance(entry, OwnRun):
         entry.session = session
@@ -92,10 +93,16 @@ def entered(component: object, entry: Entry | OwnRun) -> Iterator[None]:
     if front is None:
         yield
         return
-    token = _here.set(_here.get() | _covered.get(id(component), frozenset()))
+    with _covering(_covered.get(id(component), frozenset())), inside(front):
+        yield
+
+
+@contextlib.contextmanager
+def _covering(components: frozenset[int]) -> Iterator[None]:
+    """Inside the context, these components are not entered, by their ids."""
+    token = _here.set(_here.get() | components)
     try:
-        with inside(front):
-            yield
+        yield
     finally:
         _here.reset(token)
 
