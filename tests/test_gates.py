@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from teola_plugin.adapters.gates import gate_requests
+from teola_plugin.gates import gate_requests
 from teola_plugin.graph import parse
 
 GRAPH = parse("""

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graph", "providers"),
     ("engines", "seams", "trace", "profile", "registry", "items", "effects", "resources", "chat", "calling", "turns",
      "tenancy", "rounds", "value_keys", "request_identity", "routes"),
-    ("passes", "plan"),
+    ("passes", "plan", "gates", "graph_builder"),
     ("runtime", "adapters"),
     ("models",),
     ("api", "profiling", "worth", "comparison", "explanation", "callbacks", "templates", "__init__"),

@@ -147,7 +147,7 @@ def test_an_output_that_was_skipped() -> None:
 
     def rule(part: Part) -> None:
         is_long = part.add(
-            "condition", part.value("text"), fn=part.draft.function("is_long", lambda text: len(text) > 3)
+            "condition", part.value("text"), fn=part.draft.call("is_long", lambda text: len(text) > 3)
         )
         part.draft.guard = When(is_long.name)
         part.give("loud", part.call(str.upper, part.value("text"), fn="upper", named="loud"))

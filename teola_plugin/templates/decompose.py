@@ -130,7 +130,7 @@ class _Decomposition:
         wanted = {name: scope.values[name].name for name in self.outputs or last}
         # A writing primitive is an output too: if the write fails, the query has failed.
         names = tuple(dict.fromkeys((*wanted.values(), *self.draft.effects)))
-        graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives), names)
+        graph = Graph(tuple(self.draft.inputs.values()), tuple(self.draft.primitives.values()), names)
         return Decomposed(validate(graph), self.draft.functions, wanted, self.draft.rounds)
 
     def _last(self, step: Step) -> list[str]:
@@ -187,7 +187,7 @@ class _Decomposition:
 
     def _ends(self, added: Sequence[str]) -> tuple[str, ...]:
         """Return the added primitives on which no other added primitive depends."""
-        own = [p for p in self.draft.primitives if p.name in added]
+        own = [p for p in self.draft.primitives.values() if p.name in added]
         taken = {name for p in own for name in (*(r.name for r in p.refs), *([p.when.condition] if p.when else []))}
         return tuple(p.name for p in own if p.name not in taken)
 
@@ -241,7 +241,7 @@ class _Decomposition:
     ) -> str:
         values = [self._found(name, Takes((each,)), scope) for each in names_of(of)]
         part = self._glue(name, before)
-        return part.add("condition", *values, fn=self.draft.function(name, self._truth(test)), named=name).name
+        return part.add("condition", *values, fn=self.draft.call(name, self._truth(test)), named=name).name
 
     def _truth(self, test: Callable[..., Any]) -> Callable[..., bool]:
         """Return a function which converts the test's result to a bool; always the same function for the same test."""
@@ -287,7 +287,7 @@ class _Decomposition:
         glue = self._glue(name)
         value = glue.flat(value)
         guard = self.draft.guard
-        if guard is None or any(p.name == value.name and p.when == guard for p in self.draft.primitives):
+        if guard is None or any(p.name == value.name and p.when == guard for p in self.draft.primitives.values()):
             return value
         return glue.call("same", value, named=f"{value.name}_passed", makes_list=value.depth > 0, most=value.most)
 
@@ -332,13 +332,13 @@ class _Decomposition:
             done = self._test(f"{loop.name}_done", loop.until, loop.of, scope, ends)
         finally:
             self.draft = outer
-        taken = {ref.name for p in inner.primitives for ref in p.refs} | {v.name for v in scope.given.values()}
+        taken = {ref.name for p in inner.primitives.values() for ref in p.refs} | {v.name for v in scope.given.values()}
         inputs = [Input(name, v.depth) for name, v in before.items() if name in taken] + list(inner.inputs.values())
         again = {i.name: scope.given[i.name] for i in inputs if i.name in scope.given}
         _check_alike(part, [(v, again.get(name, v)) for name, v in before.items() if name in taken])
         told = dict.fromkeys([*(v.name for v in (*again.values(), *gives.values())), done, *inner.effects])
         outputs = [name for name in told if name not in before and name not in inner.inputs]
-        graph = Graph(tuple(inputs), tuple(inner.primitives), tuple(outputs))
+        graph = Graph(tuple(inputs), tuple(inner.primitives.values()), tuple(outputs))
         rounds = Rounds(
             validate(graph), inner.functions, {name: v.name for name, v in again.items()},
             {name: v.name for name, v in gives.items()}, done,

@@ -137,7 +137,7 @@ def _refined(part: Part, passages: Value, more: Mapping[str, Any]) -> Value:
     for at in range(steps):
         is_last = at == steps - 1
         if at:
-            there = part.add("condition", passages, at, fn=part.draft.function("has_item", GLUE["has_item"]),
+            there = part.add("condition", passages, at, fn=part.draft.call("has_item", GLUE["has_item"]),
                              named=f"has_passage_{at + 1}")  # fmt: skip
             part.draft.guard = When(there.name)
         context = part.call("item", passages, at, named=f"passage_{at + 1}")

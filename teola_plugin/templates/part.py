@@ -14,12 +14,13 @@ component runs, an argument
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from teola_plugin.effects import declared_effects
 from teola_plugin.errors import GraphError
 from teola_plugin.graph import Arg, Input, Literal, Primitive, Ref, When, conflicts
+from teola_plugin.graph_builder import GraphBuilder, unique
 from teola_plugin.rounds import Rounds
 from teola_plugin.templates.functions import GLUE
 from teola_plugin.templates.options import placeholders
@@ -33,50 +34,35 @@ STAGED = ("embedding", "ingestion", "searching", "reranking", "websearch", "tool
 CALLED = ("call", "condition", "chunking")
 
 
-@dataclass
-class Draft:
-    """The graph while being built.
+class Draft(GraphBuilder):
+    """The graph of a template while being built.
 
-    `guard`: the condition of the primitives being added. `effects`: the writing primitives.
+    `guard`: the condition of the primitives being added. `effects`: the writing primitives. `rounds`: the functions
+    that are graphs.
     """
 
-    inputs: dict[str, Input] = field(default_factory=dict)
-    primitives: list[Primitive] = field(default_factory=list)
-    functions: dict[str, Function] = field(default_factory=dict)
-    rounds: dict[str, Rounds] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    guard: When | None = None
-    effects: list[str] = field(default_factory=list)
+    def __init__(self, taken: set[str]) -> None:
+        super().__init__(taken)
+        self.inputs: dict[str, Input] = {}
+        self.rounds: dict[str, Rounds] = {}
+        self.guard: When | None = None
+        self.effects: list[str] = []
 
-    def name(self, wanted: str) -> str:
-        """Return the name, or the next free variant."""
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.taken.add(name)
-        return name
-
-    def function(self, name: str, call: Callable[..., Any]) -> str:
-        """Return the name of the function in the graph."""
-        known = self.functions.get(name)
-        if name in self.rounds or (known is not None and known.call is not call):
-            return self.function(f"{name}_", call)
-        self.functions[name] = Function(call, is_glue=GLUE.get(name) is call)
-        return name
+    def call(self, name: str, call: Callable[..., Any]) -> str:
+        """Return the name of a function in the graph."""
+        return self.function(name, Function(call, is_glue=GLUE.get(name) is call), (name, id(call)))
 
     def add_rounds(self, name: str, rounds: Rounds) -> str:
         """Return the name of the rounds in the graph."""
-        while name in self.functions or name in self.rounds:
-            name += "_"
+        name = unique(name, {*self.functions, *self.rounds})
         self.rounds[name] = rounds
         return name
 
-    def append(self, primitive: Primitive) -> None:
+    def append(self, primitive: Primitive, *, is_outside: bool = False) -> None:
         """Add a primitive, after all conflicting primitives."""
-        before = [p.name for p in self.primitives if conflicts(p, primitive)]
+        before = [p.name for p in self.primitives.values() if conflicts(p, primitive)]
         after = tuple(dict.fromkeys((*primitive.after, *before)))
-        self.primitives.append(_with_after(primitive, after))
+        super().append(replace(primitive, after=after), is_outside=is_outside)
         if primitive.writes:
             self.effects.append(primitive.name)
 
@@ -152,7 +138,7 @@ class Part:
             whole = self.add(kind, *args, engine=engine, levels=levels, named=f"{self._wanted(named, kind)}_of_each",
                              reads=reads, writes=writes, **settings)  # fmt: skip
             return self.call("same", whole, named=named, makes_list=True, most=most, levels=levels)
-        name = self.draft.name(self._wanted(named, kind))
+        name = self.draft.unique(self._wanted(named, kind))
         is_fold = kind == "ingestion"
         made = () if is_fold else (*levels, *([name] if makes_list else []))
         if not self.batchable and kind in STAGED:
@@ -175,11 +161,11 @@ class Part:
         Effects of a user function may be declared by `teola_plugin.reads` and `writes`, as anywhere.
         """
         if isinstance(function, str):
-            return self.add("call", *args, fn=self.draft.function(function, GLUE[function]), **more)
+            return self.add("call", *args, fn=self.draft.call(function, GLUE[function]), **more)
         effects = declared_effects(function)
         if effects is not None:
             more = {"reads": effects.reads, "writes": effects.writes, **more}
-        return self.add("call", *args, fn=self.draft.function(fn or self.name, function), **more)
+        return self.add("call", *args, fn=self.draft.call(fn or self.name, function), **more)
 
     def last(self, values: Sequence[Value], *, named: str = "") -> Value:
         """Return the last of the values which ran; a single value or a list, not a list of lists."""
@@ -187,7 +173,7 @@ class Part:
         if depth > 1 or any(v.depth != depth for v in values):
             what = ", ".join(f"{v.name} ({v.depth} lists deep)" for v in values)
             raise self.fault("gives", f"there is no choosing among {what}: they must be single values, or lists")
-        name = self.draft.name(self._wanted(named, "last"))
+        name = self.draft.unique(self._wanted(named, "last"))
         refs = tuple(Ref(v.name) for v in reversed(values))
         primitive = Primitive(name, "aggregate", refs, depth=depth, when=self.draft.guard, origin=self.origin)
         self.draft.append(primitive)
@@ -252,10 +238,6 @@ class Part:
         if 0 < count < min(value.depth, len(levels)):
             raise self.fault("scope", f"{value.name} and {levels[-1]} stand in different lists")
         return count
-
-
-def _with_after(p: Primitive, after: tuple[str, ...]) -> Primitive:
-    return Primitive(p.name, p.kind, p.args, p.settings, p.engine, p.depth, p.reads, p.writes, after, p.when, p.origin)
 
 
 def _arg(given: Any, star: bool) -> Arg:

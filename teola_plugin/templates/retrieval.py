@@ -48,7 +48,7 @@ def Chunking(
         size, overlap = part.option("size"), part.option("overlap")
         if overlap >= size:
             raise part.fault("overlap", f"expected less than size={size}, got {overlap}")
-        fn = part.draft.function(name if splitter else "chunks", splitter or GLUE["chunks"])
+        fn = part.draft.call(name if splitter else "chunks", splitter or GLUE["chunks"])
         document = part.value("document")
         chunks = part.add(
             "chunking", document, size, overlap, levels=document.levels, fn=fn, named="chunks", makes_list=True

@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
-from teola_plugin.adapters.gates import gate_requests
 from teola_plugin.adapters.langchain.binding import Bindings
 from teola_plugin.adapters.langchain.finish import (
     Barrier,
@@ -24,43 +23,34 @@ from teola_plugin.adapters.langchain.observe import instrument_component
 from teola_plugin.adapters.langchain.templates import is_transparent, runs_code
 from teola_plugin.adapters.langchain.values import Constant, Holds, Prompt, Record, Root, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.naming import name_engine, unique
 from teola_plugin.adapters.plain import on_plain_data
 from teola_plugin.adapters.reader.reach import Reach
-from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import OUTSIDE, PIPELINE, READER, STATE, Arg, Graph, Input, Literal, Primitive, When, validate
-from teola_plugin.trace import Asides, Break, Function, Reading, Traced
+from teola_plugin.graph_builder import GraphBuilder
+from teola_plugin.trace import Asides, Function, Reading, Traced
 
 
-class Draft:
+class Draft(GraphBuilder):
     """Primitives in program order. `guard` and `level`: the current condition and the number of enclosing maps.
 
     `runs`: the number of runs of each user function's code; in a map, more than one.
 
-    A step that may raise is a *gate* for each later request that leaves this process (see graph.py): every call without
-    `is_total`, every value of the framework's run, and each key read from the caller's input.
+    Gates (see `GraphBuilder`) are every call without `is_total`, every value of the framework's run, and each key read
+    from the caller's input.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.runs: Counter[Hashable] = Counter()
         self.guard: When | None = None
         self.level = 0
         self.origin = ""
-        self.bindings = Bindings(self._unique, self._read)
-        self._primitives: dict[str, Primitive] = {}
-        self._functions: dict[str, Function] = {}
-        self._known_functions: dict[Any, str] = {}
-        self._engines: dict[str, EngineSpec] = {}
-        self._observed: dict[int, str] = {}
+        self.bindings = Bindings(self.unique, self.gate)
         self._untold: set[str] = set()
-        self._breaks: list[Break] = []
-        self._names: set[str] = set()
         self._barriers: tuple[Barrier, ...] = ()
         self._repeats = False
         self._barriers_before: dict[str, tuple[Barrier, ...]] = {}
-        self._gates: tuple[str, ...] = ()
-        self._gates_before: dict[str, tuple[str, ...]] = {}
         self._stores: set[str] = set()
         self._readings: dict[str, Reading] = {}
         self._on_call: list[Callable[[Any, Asides], None]] = []
@@ -78,11 +68,11 @@ class Draft:
 
         `is_total`: the function raises for no value that is possible here, unless an engine returned a malformed value.
         """
-        fn = self._function(fn, Function(function, is_glue, False, is_async, is_total, is_stale), identity)
+        fn = self.function(fn, Function(function, is_glue, False, is_async, is_total, is_stale), identity)
         reads = (*reads, *self._state) if is_stale else reads
         value = self.add(name, "call", args, {"fn": fn}, "python", lists=lists, reads=reads, holds=holds)
         if not is_total:
-            self._read(value.name)
+            self.gate(value.name)
         return value
 
     def on_call(self, act: Callable[[Any, Asides], None]) -> None:
@@ -98,19 +88,19 @@ class Draft:
         holds: Holds, reach: Reach,
     ) -> Value:  # fmt: skip
         """Add a user function's value, read by `function`; otherwise the framework's run may report the value."""
-        fn = self._function(fn, Function(function, asks=reach.asks, is_stale=_always), identity)
+        fn = self.function(fn, Function(function, asks=reach.asks, is_stale=_always), identity)
         reads = (OUTSIDE, *self._state) if reach.asks else self._state
         value = self.add(name, "call", args, {"fn": fn}, READER, reads=reads, holds=holds, is_outside=reach.asks)
         self._repeats |= reach.repeats
         if reach.changes:
             writes = None if reach.acts else (STATE,)
             self._barriers += (Barrier(value.name, writes, is_read=True, is_seen_beside=reach.alters),)
-        if id(component) in self._observed:  # the values of several runs of one component cannot be told apart
-            self._observed[id(component)] = ""
+        if id(component) in self.observed:  # the values of several runs of one component cannot be told apart
+            self.observed[id(component)] = ""
         elif not self.level:
-            self._observed[id(component)] = value.name
+            self.observed[id(component)] = value.name
             instrument_component(component)
-        self._read(value.name)
+        self.gate(value.name)
         return value
 
     def ask(
@@ -120,7 +110,7 @@ class Draft:
         """Add work for an engine; `engine`: the fallback name of the engine."""
         if kind == "searching":
             self._stores.update(reads)
-        named = name_engine(self._engines, spec, engine or kind)
+        named = self.engine(spec, engine or kind)
         return self.add(name, kind, args, settings or {}, named, reads=reads, holds=holds, is_outside=spec.is_outside)
 
     def await_run(
@@ -133,19 +123,19 @@ class Draft:
         is_pure: bool = False,
     ) -> Value:
         """Add a value that only the framework's own run of `component` may compute; the plan goes on from the value."""
-        fn = self._function(fn, Function(_not_ahead), None)
+        fn = self.function(fn, Function(_not_ahead), None)
         value = self.add(name, "call", tuple(args), {"fn": fn}, PIPELINE, writes=writes or ())
         if self.level:
             self.leave("TB106", component)  # the items of several runs of one component cannot be told apart
             self._untold.add(value.name)
-        elif id(component) in self._observed:
+        elif id(component) in self.observed:
             self.leave("TB107", component)
         else:
-            self._observed[id(component)] = value.name
+            self.observed[id(component)] = value.name
             instrument_component(component)
         if not is_pure:
             self._barriers += (Barrier(value.name, writes),)
-        self._read(value.name)
+        self.gate(value.name)
         return value
 
     def add(
@@ -162,15 +152,13 @@ class Draft:
             lists = (
                 0  # the depth of a list below an item says already that it is taken whole: the result is a plain value
             )
-        name = self._unique(name)
+        name = self.unique(name)
         data: tuple[Arg, ...] = tuple(a.ref if isinstance(a, Value) else Literal(a) for a in args)
-        self._primitives[name] = Primitive(
-            name, kind, data, tuple(settings.items()), engine, level + lists, reads, writes, (), self.guard, self.origin
-        )
+        given, depth = tuple(settings.items()), level + lists
+        added = Primitive(name, kind, data, given, engine, depth, reads, writes, (), self.guard, self.origin)
+        self.append(added, is_outside=is_outside)
         if reads:
             self._barriers_before[name] = self._barriers
-        if is_outside:
-            self._gates_before[name] = self._gates
         return Value(name, level + lists, level, holds)
 
     def list_call(self, name: str, grammar: str, function: Callable[..., Any], text: Value) -> Value:
@@ -183,8 +171,7 @@ class Draft:
 
     def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
         """Note the reason why a part of `component` is left to the framework."""
-        what = f"{describe(component)}: {CODES[code]}" + (f" ({detail})" if detail else "")
-        self._breaks.append(Break(code, what, self.origin, hint))
+        self.add_break(code, describe(component), self.origin, detail, hint)
 
     # --- symbolic values as data -------------------------------------------------------------------------------------
 
@@ -260,7 +247,7 @@ class Draft:
             return False
         return all(
             isinstance(v, Constant | Root)
-            or (isinstance(v, Value) and (v.holds in ("text", "message") or v.name not in self._primitives))
+            or (isinstance(v, Value) and (v.holds in ("text", "message") or v.name not in self.primitives))
             for v in prompt.variables.values()
         )
 
@@ -272,8 +259,8 @@ class Draft:
                 return replace(whole, level=self.level + 1)
             case Value() if symbol.is_list:
                 return replace(symbol, level=symbol.level + 1)
-            case Value(name, depth, 0) if name in self._primitives and self._primitives[name].kind == "call":
-                self._primitives[name] = replace(self._primitives[name], depth=depth + 1)
+            case Value(name, depth, 0) if name in self.primitives and self.primitives[name].kind == "call":
+                self.primitives[name] = replace(self.primitives[name], depth=depth + 1)
                 return Value(name, depth + 1, 1)
             case Value(holds="any"):
                 each = on_plain_data(list)
@@ -284,7 +271,7 @@ class Draft:
 
     def is_one_line(self, text: Value) -> bool:
         """Whether the text is assumed to have no line breaks: the caller's own, or an item of a list of lines."""
-        return text.name not in self._primitives or (
+        return text.name not in self.primitives or (
             self._list_calls.get(text.name) in ("lines", "numbered", "markdown")
         )
 
@@ -295,32 +282,31 @@ class Draft:
             name = names.pop()
             if name in self._untold:
                 return True
-            if name in self._primitives and name not in seen:
-                names += self._primitives[name].dependencies
+            if name in self.primitives and name not in seen:
+                names += self.primitives[name].dependencies
             seen.add(name)
         return False
 
     def is_between(self, name: str, since: int, until: int) -> bool:
         """Whether the primitive is among the first `until` primitives but not among the first `since`."""
-        return name in list(self._primitives)[since:until]
+        return name in list(self.primitives)[since:until]
 
     def __len__(self) -> int:
-        return len(self._primitives)
+        return len(self.primitives)
 
     def as_condition(self, value: Value, fn: str) -> Value:
         """Return a condition primitive, true when `value` is: the call behind `value`, if the call has no other use."""
-        made = self._primitives.get(value.name)
-        is_last = bool(self._primitives) and next(reversed(self._primitives)) == value.name
+        made = self.primitives.get(value.name)
+        is_last = bool(self.primitives) and next(reversed(self.primitives)) == value.name
         if made is None or not is_last or made.kind != "call" or made.engine not in ("python", READER) or made.depth:
-            truth = self._function("truth", Function(bool, is_glue=True), "truth")
+            truth = self.function("truth", Function(bool, is_glue=True), "truth")
             return self.add(fn, "condition", (value,), {"fn": truth}, "python")
         fn = str(made.setting("fn"))
-        function = self._functions[fn]
-        if not any(p.setting("fn") == fn for p in self._primitives.values() if p is not made):
-            del self._functions[fn]
-            self._known_functions = {k: known for k, known in self._known_functions.items() if known != fn}
-        named = self._function(fn, replace(function, call=_truth_of(function)), None)
-        self._primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
+        function = self.functions[fn]
+        if not any(p.setting("fn") == fn for p in self.primitives.values() if p is not made):
+            self.drop_function(fn)
+        named = self.function(fn, replace(function, call=_truth_of(function)), None)
+        self.primitives[value.name] = replace(made, kind="condition").with_settings(fn=named)
         return value
 
     @property
@@ -335,74 +321,53 @@ class Draft:
 
     # --- barriers and gates ------------------------------------------------------------------------------------------
 
-    def _read(self, name: str) -> None:
-        """Make the value a gate: later steps in program order are reached only with the value."""
-        if name not in self._gates:
-            self._gates += (name,)
-
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[Callable[[], None]]:
         """Call the yielded function before each of several unordered branches.
 
         A branch may find the in-place changes of an earlier branch.
         """
-        before, gates_before = self._barriers, self._gates
+        before, gates_before = self._barriers, self.gates
         after, gates_after = before, gates_before
 
         def branch() -> None:
             nonlocal after, gates_after
             named = {b.name for b in after}
             after += tuple(b for b in self._barriers if b.name not in named)
-            gates_after += tuple(g for g in self._gates if g not in gates_after)
+            gates_after += tuple(g for g in self.gates if g not in gates_after)
             beside = (Barrier(b.name, (STATE,), is_read=True) for b in after if b.is_seen_beside and b not in before)
-            self._barriers, self._gates = (*before, *beside), gates_before
+            self._barriers, self.gates = (*before, *beside), gates_before
 
         yield branch
         branch()
-        self._barriers, self._gates = after, gates_after
+        self._barriers, self.gates = after, gates_after
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def traced(self, result: Symbol) -> Traced:
         """Return the finished p-graph."""
         outputs = tuple(dict.fromkeys(names_in(result)))
-        order_reads(self._primitives, self._barriers_before, self._stores)
-        gate_requests(self._primitives, self._gates_before)
-        outputs = merge_lists(self._primitives, self._list_calls, outputs)
-        drop_unused(self._primitives, outputs)
-        used = {p.setting("fn") for p in self._primitives.values()}
-        engines = {p.engine for p in self._primitives.values()}
+        order_reads(self.primitives, self._barriers_before, self._stores)
+        self.gate_requests()
+        outputs = merge_lists(self.primitives, self._list_calls, outputs)
+        drop_unused(self.primitives, outputs)
+        used = {p.setting("fn") for p in self.primitives.values()}
+        engines = {p.engine for p in self.primitives.values()}
         inputs = tuple(Input(name, depth) for name, depth in self.bindings.inputs().items())
-        needed = {name for p in self._primitives.values() for name in p.dependencies} | set(outputs)
+        needed = {name for p in self.primitives.values() for name in p.dependencies} | set(outputs)
         inputs = tuple(i for i in inputs if i.name in needed)
-        graph = validate(Graph(inputs, tuple(self._primitives.values()), outputs))
+        graph = validate(Graph(inputs, tuple(self.primitives.values()), outputs))
         return Traced(
             graph,
-            {name: f for name, f in self._functions.items() if name in used},
-            {name: spec for name, spec in self._engines.items() if name in engines},
+            {name: f for name, f in self.functions.items() if name in used},
+            {name: spec for name, spec in self.engines.items() if name in engines},
             self.bindings.bind,
-            {key: name for key, name in self._observed.items() if name in self._primitives},
-            tuple(self._breaks),
+            {key: name for key, name in self.observed.items() if name in self.primitives},
+            tuple(self.breaks),
             repeats=self._repeats,
             readings=tuple(self._readings.values()),
             on_call=tuple(self._on_call),
         )
-
-    # --- names -------------------------------------------------------------------------------------------------------
-
-    def _unique(self, name: str) -> str:
-        name = unique(name, self._names)
-        self._names.add(name)
-        return name
-
-    def _function(self, fn: str, function: Function, identity: Any) -> str:
-        if identity is not None and identity in self._known_functions:
-            return self._known_functions[identity]
-        fn = unique(fn, self._functions)
-        self._functions[fn] = function
-        if identity is not None:
-            self._known_functions[identity] = fn
-        return fn
 
 
 def snake(name: str) -> str:

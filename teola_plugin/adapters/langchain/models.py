@@ -48,7 +48,6 @@ from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import plain_class
-from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.service import hold_retries, service_of
@@ -56,6 +55,7 @@ from teola_plugin.effects import ASSUMED, NOTHING, assuming, declared_effects
 from teola_plugin.engines import Completion, EngineSpec, Foreign
 from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
+from teola_plugin.graph_builder import unique
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Session, is_unheard
 from teola_plugin.value_keys import Same, is_comparable, snapshot, value_key

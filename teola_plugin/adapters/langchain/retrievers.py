@@ -22,8 +22,8 @@ from teola_plugin.adapters.langchain import leaves
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.values import Record, Symbol, Untraceable, Value
 from teola_plugin.adapters.leaf import Leaf, is_stock
-from teola_plugin.adapters.naming import unique
 from teola_plugin.adapters.rehearsal import rehearse
+from teola_plugin.graph_builder import unique
 
 Trace = Callable[[Runnable[Any, Any], Symbol, str], Symbol]
 

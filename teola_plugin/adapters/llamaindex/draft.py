@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from teola_plugin.adapters.gates import gate_requests
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.observers import await_value
-from teola_plugin.adapters.naming import name_engine, unique
-from teola_plugin.codes import CODES
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Primitive, Ref, validate
-from teola_plugin.trace import Break, Function, Traced
+from teola_plugin.graph_builder import GraphBuilder, unique
+from teola_plugin.trace import Function, Traced
 
 
 def star(name: str) -> Ref:
@@ -23,28 +21,20 @@ def star(name: str) -> Ref:
     return Ref(name, star=True)
 
 
-class Draft:
-    """The primitives, the functions and engines by name, and the breaks.
+class Draft(GraphBuilder):
+    """The graph of one component, built step by step.
 
-    A step that may raise is a *gate* for each later request to the outside of this process (see graph.py): functions of
-    the user's, and values of the framework's run. LlamaIndex's own glue raises only for malformed replies.
+    Gates (see `GraphBuilder`) are functions of the user's, and values of the framework's run. LlamaIndex's own glue
+    raises only for malformed replies.
     """
 
     def __init__(self, *, is_async: bool = False) -> None:
         """`is_async`: the graph is for calls from a coroutine, if the two kinds of calls differ; see `has_modes`."""
+        super().__init__()
         self.is_async = is_async
         self.has_modes = False
         self.covered: set[int] = set()
         self.ahead: set[int] = set()
-        self._primitives: dict[str, Primitive] = {}
-        self._gates: tuple[str, ...] = ()
-        self._gates_before: dict[str, tuple[str, ...]] = {}
-        self._functions: dict[str, Function] = {}
-        self._engines: dict[str, EngineSpec] = {}
-        self._observed: dict[int, str] = {}
-        self._breaks: list[Break] = []
-        self._names: set[str] = set()
-        self._taken: set[str] = set()
         self._origin = ""
         self._static: list[tuple[object, Any]] = []
         self._conditions: list[Callable[[], bool]] = []
@@ -55,7 +45,7 @@ class Draft:
 
     def take(self, name: str) -> str:
         """Reserve the name of an input, so no primitive gets the name."""
-        self._taken.add(name)
+        self.taken.add(name)
         return name
 
     def cover(self, *components: object) -> None:
@@ -68,15 +58,10 @@ class Draft:
         self.ahead.update(map(id, components))
 
     @property
-    def engines(self) -> Mapping[str, EngineSpec]:
-        """The engines used so far."""
-        return self._engines
-
-    @property
     def is_whole(self) -> bool:
         """Whether everything was read, and only later steps of an answer are left to the framework."""
-        is_left = any(p.engine == PIPELINE for p in self._primitives.values())
-        return not is_left and all(b.code == "TB214" for b in self._breaks)
+        is_left = any(p.engine == PIPELINE for p in self.primitives.values())
+        return not is_left and all(b.code == "TB214" for b in self.breaks)
 
     def rely_on(self, *components: object) -> None:
         """Note that the graph holds settings of these components, and no longer fits once the settings change."""
@@ -99,11 +84,11 @@ class Draft:
 
         `may_raise`: for values that are possible here.
         """
-        fn = unique(fn, self._functions)
-        self._functions[fn] = Function(function, is_glue=not is_rehearsal, is_total=not may_raise)
+        fn = self.function(fn, Function(function, is_glue=not is_rehearsal, is_total=not may_raise))
         refs = tuple(Ref(arg) if isinstance(arg, str) else arg for arg in args)
         name = self._add(name, "call", refs, {"fn": fn}, "python", depth)
-        self._gates += (name,) if may_raise else ()
+        if may_raise:
+            self.gate(name)
         return name
 
     def run(
@@ -116,11 +101,11 @@ class Draft:
         function. `is_outside`: requests of the run leave this process.
         """
         self.has_modes = True
-        fn = unique(fn, self._functions)
-        self._functions[fn] = Function(function, asks=True, is_async=self.is_async if is_async is None else is_async)
-        asked = name_engine(self._engines, engine[1], engine[0]) if engine else "python"
+        is_async = self.is_async if is_async is None else is_async
+        fn = self.function(fn, Function(function, asks=True, is_async=is_async))
+        asked = self.engine(engine[1], engine[0]) if engine else "python"
         name = self._add(name, "call", args, {"fn": fn}, asked, depth, is_outside=is_outside)
-        self._gates += (name,)
+        self.gate(name)
         return name
 
     def ask(
@@ -128,46 +113,41 @@ class Draft:
         settings: Mapping[str, Any] | None = None, reads: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
         """Add work for an engine."""
-        engine = name_engine(self._engines, spec, kind)
+        engine = self.engine(spec, kind)
         return self._add(name, kind, args, dict(settings or {}), engine, depth, reads, is_outside=spec.is_outside)
 
     def await_run(self, name: str, component: object, fn: str, *args: str, depth: int = 0) -> str:
         """Add a value that only the framework's own run of `component` may compute; the plan goes on from the value."""
-        fn = unique(fn, self._functions)
+        fn = unique(fn, self.functions)
         name = self._add(name, "call", tuple(map(Ref, args)), {"fn": fn}, PIPELINE, depth)
-        self._observed[id(component)] = name
-        self._gates += (name,)
+        self.observed[id(component)] = name
+        self.gate(name)
         await_value(component)
         return name
 
     def leave(self, code: str, component: object, detail: str = "", hint: str = "") -> None:
         """Note the reason why a part of `component` is left to the framework."""
         origin = plain_class(component).__name__
-        what = f"{origin}: {CODES[code]}" + (f" ({detail})" if detail else "")
-        self._breaks.append(Break(code, what, origin, hint))
+        self.add_break(code, origin, origin, detail, hint)
 
     def traced(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], bind: Callable[[Any], Mapping[str, Any]]
     ) -> Traced:
         """Return the finished p-graph, with the used inputs only."""
-        gate_requests(self._primitives, self._gates_before)
-        primitives = tuple(self._primitives.values())
-        used = {ref.name for p in primitives for ref in p.refs} - self._names
+        self.gate_requests()
+        primitives = tuple(self.primitives.values())
+        used = {ref.name for p in primitives for ref in p.refs} - self.primitives.keys()
         known = tuple(Input(name) for name in inputs if name in used)
         graph = validate(Graph(known, primitives, outputs))
-        return Traced(graph, self._functions, self._engines, bind, self._observed, tuple(self._breaks))
+        return Traced(graph, self.functions, self.engines, bind, self.observed, tuple(self.breaks))
 
     def _add(
         self, name: str, kind: str, args: tuple[Arg, ...], settings: Mapping[str, Any], engine: str, depth: int,
         reads: tuple[str, ...] = (), is_outside: bool = False,
     ) -> str:  # fmt: skip
-        name = unique(name, self._names | self._taken)
-        self._names.add(name)
-        self._primitives[name] = Primitive(
-            name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin
-        )
-        if is_outside:
-            self._gates_before[name] = self._gates
+        name = self.unique(name)
+        added = Primitive(name, kind, args, tuple(settings.items()), engine, depth, reads, origin=self._origin)
+        self.append(added, is_outside=is_outside)
         return name
 
 

@@ -36,8 +36,8 @@ from teola_plugin.adapters.llamaindex.reachable import HOLDERS, PIPELINES, reach
 from teola_plugin.adapters.llamaindex.retrievers import add_retriever
 from teola_plugin.adapters.llamaindex.synthesizers import add_synthesizer
 from teola_plugin.adapters.llamaindex.transforms import Query
-from teola_plugin.adapters.naming import unique
 from teola_plugin.graph import Graph
+from teola_plugin.graph_builder import unique
 from teola_plugin.trace import Traced
 
 log = logging.getLogger(__name__)
