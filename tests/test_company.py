@@ -46,7 +46,7 @@ def scheduler_of(
 ) -> EngineScheduler:
     capabilities = Capabilities(32, concurrent=True, prefix=prefix)
     return EngineScheduler(
-        POLICIES[policy], capabilities, instances=instances, limits=Limits(None, AGING_S, 0.0), llm=llm
+        POLICIES[policy], capabilities, replicas=instances, limits=Limits(None, AGING_S, 0.0), llm=llm
     )
 
 

@@ -98,7 +98,7 @@ def taken(scheduler: EngineScheduler) -> list[list[int]]:
 
 
 def of_two() -> EngineScheduler:
-    return EngineScheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), instances=2)
+    return EngineScheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), replicas=2)
 
 
 def placed(scheduler: EngineScheduler, item_id: int, text: str, query: int, primitive: int | None = None) -> int:
@@ -217,7 +217,7 @@ def objective(scheduler: EngineScheduler, item_id: int, query: int, what: str) -
 
 
 def test_throughput_fills_all_but_the_slots_that_one_instance_keeps() -> None:
-    scheduler = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True), instances=2)
+    scheduler = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True), replicas=2)
     objective(scheduler, 1, 2, "latency")
     assert taken(scheduler) == [[1]]
     for item_id in range(2, 42):
@@ -274,7 +274,7 @@ def test_every_item_reaches_the_engine_exactly_once(policy, slots, concurrent, t
 @pytest.mark.parametrize(("is_concurrent", "most"), [(False, [4, 4, 1]), (True, [8, 4, 4])])
 def test_what_would_begin_at_once(is_concurrent: bool, most: list[int]) -> None:
     """Of two instances of four items: while nothing runs, while one is busy, and with three that wait."""
-    scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=is_concurrent), instances=2)
+    scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=is_concurrent), replicas=2)
     found = [max(n for n in range(9) if scheduler.begins_at_once(n))]
     scheduler.submit(Request("embedding", {}, [Item(str(n), id=n) for n in range(4)], 1))
     assert scheduler.next_batch()

@@ -55,7 +55,7 @@ class Use(RuleBasedStateMachine):
         self.limit = limit
         self.count = count
         self.scheduler = EngineScheduler(
-            POLICIES[policy], self.capabilities, instances=count, limits=Limits(limit, 5.0, tolerance_s), llm=llm
+            POLICIES[policy], self.capabilities, replicas=count, limits=Limits(limit, 5.0, tolerance_s), llm=llm
         )
 
     # --- what is done to it ------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Use(RuleBasedStateMachine):
         for item, request in zip(batch.items, requests, strict=True):
             self.running[item.id] = (item, request, batch.instance, is_alone)
         self.calls.append(batch)
-        self.scheduler.instances.begin_call(batch.instance)
+        self.scheduler.replicas.begin_call(batch.instance)
 
     @rule(data=st.data(), how=st.sampled_from(("end", "again", "alone", "twice")))
     def finish(self, data: st.DataObject, how: str) -> None:
@@ -167,7 +167,7 @@ class Use(RuleBasedStateMachine):
         for item_id in left:
             del self.running[item_id]
         self.scheduler.finish(left, self.now_s)
-        self.scheduler.instances.end_call(batch.instance)
+        self.scheduler.replicas.end_call(batch.instance)
 
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
@@ -205,7 +205,7 @@ class Use(RuleBasedStateMachine):
             assert self.scheduler.queued_items == len(self.queued)
             assert self.scheduler.running_items == len(self.running)
             assert all(self.scheduler.holds(item_id) for item_id in self.queued.keys() | self.running.keys())
-            assert self.scheduler.instances.count == self.count
+            assert self.scheduler.replicas.count == self.count
 
     def teardown(self) -> None:
         """In the end everything runs."""
@@ -227,7 +227,7 @@ class Use(RuleBasedStateMachine):
         batch = self.calls.pop(0)
         ids = [item.id for item in batch.items]
         self.scheduler.finish(ids, self.now_s)
-        self.scheduler.instances.end_call(batch.instance)
+        self.scheduler.replicas.end_call(batch.instance)
         for item_id in ids:
             self.running.pop(item_id, None)
 

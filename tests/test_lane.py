@@ -386,7 +386,7 @@ class Ward:
         self.back_s: list[float] = []
         self.gone: list[Exception] = []
         self.counts = Counts()
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=2)
         self.tasks: set[asyncio.Task[None]] = set()
         recovery = Recovery(
             "e", scheduler, self.counts, None, spawn=lambda work: spawn(work, self.tasks),
@@ -403,7 +403,7 @@ class Ward:
         for n in range(2):  # two of its batches tell of it
             batch = Batch("embedding", {}, (Item("x", id=n),), 0)
             recovery.crashed(Attempt(engine, batch, {n: 1}, loop.time(), loop.time()))
-        self.is_up = lambda: scheduler.instances.is_up(0)
+        self.is_up = lambda: scheduler.replicas.is_up(0)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
     failures: int, others: int, expected: tuple[float, bool, list[str]]
 ) -> None:
     async def crashed() -> tuple[float, bool, list[str]]:
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=1 + others)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=1 + others)
         tasks: list[asyncio.Task[None]] = []
         gone: list[str] = []
         loop = asyncio.get_running_loop()
@@ -54,9 +54,9 @@ def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
         )
         instance: Any = Stubborn(failures)
         recovery.crashed(Attempt(instance, Batch("embedding", {}, ()), {}, 0.0, 0.0))
-        assert not scheduler.instances.is_up(0)
+        assert not scheduler.replicas.is_up(0)
         await asyncio.gather(*tasks)
-        return loop.time(), scheduler.instances.is_up(0), gone
+        return loop.time(), scheduler.replicas.is_up(0), gone
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert runner.run(crashed()) == expected
@@ -71,7 +71,7 @@ def test_an_instance_that_has_left_does_not_speak_for_the_one_in_its_place() -> 
             await asyncio.sleep(self.takes_s)
 
     async def crashed() -> None:
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=2)
         tasks: list[asyncio.Task[None]] = []
 
         def spawn(work: Any) -> None:
@@ -82,12 +82,12 @@ def test_an_instance_that_has_left_does_not_speak_for_the_one_in_its_place() -> 
         recovery.crashed(Attempt(one, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
         scheduler.resize(1)
         scheduler.resize(2)
-        assert scheduler.instances.is_up(1)
+        assert scheduler.replicas.is_up(1)
         recovery.crashed(Attempt(other, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert not scheduler.instances.is_up(1)
+        assert not scheduler.replicas.is_up(1)
         await asyncio.gather(*tasks)
-        assert scheduler.instances.is_up(1)
+        assert scheduler.replicas.is_up(1)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(crashed())

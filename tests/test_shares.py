@@ -203,7 +203,7 @@ def test_who_is_refused_is_told_when_to_come_back() -> None:
     engine.submit(request("", 4))
     for n in range(2):
         assert engine.next_batch(2.0 * n)
-        engine.finish(list(engine.instances._running), 2.0 * (n + 1))
+        engine.finish(list(engine.replicas._running), 2.0 * (n + 1))
     engine.next_batch(4.0)
     with pytest.raises(Overloaded) as refused:
         engine.submit(request("", 4))

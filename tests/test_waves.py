@@ -73,7 +73,7 @@ def test_what_follows_takes_all_that_is_there() -> None:
 
 def scheduler_of(policy: str = "critical_path", llm: LlmProfile | None = LLM) -> EngineScheduler:
     capabilities = Capabilities(32, concurrent=True, prefix=True)
-    return EngineScheduler(POLICIES[policy], capabilities, instances=2, limits=Limits(None, AGING_S, 0.0), llm=llm)
+    return EngineScheduler(POLICIES[policy], capabilities, replicas=2, limits=Limits(None, AGING_S, 0.0), llm=llm)
 
 
 def item_of(number: int, taker: Taker | None = TAKER) -> Item:

@@ -52,7 +52,7 @@ class Lane:
         self._scheduler = EngineScheduler(
             POLICIES[system.policy],
             self._capabilities,
-            instances=server.instances,
+            replicas=server.instances,
             limits=Limits(prefix_tolerance_s=system.prefix_tolerance_s),
             knee_items=lambda op: knees.get(op),
             llm=server.profile if isinstance(server, LlmServer) else None,

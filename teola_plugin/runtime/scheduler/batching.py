@@ -70,14 +70,14 @@ class EngineScheduler:
     """The queue and the slots of an engine."""
 
     def __init__(
-        self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
+        self, policy: Policy, capabilities: Capabilities, *, replicas: int = 1, limits: Limits | None = None,
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
         """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
         self._policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
-        self.instances = Replicas(capabilities, instances)
+        self.replicas = Replicas(capabilities, replicas)
         self._capabilities = capabilities
         self._queue = Waiting(policy)
         self._place: dict[int, int] = {}  # the place in the queue of each item that waits
@@ -115,28 +115,28 @@ class EngineScheduler:
     @property
     def running_items(self) -> int:
         """The number of items with the engine."""
-        return self.instances.running_items
+        return self.replicas.running_items
 
     @property
-    def has_instance_up(self) -> bool:
+    def has_replica_up(self) -> bool:
         """Whether any replica takes work."""
-        return self.instances.count_up > 0
+        return self.replicas.count_up > 0
 
     @property
     def is_saturated(self) -> bool:
         """Whether the engine is too busy for rewrites which cost compute."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
-        self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
+        self._is_saturated = self.queued_items + self.running_items > limit * self.replicas.count_up
         return self._is_saturated
 
     def begins_at_once(self, count: int) -> bool:
         """Whether `count` more items would not have to wait."""
-        room = self.instances.room()
+        room = self.replicas.room()
         return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
 
     def holds(self, item_id: int) -> bool:
         """Whether an item waits here or is with the engine."""
-        return item_id in self._place or self.instances.holds(item_id)
+        return item_id in self._place or self.replicas.holds(item_id)
 
     def drained_in_s(self) -> float:
         """Return the seconds until all items here should have ended, by the recent throughput."""
@@ -190,7 +190,7 @@ class EngineScheduler:
         if not self._queue:
             return None
         due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
-        room = self._staggered_room(self.instances.room(make_way=bool(due)), now_s)
+        room = self._staggered_room(self.replicas.room(make_way=bool(due)), now_s)
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
             return None
@@ -198,7 +198,7 @@ class EngineScheduler:
         if not picks:
             return None
         first = picks[0].request
-        at = self._instance_for(first, room, now_s)
+        at = self._replica_for(first, room, now_s)
         if at is None:
             return None
         going = self._going_to(at, self._admitted(at, picks, now_s), room)
@@ -208,7 +208,7 @@ class EngineScheduler:
             self._throughput.begin(now_s)
         for request, mine in going:
             self._leave(self._place[mine[0].id], mine)
-            self.instances.start(at, mine, request.query, is_alone=first.is_alone)
+            self.replicas.start(at, mine, request.query, is_alone=first.is_alone)
             if self._admission:
                 self._admission.start(at, request.op, request.settings, mine, request.query)
             if self._staggered:
@@ -223,8 +223,8 @@ class EngineScheduler:
         """Return the room of each replica, less the slots held back by staggered prefills."""
         if (waves := self._staggered) is None or self.policy not in APPLICATION_AWARE:
             return room
-        if self._queue.queries == 1 and any(self.instances.is_free(at) for at in self.instances.up()):
-            waves.plan(self._queue.requests(), self.instances, now_s, self.limits.aging_s)
+        if self._queue.queries == 1 and any(self.replicas.is_free(at) for at in self.replicas.up()):
+            waves.plan(self._queue.requests(), self.replicas, now_s, self.limits.aging_s)
         left = waves.room(room, now_s)
         self.waits_until_s = waves.until_s
         return left
@@ -235,8 +235,8 @@ class EngineScheduler:
         A quarantined request never waits: other requests wait for it. The last slots are not for `throughput` requests,
         so the head of the queue does not wait for such requests.
         """
-        is_idle = bool(self._suspects and self.instances.idle())
-        load = self.instances.loads() if self._has_throughput else []
+        is_idle = bool(self._suspects and self.replicas.idle())
+        load = self.replicas.loads() if self._has_throughput else []
 
         def may_run(request: Request) -> bool:
             if due and is_idle and not any(each is request for each in due):
@@ -247,7 +247,7 @@ class EngineScheduler:
                 return False
             if not self._has_throughput or request.items[0].urgency.objective != "throughput":
                 return True
-            return self.instances.best(request.items[0], request.query, room, load) is not None
+            return self.replicas.best(request.items[0], request.query, room, load) is not None
 
         return may_run if self._suspects or self._prefixes.holds_any_up or self._has_throughput else _anybody
 
@@ -317,16 +317,16 @@ class EngineScheduler:
             self._queue.remove(place)
             self._suspects.discard(place)
 
-    def _instance_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
+    def _replica_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
         """Return the replica for a request; None if the request has to wait."""
         if request.is_alone:
-            return next(iter(self.instances.idle()), None)
-        self.instances.next_turn()
+            return next(iter(self.replicas.idle()), None)
+        self.replicas.next_turn()
         left = list(room)
-        at = self.instances.best(request.items[0], request.query, left)
+        at = self.replicas.best(request.items[0], request.query, left)
         while at is not None and self._should_defer(at, request, now_s):
             left[at] = 0
-            at = self.instances.best(request.items[0], request.query, left)
+            at = self.replicas.best(request.items[0], request.query, left)
             if at is None:
                 self.waits_until_s = min(self.waits_until_s, request.since_s + self.limits.aging_s)
         return at
@@ -355,7 +355,7 @@ class EngineScheduler:
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
-        up = self.instances.count_up
+        up = self.replicas.count_up
         queries = self._queue.queries
         if more:
             queries -= len(more.queries) - (request.query in more.queries)
@@ -371,19 +371,19 @@ class EngineScheduler:
         if one_way and not self._capabilities.max_tokens:
             return [(pick.request, pick.request.items[: pick.count]) for pick in picks]
         going: list[tuple[Request, list[Item]]] = []
-        room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
+        room, load, tokens = list(room), self.replicas.loads(), self.replicas.tokens(at)
         for pick in picks:
             request = pick.request
             mine: list[Item] = []
             for item in request.items[: pick.count]:
-                to = at if not going else self.instances.best(item, request.query, room, load)
+                to = at if not going else self.replicas.best(item, request.query, room, load)
                 if to is None:
                     return going
                 room[to] -= 1
-                load[to] += self.instances.weight(item)
+                load[to] += self.replicas.weight(item)
                 if to != at:
                     continue
-                if not self.instances.fits(item, tokens, bool(going)):
+                if not self.replicas.fits(item, tokens, bool(going)):
                     return going
                 tokens += item.tokens
                 if not mine:
@@ -391,19 +391,19 @@ class EngineScheduler:
                 mine.append(item)
         return going
 
-    # --- instances ---------------------------------------------------------------------------------------------------
+    # --- replicas ----------------------------------------------------------------------------------------------------
 
-    def resize(self, instances: int) -> None:
+    def resize(self, replicas: int) -> None:
         """Set the number of replicas. A leaving replica takes nothing new and is removed once idle."""
-        self.instances.resize(instances)
+        self.replicas.resize(replicas)
 
     def learn(self, capabilities: Capabilities) -> None:
         """Set the capabilities that hold from now on for all replicas."""
-        self._capabilities = self.instances.capabilities = capabilities
+        self._capabilities = self.replicas.capabilities = capabilities
 
-    def mark(self, instance: int, *, is_up: bool) -> None:
+    def mark(self, replica: int, *, is_up: bool) -> None:
         """Set whether a replica takes work."""
-        self.instances.mark(instance, is_up=is_up)
+        self.replicas.mark(replica, is_up=is_up)
 
     # --- the end of items --------------------------------------------------------------------------------------------
 
@@ -414,15 +414,15 @@ class EngineScheduler:
             self._admission.end(ids)
         if self._staggered:
             self._staggered.ended(ids)
-        if ended := self.instances.end(ids):
+        if ended := self.replicas.end(ids):
             self._throughput.end(ended, now_s)
 
     def withdraw(self, ids: Collection[int]) -> list[int]:
         """Take items out of the queue. Returns the items with the engine, which only the engine can abort."""
         for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
             self._leave(place, [item for item in self._queue[place].items if item.id in ids])
-        self._prefixes.ended(item_id for item_id in ids if not self.instances.holds(item_id))
-        return [item_id for item_id in ids if self.instances.holds(item_id)]
+        self._prefixes.ended(item_id for item_id in ids if not self.replicas.holds(item_id))
+        return [item_id for item_id in ids if self.replicas.holds(item_id)]
 
 
 def _anybody(request: Request) -> bool:

@@ -57,7 +57,7 @@ class Recovery:
 
     def crashed(self, attempt: Attempt) -> None:
         """Take an instance out of service until recovered. Several attempts may report the same crash."""
-        if not self._scheduler.instances.is_up(attempt.at):
+        if not self._scheduler.replicas.is_up(attempt.at):
             return
         self._counts.crashes += 1
         log.warning("engine %r: instance %d crashed with %d items in it", self._name, attempt.at, len(attempt.numbers))
@@ -73,7 +73,7 @@ class Recovery:
                 break
             except Exception as e:  # around an engine: the engine will not come back, and the waiters get the error
                 log.error("engine %r: instance %d does not come back: %s", self._name, at, e)
-                if not self._scheduler.has_instance_up:
+                if not self._scheduler.has_replica_up:
                     self._gone(e)  # and the next request may find it well again
                     break
             await asyncio.sleep(wait_s)

@@ -57,7 +57,7 @@ class Costs(NamedTuple):
 
 
 def best_waves(
-    count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
+    count: int, replicas: int, most: int, costs: Costs, late: Sequence[float] = LATE
 ) -> tuple[tuple[int, ...], ...]:
     """Return, for each replica, the number of texts in each wave; none if waves gain too little.
 
@@ -70,12 +70,12 @@ def best_waves(
     """
     longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
     # Texts without a slot wait.
-    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, replicas, 1.0))
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
-        shares = _split(count, instances, ratio)
+        shares = _split(count, replicas, ratio)
         for share in late:
-            waiting = _split(round(share * count), instances, SOONER)
+            waiting = _split(round(share * count), replicas, SOONER)
             waves = tuple((n - later, later) for n, later in zip(shares, waiting, strict=True))
             if all(0 <= n <= most for each in waves for n in each):
                 found.append(waves)
@@ -83,9 +83,9 @@ def best_waves(
     return best if over_s(best, costs) < GAIN * over_s(at_once, costs) else ()
 
 
-def _split(count: int, instances: int, ratio: float) -> list[int]:
+def _split(count: int, replicas: int, ratio: float) -> list[int]:
     """Return the number of texts for each replica, each `ratio` times as many as for the previous replica."""
-    weights = [ratio**n for n in range(instances)]
+    weights = [ratio**n for n in range(replicas)]
     ends = [round(count * end / sum(weights)) for end in itertools.accumulate(weights)]
     return [end - begin for begin, end in itertools.pairwise([0, *ends])]
 
@@ -133,7 +133,7 @@ class StaggeredPrefills:
         self._refused: tuple[Hashable, Urgency] | None = None  # the latest texts without a gain from waves
         self._cut_short = 0.0  # the share of plans lately
 
-    def plan(self, queue: Collection[Request], instances: Replicas, now_s: float, aging_s: float) -> None:
+    def plan(self, queue: Collection[Request], replicas: Replicas, now_s: float, aging_s: float) -> None:
         """Plan waves for the queue, while a replica is idle; a text waits no longer than `aging_s`.
 
         The plan is made once for all texts of a primitive: later texts and retried texts just begin.
@@ -147,20 +147,20 @@ class StaggeredPrefills:
         if until_s <= now_s or (query, urgency) == self._refused:
             return
         is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
-        if not is_all or instances.has(query):
+        if not is_all or replicas.has(query):
             return
         items = [item for request in texts for item in request.items]
-        waves = self._staggered(items, first.settings, instances, taker)
+        waves = self._staggered(items, first.settings, replicas, taker)
         if not waves:
             self._refused = (query, urgency)
             return
-        left = {at: [n for n in each if n] for at, each in zip(instances.up(), waves, strict=True)}
+        left = {at: [n for n in each if n] for at, each in zip(replicas.up(), waves, strict=True)}
         self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()}, {})
 
     def _staggered(
-        self, items: Sequence[Item], settings: Mapping[str, Any], instances: Replicas, taker: Taker
+        self, items: Sequence[Item], settings: Mapping[str, Any], replicas: Replicas, taker: Taker
     ) -> tuple[tuple[int, ...], ...]:
-        up, most = instances.up(), instances.capabilities.max_items
+        up, most = replicas.up(), replicas.capabilities.max_items
         written = self._admission.texts(settings, 1)
         is_many = len(items) > 2 * most * len(up)  # they fill the slots more than twice
         if is_many or written.unknown or not all(isinstance(item.payload, str) for item in items):

@@ -79,7 +79,7 @@ class EngineWorker:
         self.name = engine.name
         self.held: Engine | None = None
         self.scheduler = EngineScheduler(
-            policy, _handing_on(engine.capabilities), instances=len(_instances(engine)), limits=rules.limits,
+            policy, _handing_on(engine.capabilities), replicas=len(_instances(engine)), limits=rules.limits,
             knee_items=_knee_items(engine), llm=_llm_profile(engine),
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
@@ -205,7 +205,7 @@ class EngineWorker:
         if self.held is None or self._is_closed:
             return
         instances = _instances(self.held)
-        if len(instances) != self.scheduler.instances.count:
+        if len(instances) != self.scheduler.replicas.count:
             self.scheduler.resize(len(instances))
         if self.held.capabilities is not self._told_of:
             self._learn(self.held.capabilities)
@@ -232,7 +232,7 @@ class EngineWorker:
         self.counts.batches += 1
         self.counts.mixed += any(item.owner != batch.items[0].owner for item in batch.items)
         attempt = Attempt(instance, batch, numbers, self._time_s(), self._time_s())
-        self.scheduler.instances.begin_call(attempt.at)
+        self.scheduler.replicas.begin_call(attempt.at)
         attempt.task = self._spawn(self._run(attempt))
         self._recovery.watch(attempt)
 
@@ -247,7 +247,7 @@ class EngineWorker:
         error = error or attempt.broke_protocol
         ended_s = self._time_s()
         attempt.end()
-        self.scheduler.instances.end_call(attempt.at)
+        self.scheduler.replicas.end_call(attempt.at)
         if isinstance(error, EngineCrashed) and not self._is_closed:
             self._recovery.crashed(attempt)
         self._retries.settle(attempt, error)
