@@ -19,7 +19,7 @@ import typer
 from teola_plugin.engines import Capabilities, Item
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES, Policy
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request, WorkItem
 
 WAITING = (64, 1_024, 4_096, 16_384)
 OF_A_QUERY = (1, 4, 1_000_000)
@@ -46,9 +46,10 @@ def _costs_us(policy: Policy, waiting: int, of_a_query: int, decisions: int) -> 
         number = next(numbers)
         query = number // of_a_query
         request = Request(
-            "decoding", {"max_tokens": 10}, [Item(f"text {number}", query, id=number)], query, depth=number % 3,
-            remaining_s=float(number % 7), begun_s=query * 0.01, own_s=1.0,
+            "decoding", {"max_tokens": 10}, [], query, depth=number % 3, remaining_s=float(number % 7),
+            begun_s=query * 0.01, own_s=1.0,
         )  # fmt: skip
+        request.items = [WorkItem(Item(f"text {number}", query, id=number), request)]
         started_s = time.perf_counter()
         scheduler.submit(request)
         return time.perf_counter() - started_s
@@ -56,15 +57,15 @@ def _costs_us(policy: Policy, waiting: int, of_a_query: int, decisions: int) -> 
     submitted = [submit() for _ in range(waiting)]
     first = scheduler.next_batch()
     assert first is not None
-    running = [item.id for item in first.items]
+    running = list(first.works)
     decided = []
     for _ in range(decisions):
         scheduler.finish([running.pop(0)])
         started_s = time.perf_counter()
-        batch = scheduler.next_batch()
+        attempt = scheduler.next_batch()
         decided.append(time.perf_counter() - started_s)
-        assert batch is not None
-        running += [item.id for item in batch.items]
+        assert attempt is not None
+        running += attempt.works
         submitted.append(submit())
     return 1e6 * statistics.median(decided), 1e6 * statistics.mean(submitted)
 

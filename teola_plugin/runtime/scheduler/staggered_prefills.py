@@ -20,13 +20,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from teola_plugin.engines import Item, Taker, Urgency
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
 from teola_plugin.runtime.scheduler.replicas import Replicas
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request, WorkItem
 
 LATE = tuple(n / 16 for n in range(9))
 """The shares of all texts that may wait."""
@@ -113,7 +113,7 @@ def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
 class _Plan:
     """A plan of waves. `left`: by instance, the texts of each wave yet to begin; the first wave runs, of `size` texts.
 
-    `running`: the instance of each running text.
+    `running`: the running texts.
     """
 
     query: Hashable
@@ -121,7 +121,7 @@ class _Plan:
     until_s: float
     left: dict[int, list[int]]
     size: dict[int, int]
-    running: dict[int, int]
+    running: set[WorkItem] = field(default_factory=set)
 
 
 class StaggeredPrefills:
@@ -139,9 +139,9 @@ class StaggeredPrefills:
         The plan is made once for all texts of a primitive: later texts and retried texts just begin.
         """
         first = next((request for request in queue if request.op == "decoding"), None)
-        if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
+        if self._plan or first is None or (taker := first.first.urgency.taker) is None:
             return
-        query, urgency = first.query, first.items[0].urgency
+        query, urgency = first.query, first.first.urgency
         texts = [request for request in queue if request.op == "decoding"]
         until_s = min(request.since_s for request in texts) + aging_s
         if until_s <= now_s or (query, urgency) == self._refused:
@@ -149,13 +149,13 @@ class StaggeredPrefills:
         is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
         if not is_all or replicas.has(query):
             return
-        items = [item for request in texts for item in request.items]
+        items = [work.item for request in texts for work in request.items]
         waves = self._staggered(items, first.settings, replicas, taker)
         if not waves:
             self._refused = (query, urgency)
             return
         left = {at: [n for n in each if n] for at, each in zip(replicas.up(), waves, strict=True)}
-        self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()}, {})
+        self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()})
 
     def _staggered(
         self, items: Sequence[Item], settings: Mapping[str, Any], replicas: Replicas, taker: Taker
@@ -174,18 +174,17 @@ class StaggeredPrefills:
         if (plan := self._plan) and not (request.query == plan.query and request.op == "partial_prefilling"):
             self._end(cut_short=is_at_work and request.query != plan.query)
 
-    def started(self, at: int, request: Request, items: Sequence[Item]) -> None:
+    def started(self, at: int, request: Request, works: Sequence[WorkItem]) -> None:
         """Note that items of a request run on a replica from now on."""
         if (plan := self._plan) and request.op == "decoding" and request.query == plan.query:
-            plan.running.update((item.id, at) for item in items)
+            plan.running.update(works)
             if left := plan.left.get(at):
-                left[0] = max(0, left[0] - len(items))
+                left[0] = max(0, left[0] - len(works))
 
-    def ended(self, ids: Iterable[int]) -> None:
+    def ended(self, works: Iterable[WorkItem]) -> None:
         """Note that items have ended."""
         if self._plan:
-            for item_id in ids:
-                self._plan.running.pop(item_id, None)
+            self._plan.running.difference_update(works)
 
     def room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
         """Return the room of each replica, less the room for later waves."""
@@ -209,7 +208,7 @@ class StaggeredPrefills:
     @staticmethod
     def _wanted(plan: _Plan, at: int) -> int | None:
         """Return the number of texts that the running or next wave of a replica still takes; None after the last."""
-        left, running = plan.left.get(at), sum(to == at for to in plan.running.values())
+        left, running = plan.left.get(at), sum(work.replica == at for work in plan.running)
         while left and not left[0] and running * ENDED <= plan.size[at]:
             del left[0]
             plan.size[at] = left[0] if left else 0
@@ -217,4 +216,4 @@ class StaggeredPrefills:
 
 
 def _is_for(request: Request, urgency: Urgency) -> bool:
-    return request.op == "decoding" and request.items[0].urgency == urgency
+    return request.op == "decoding" and request.first.urgency == urgency

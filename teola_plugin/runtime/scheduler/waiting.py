@@ -15,10 +15,10 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from teola_plugin.runtime.scheduler.policies import Policy, Rank, WarmPrefixes
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.policies import Policy, WarmPrefixes
+from teola_plugin.runtime.scheduler.work_item import Request
 
 STALE = 64
 """The number of useless entries that a heap may hold besides as many useful entries."""
@@ -26,26 +26,15 @@ STALE = 64
 MayRun = Callable[[Request], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """The next `count` items of a request."""
+class Pick(NamedTuple):
+    """The next `size` items of a request."""
 
     request: Request
-    count: int
+    size: int
 
 
 Key = tuple[str | None, int | None, Hashable]
-"""Of a stand: the tenant, the number of the group, and the beginning of prompts; None for any."""
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A waiting request. `rank`: None once the request has left."""
-
-    place: int
-    request: Request
-    stands: tuple[_Stand, ...]
-    rank: Rank | None = None
+"""Of a stand: the tenant, the number of the group, and the prefix of prompts; None for any."""
 
 
 @dataclass(slots=True)
@@ -58,25 +47,23 @@ class OfQuery:
     first: int
     longest: tuple[float, float] = (0.0, 0.0)
     depths: list[int] = field(default_factory=list)
-    entries: dict[int, _Entry] = field(default_factory=dict)
+    requests: dict[int, Request] = field(default_factory=dict)
     _lengths: Counter[tuple[float, float]] = field(default_factory=Counter)
     _depths: Counter[int] = field(default_factory=Counter)
 
-    def add(self, entry: _Entry) -> None:
+    def add(self, request: Request) -> None:
         """Add a request."""
-        request = entry.request
-        self.entries[entry.place] = entry
+        self.requests[request.place] = request
         length = (request.remaining_s, request.own_s)
         self._lengths[length] += 1
-        self.longest = max(self.longest, length) if len(self.entries) > 1 else length
+        self.longest = max(self.longest, length) if len(self.requests) > 1 else length
         if not self._depths[request.depth]:
             insort(self.depths, request.depth)
         self._depths[request.depth] += 1
 
-    def remove(self, entry: _Entry) -> None:
+    def remove(self, request: Request) -> None:
         """Remove a request."""
-        request = entry.request
-        del self.entries[entry.place]
+        del self.requests[request.place]
         length = (request.remaining_s, request.own_s)
         self._lengths[length] -= 1
         if not self._lengths[length]:
@@ -89,7 +76,7 @@ class OfQuery:
             self.depths.remove(request.depth)
 
 
-_Ordered = tuple[Any, int, _Entry]
+_Ordered = tuple[Any, int, Request]
 """A rank or an arrival, the place, and the request."""
 
 
@@ -107,8 +94,8 @@ class _Order:
             self.heap = [each for each in self.heap if _is_valid(each)]
             heapq.heapify(self.heap)
 
-    def head(self, aside: list[_Ordered], may_go: Callable[[_Entry], bool]) -> _Entry | None:
-        """Return the first entry that may go; earlier entries are put `aside`."""
+    def head(self, aside: list[_Ordered], may_go: MayRun) -> Request | None:
+        """Return the first request that may go; earlier requests are put `aside`."""
         heap = self.heap
         while heap:
             if not _is_valid(heap[0]):
@@ -121,8 +108,8 @@ class _Order:
 
 
 def _is_valid(item: _Ordered) -> bool:
-    rank, _, entry = item
-    return entry.rank is rank or (type(rank) is int and entry.rank is not None)
+    rank, _, request = item
+    return request.rank is rank or (type(rank) is int and request.rank is not None)
 
 
 class _Stand:
@@ -131,10 +118,10 @@ class _Stand:
     __slots__ = ("arrived", "key", "living", "ranked")
 
     def __init__(self, key: Key) -> None:
-        tenant, _, beginning = self.key = key
+        tenant, _, prefix = self.key = key
         self.living = 0
         self.ranked = None if tenant is None else _Order()
-        self.arrived = _Order() if beginning is None else None
+        self.arrived = _Order() if prefix is None else None
 
     def add(self, by_rank: _Ordered, by_arrival: _Ordered) -> None:
         """Add a request."""
@@ -163,24 +150,22 @@ class Waiting:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._entries: dict[int, _Entry] = {}
+        self._requests: dict[int, Request] = {}  # by place
         self._queries: dict[Hashable, OfQuery] = {}
         self._stands: dict[Key, _Stand] = {}
         self._groups: dict[Hashable, int] = {}
         self._numbers = itertools.count(1)
+        self._places = itertools.count(1)
         self._prompts: Counter[Hashable] = Counter()
 
     # --- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getitem__(self, place: int) -> Request:
-        return self._entries[place].request
+        return len(self._requests)
 
     def requests(self) -> Collection[Request]:
-        """Return all requests, in the order of arrival."""
-        return [entry.request for entry in self._entries.values()]
+        """Return all requests, in the order in which they were added."""
+        return self._requests.values()
 
     @property
     def queries(self) -> int:
@@ -193,38 +178,40 @@ class Waiting:
 
     # --- requests come and go ----------------------------------------------------------------------------------------
 
-    def add(self, place: int, request: Request) -> None:
-        """Add a request with items, at a new place."""
-        entry = self._entries[place] = _Entry(place, request, self._stands_of(request))
+    def add(self, request: Request) -> None:
+        """Add a request with items, behind requests of equal rank."""
+        place = request.place = next(self._places)
+        self._requests[place] = request
+        request.stands = self._stands_of(request)
         of_query = self._queries.get(request.query)
         if of_query is None:
             of_query = self._queries[request.query] = OfQuery(request.arrival)
         before = self._policy.context(of_query)
-        of_query.add(entry)
+        of_query.add(request)
         if request.op == "decoding":
             self._prompts[request.query] += request.waiting
-        entry.rank = self._policy.rank(request, of_query)
-        by_rank, by_arrival = (entry.rank, place, entry), (request.arrival, place, entry)
-        for stand in entry.stands:
+        request.rank = self._policy.rank(request, of_query)
+        by_rank, by_arrival = (request.rank, place, request), (request.arrival, place, request)
+        for stand in request.stands:
             stand.add(by_rank, by_arrival)
-        if len(of_query.entries) > 1 and before != self._policy.context(of_query):
+        if len(of_query.requests) > 1 and before != self._policy.context(of_query):
             self._rerank(of_query)
 
-    def remove(self, place: int) -> None:
+    def remove(self, request: Request) -> None:
         """Remove a request whose items have been taken (`took`)."""
-        entry = self._entries.pop(place)
-        request = entry.request
+        del self._requests[request.place]
         of_query = self._queries[request.query]
         before = self._policy.context(of_query)
-        of_query.remove(entry)
-        entry.rank = None
-        for stand in entry.stands:
+        of_query.remove(request)
+        request.rank = None
+        for stand in request.stands:
             stand.remove()
             if not stand.living:
                 del self._stands[stand.key]
                 if stand.key[0] is None:
                     del self._groups[request.group]
-        if not of_query.entries:
+        request.stands = ()
+        if not of_query.requests:
             del self._queries[request.query]
         elif before != self._policy.context(of_query):
             self._rerank(of_query)
@@ -236,13 +223,12 @@ class Waiting:
             if not self._prompts[request.query]:
                 del self._prompts[request.query]
 
-    def raise_priority(self, place: int, depth: int, remaining_s: float) -> None:
+    def raise_priority(self, request: Request, depth: int, remaining_s: float) -> None:
         """Raise a request to the urgency of a request that joined."""
-        entry = self._entries[place]
-        request, of_query = entry.request, self._queries[entry.request.query]
-        of_query.remove(entry)
+        of_query = self._queries[request.query]
+        of_query.remove(request)
         request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
-        of_query.add(entry)
+        of_query.add(request)
         self._rerank(of_query)
 
     def use(self, policy: Policy) -> None:
@@ -252,22 +238,22 @@ class Waiting:
             self._rerank(of_query)
 
     def _rerank(self, of_query: OfQuery) -> None:
-        for entry in of_query.entries.values():
-            rank = self._policy.rank(entry.request, of_query)
-            if rank != entry.rank:
-                entry.rank = rank
-                by_rank = (rank, entry.place, entry)
-                for stand in entry.stands:
+        for request in of_query.requests.values():
+            rank = self._policy.rank(request, of_query)
+            if rank != request.rank:
+                request.rank = rank
+                by_rank = (rank, request.place, request)
+                for stand in request.stands:
                     stand.rerank(by_rank)
 
     def _stands_of(self, request: Request) -> tuple[_Stand, ...]:
-        tenant, beginning = request.tenant, request.beginning
+        tenant, prefix = request.tenant, request.prefix
         group = self._groups.get(request.group)
         if group is None:
             group = self._groups[request.group] = next(self._numbers)
         keys: list[Key] = [(tenant, None, None), (tenant, group, None), (None, group, None)]
-        if beginning is not None:
-            keys += [(tenant, None, beginning), (tenant, group, beginning)]
+        if prefix is not None:
+            keys += [(tenant, None, prefix), (tenant, group, prefix)]
         found: list[_Stand] = []
         for key in keys:
             stand = self._stands.get(key)
@@ -281,8 +267,7 @@ class Waiting:
     def oldest(self, may_run: MayRun, tenant: str, group: Hashable = None) -> Request | None:
         """Return the oldest request of a tenant that may run, of a group if given."""
         with _Look(may_run) as look:
-            entry = look.oldest(self._stands.get((tenant, self._groups.get(group), None)))
-            return entry.request if entry else None
+            return look.oldest(self._stands.get((tenant, self._groups.get(group), None)))
 
     def picks(
         self, free: int, may_run: MayRun, tenant: str, group: Hashable = None, warm: WarmPrefixes | None = None
@@ -297,16 +282,15 @@ class Waiting:
         if warm and self._policy.is_near:
             latest = [each for each in reversed(warm.last_run) if (tenant, number, each) in self._stands]
         with _Look(may_run) as look:
-            while free > 0 and (entry := self._next(look, tenant, number, latest, warm)):
-                request = entry.request
+            while free > 0 and (request := self._next(look, tenant, number, latest, warm)):
                 number = self._groups[request.group]
-                look.taken.add(entry.place)
+                look.taken.add(request.place)
                 found.append(Pick(request, min(free, request.waiting)))
-                free -= found[-1].count
+                free -= found[-1].size
                 if not self._policy.shares_batches:
                     break
-                if warm and request.beginning is not None:
-                    latest = [request.beginning, *(each for each in latest if each != request.beginning)]
+                if warm and request.prefix is not None:
+                    latest = [request.prefix, *(each for each in latest if each != request.prefix)]
         return found
 
     def topped_up(self, picks: Sequence[Pick], free: int, may_run: MayRun, tenant: str | None = None) -> Sequence[Pick]:
@@ -319,10 +303,9 @@ class Waiting:
         filled = {id(pick.request): pick for pick in picks}
         with _Look(may_run) as look:
             stand = self._stands.get((tenant, self._groups[picks[0].request.group], None))
-            while free > 0 and (entry := look.oldest(stand)):
-                look.taken.add(entry.place)
-                request = entry.request
-                had = filled[id(request)].count if id(request) in filled else 0
+            while free > 0 and (request := look.oldest(stand)):
+                look.taken.add(request.place)
+                had = filled[id(request)].size if id(request) in filled else 0
                 if (more := min(free, request.waiting - had)) > 0:
                     filled[id(request)] = Pick(request, had + more)
                     free -= more
@@ -330,16 +313,16 @@ class Waiting:
 
     def _next(
         self, look: _Look, tenant: str, group: int | None, latest: Sequence[Hashable], warm: WarmPrefixes | None
-    ) -> _Entry | None:
+    ) -> Request | None:
         """Return the first request by rank; before it, of nearby requests, the request whose prefix ran last."""
         first = look.first(self._stands.get((tenant, group, None)))
         is_near = self._policy.is_near
         if first is None or warm is None or is_near is None:
             return first
-        for beginning in latest:
-            entry = look.first(self._stands.get((tenant, group, beginning)))
-            if entry is not None and is_near(first.rank, entry.rank, warm.tolerance_s):
-                return entry
+        for prefix in latest:
+            request = look.first(self._stands.get((tenant, group, prefix)))
+            if request is not None and is_near(first.rank, request.rank, warm.tolerance_s):
+                return request
         return first
 
 
@@ -359,17 +342,17 @@ class _Look:
             for item in aside:
                 heapq.heappush(order.heap, item)
 
-    def first(self, stand: _Stand | None) -> _Entry | None:
+    def first(self, stand: _Stand | None) -> Request | None:
         """Return the first request by rank that is not taken and may run."""
         return self._head(stand.ranked) if stand and stand.ranked else None
 
-    def oldest(self, stand: _Stand | None) -> _Entry | None:
+    def oldest(self, stand: _Stand | None) -> Request | None:
         """Return the first request by arrival that is not taken and may run."""
         return self._head(stand.arrived) if stand and stand.arrived else None
 
-    def _head(self, order: _Order) -> _Entry | None:
+    def _head(self, order: _Order) -> Request | None:
         _, aside = self._aside.setdefault(id(order), (order, []))
         return order.head(aside, self._may_go)
 
-    def _may_go(self, entry: _Entry) -> bool:
-        return entry.place not in self.taken and self._may_run(entry.request)
+    def _may_go(self, request: Request) -> bool:
+        return request.place not in self.taken and self._may_run(request)
