@@ -166,8 +166,9 @@ def test_what_goes_next_is_what_a_look_through_all_finds(seed: int) -> None:
     while play.queue:
         play.look()
     play.check()
-    assert not play.waiting._stands
+    assert not play.waiting._tenants
     assert not play.waiting._groups
+    assert not play.waiting._queries
 
 
 def test_heaps_do_not_keep_what_has_left() -> None:
@@ -178,6 +179,7 @@ def test_heaps_do_not_keep_what_has_left() -> None:
         waiting.add(requests[-1])
         if place >= 10:
             waiting.remove(requests[place - 10])
-    orders = [order for stand in waiting._stands.values() for order in (stand.ranked, stand.arrived) if order]
-    assert orders
-    assert all(len(order.heap) <= 2 * 10 + STALE + 1 for order in orders)
+    stands = [waiting._tenants[""], *(group.stands[""] for group in waiting._groups.values())]
+    kept = [len(each) for stand in stands for each in (stand.heap.entries, stand.line._requests)]
+    assert len(kept) == 4
+    assert max(kept) <= 2 * 10 + STALE + 1

@@ -154,7 +154,7 @@ class EngineScheduler:
     def raise_priority(self, work: WorkItem, depth: int, remaining_s: float) -> None:
         """Raise the request of an item, which waits or runs, to the urgency of a request that joined the item."""
         request = work.request
-        if request.rank is not None:
+        if request.lot is not None:
             self._queue.raise_priority(request, depth, remaining_s)
         else:
             request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)

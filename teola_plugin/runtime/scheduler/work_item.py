@@ -53,7 +53,7 @@ class Request:
     alone. `prefix`: see policies.py. `gives_way`: asked whether to refuse the request if the request would have to wait
     (session/speculation.py).
 
-    `place`, `rank`, `stands`: see waiting.py.
+    `place`, `lot`: in the queue, see waiting.py; no lot once all items have left.
     """
 
     op: str
@@ -72,8 +72,7 @@ class Request:
     gives_way: Callable[[], bool] | None = None
     tenant: str = field(default="", init=False)
     place: int = field(default=0, init=False)
-    rank: tuple[float, ...] | None = field(default=None, init=False)
-    stands: Sequence[Any] = field(default=(), init=False)
+    lot: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.items:
