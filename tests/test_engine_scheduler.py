@@ -247,10 +247,11 @@ def test_a_withdrawn_item_leaves_the_queue_or_is_named_as_running() -> None:
 
 
 def test_who_joins_an_item_that_runs_makes_the_rest_of_its_request_more_urgent() -> None:
-    scheduler = fill("topology", [R(1, "a", 3, depth=6), R(1, "b", depth=5)], max_items=1, concurrent=True)
-    assert taken(scheduler) == [[1]]
-    prompt(scheduler, 5, "c", query=1)
-    scheduler.submit(request_of("embedding", {}, [Item("d", 1, id=6)], 1, 8))
+    scheduler = Scheduler(POLICIES["topology"], Capabilities(1, concurrent=True), limits=Limits(prefix_tolerance_s=0.0))
+    for depth, ids in ((6, (1, 2, 3)), (5, (4,)), (0, (5,)), (8, (6,))):
+        scheduler.submit(request_of("embedding", {}, [Item("text", 1, id=item_id) for item_id in ids], 1, depth))
+        if depth == 6:
+            assert taken(scheduler) == [[1]]
     scheduler.raise_priority(scheduler.works[1], 9, 0.0)
     order = []
     for _ in range(5):

@@ -454,8 +454,8 @@ class Waiting:
                 break
             stand = request.lot.own
             look.taken.add(request.place)
-            if warm and request.prefix is not None:
-                latest = [request.prefix, *(each for each in latest if each != request.prefix)]
+            if warm and (prefix := request.lot.prefix) is not None:
+                latest = [prefix, *(each for each in latest if each != prefix)]
         look.end()
         return found
 
@@ -507,6 +507,7 @@ class _Look:
         self._policy = policy
         self._may_run = may_run
         self._passed: dict[Lot, _Found | None] = {}
+        self._rest: dict[Lot, Iterator[Request]] = {}  # not looked at yet
 
     def end(self) -> None:
         """Let the first request stand for each lot again."""
@@ -534,7 +535,10 @@ class _Look:
         return None
 
     def _pass(self, lot: Lot) -> None:
-        request = next(filter(self._may_go, lot.line), None)
+        rest = self._rest.get(lot)
+        if rest is None:
+            rest = self._rest[lot] = filter(self._may_go, lot.line)
+        request = next(rest, None)
         if request is None:
             self._passed[lot] = None
             return
