@@ -160,23 +160,6 @@ def test_where_another_has_an_instance_the_waves_are_for_both() -> None:
     assert sum(sizes(begun(scheduler))) == COUNT - LEFT
 
 
-def test_where_others_come_often_nothing_is_left_to_later_waves() -> None:
-    scheduler = scheduler_of()
-    left = []
-    for query in range(1, 40, 2):
-        put(scheduler, COUNT, query)
-        at_work = begun(scheduler)
-        left.append(scheduler.queued_items)
-        if query < 20:
-            put(scheduler, 1, query + 1, taker=None)
-        while at_work:
-            scheduler.end(at_work.get(0, []) + at_work.get(1, []))
-            at_work = begun(scheduler)
-    assert left[0] == LEFT
-    assert left[9] == 0
-    assert left[-1] == LEFT, "they come no more"
-
-
 @pytest.mark.parametrize(
     ("policy", "llm", "taker", "settings"),
     [

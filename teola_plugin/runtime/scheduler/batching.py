@@ -165,7 +165,7 @@ class EngineScheduler:
             request.arrival, request.since_s = next(self._arrivals), now_s
         self._fairness.came(request.tenant, request.waiting)
         if self._staggered:
-            self._staggered.came(request, is_at_work=self.running_items > 0)
+            self._staggered.came(request)
         for work in request.items:
             work.status = Status.QUEUED
         if request.is_alone:

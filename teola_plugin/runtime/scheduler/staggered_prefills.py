@@ -40,9 +40,6 @@ UNEVEN = 4.0
 GAIN = 0.97
 """The maximum time of waves, up to the end of the next step, as a share of the time of all texts at once."""
 
-BUSY, LATELY = 0.5, 8
-"""If more than the share `BUSY` of the latest plans, about `LATELY`, was cut short by other queries, nothing waits."""
-
 ENDED = 4
 """The next wave begins when 1 in `ENDED` texts of the current wave is still written: small batches decode badly."""
 
@@ -56,12 +53,10 @@ class Costs(NamedTuple):
     item_s: float
 
 
-def best_waves(
-    count: int, replicas: int, most: int, costs: Costs, late: Sequence[float] = LATE
-) -> tuple[tuple[int, ...], ...]:
+def best_waves(count: int, replicas: int, most: int, costs: Costs) -> tuple[tuple[int, ...], ...]:
     """Return, for each replica, the number of texts in each wave; none if waves gain too little.
 
-    `most`: the slots of a replica. `late`: the shares of the texts that may wait.
+    `most`: the slots of a replica.
 
     >>> best_waves(48, 2, 32, Costs(0.09, 0.5, 0.05, 0.025))
     ((17, 6), (22, 3))
@@ -74,7 +69,7 @@ def best_waves(
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
         shares = _split(count, replicas, ratio)
-        for share in late:
+        for share in LATE:
             waiting = _split(round(share * count), replicas, SOONER)
             waves = tuple((n - later, later) for n, later in zip(shares, waiting, strict=True))
             if all(0 <= n <= most for each in waves for n in each):
@@ -131,7 +126,6 @@ class StaggeredPrefills:
         self._admission = admission
         self._plan: _Plan | None = None
         self._refused: tuple[Hashable, Urgency] | None = None  # the latest texts without a gain from waves
-        self._cut_short = 0.0  # the share of plans lately
 
     def plan(self, queue: Collection[Request], replicas: Replicas, now_s: float, aging_s: float) -> None:
         """Plan waves for the queue, while a replica is idle; a text waits no longer than `aging_s`.
@@ -167,12 +161,12 @@ class StaggeredPrefills:
             return ()
         prefill_s = sum(self._admission.prefill_s(up[0], item) for item in items) / len(items)
         costs = Costs(prefill_s, written.seconds, *taker)
-        return best_waves(len(items), len(up), most, costs, LATE if self._cut_short < BUSY else LATE[:1])
+        return best_waves(len(items), len(up), most, costs)
 
-    def came(self, request: Request, *, is_at_work: bool) -> None:
-        """End the plan if a request of another query comes. `is_at_work`: whether the engine runs anything."""
+    def came(self, request: Request) -> None:
+        """End the plan if a request comes which is no early prefill of the same query."""
         if (plan := self._plan) and not (request.query == plan.query and request.op == "partial_prefilling"):
-            self._end(cut_short=is_at_work and request.query != plan.query)
+            self._plan = None
 
     def started(self, at: int, request: Request, works: Sequence[WorkItem]) -> None:
         """Note that items of a request run on a replica from now on."""
@@ -192,7 +186,7 @@ class StaggeredPrefills:
             return room
         wanted = [self._wanted(plan, at) for at in range(len(room))]
         if plan.until_s <= now_s or all(most is None for most in wanted):
-            self._end(cut_short=False)
+            self._plan = None
             return room
         return [free if most is None else min(free, most) for free, most in zip(room, wanted, strict=True)]
 
@@ -200,10 +194,6 @@ class StaggeredPrefills:
     def until_s(self) -> float:
         """Until when texts may be held back; infinite if none are."""
         return self._plan.until_s if self._plan else math.inf
-
-    def _end(self, *, cut_short: bool) -> None:
-        self._plan = None
-        self._cut_short += (cut_short - self._cut_short) / LATELY
 
     @staticmethod
     def _wanted(plan: _Plan, at: int) -> int | None:
