@@ -17,7 +17,7 @@ Code which cannot be decorated may be assumed pure in one pipeline, `optimize(pi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MARK = "__teola_effects__"
+
+_MRO: Callable[[type], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_NAMES: Callable[[type], Mapping[str, Any]] = vars(type)["__dict__"].__get__
+"""The classes in which attributes of a class are looked up, and the own names of a class: without its metaclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def declared_effects(function: Any) -> Effects | None:
 
 def _marked(function: Any) -> Any:
     """Return the mark of a function, method, class or object, without running user code for attribute access."""
+    if isinstance(function, type):
+        return next((names[MARK] for cls in _MRO(function) if MARK in (names := _NAMES(cls))), None)
     return inspect.getattr_static(function.__func__ if type(function) is MethodType else function, MARK, None)
 
 

@@ -54,6 +54,11 @@ class Processor:
         """Whether the last calls left no time to run ahead."""
         return time.perf_counter() < self._busy_until_s
 
+    @property
+    def has_one_call(self) -> bool:
+        """Whether a single call is running."""
+        return self._under_way == 1
+
     def begin(self) -> None:
         """A call begins."""
         self._note(1)

@@ -11,6 +11,7 @@ from threading import Event, Lock, Semaphore
 from typing import Any
 
 import httpx
+import openai as openai_sdk
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LLM, BaseChatModel, FakeListChatModel
@@ -21,12 +22,15 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel,
 from langchain_openai import ChatOpenAI
 from pydantic import PrivateAttr
 
-from teola_plugin import explain, optimize, optimized, pure, writes
+from teola_plugin import explain, optimize, optimized, providers, pure, writes
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
-from teola_plugin.adapters.langchain.models import foreign_call
+from teola_plugin.adapters.langchain.models import foreign_call, is_as_published
+from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
+from teola_plugin.events import BatchRan, Retired
+from teola_plugin.providers import FEW
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.session import queued_calls, session
 from teola_plugin.runtime.session.report import Report
@@ -245,6 +249,43 @@ def test_a_call_that_failed_ahead_is_made_in_place(form: str) -> None:
     assert said == {"q": "x", "a": "<A x>", "b": "<B x>"}
     assert sorted(service.made) == ["A x", "B x", "B x"]
     assert report_of(chain).fallbacks == ()
+
+
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_calls_are_counted_where_nothing_can_run_ahead(form: str) -> None:
+    def call(pipeline: Runnable[Any, Any]) -> Any:
+        return pipeline.invoke({"q": "x"}) if form == "invoke" else asyncio.run(pipeline.ainvoke({"q": "x"}))
+
+    service = Service()
+    model, parser = openai(service), StrOutputParser()
+    plain = ask("{q}") | model | parser | ask("A {text}") | model | parser
+    expected = call(plain)
+    chain = optimize(plain)
+    assert call(chain) == expected
+    assert service.made == ["x", "A <x>"] * 2
+    events = report_of(chain).events
+    assert [event.outcome for event in events if isinstance(event, Retired)] == ["miss"] * 2
+    assert [event.op for event in events if isinstance(event, BatchRan)] == ["decoding"] * 2
+
+
+def test_a_provider_hears_of_calls_where_nothing_can_run_ahead() -> None:
+    service = Service(refuse="x")
+    chain = optimize(ask("{q}") | openai(service))
+    with pytest.raises(openai_sdk.RateLimitError):
+        chain.invoke({"q": "x"})
+    breaker = providers.provider(service_of(openai(service)))._breaker
+    assert (breaker.failures, breaker.successes) == (FEW, 0)  # a refusal counts as an outage
+    chain.invoke({"q": "x"})
+    assert (breaker.failures, breaker.successes) == (0, 1)
+
+
+def test_a_method_replaced_between_two_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = openai(Service())
+    assert is_as_published(model)
+    monkeypatch.setattr(ChatOpenAI, "_convert_input", lambda self, given: given)
+    assert not is_as_published(model)
+    monkeypatch.undo()
+    assert is_as_published(model)
 
 
 def test_no_hosted_call_overtakes_a_function_that_may_be_a_guard() -> None:

@@ -19,6 +19,7 @@ from teola_plugin.adapters.chroma import searching_settings
 from teola_plugin.adapters.sentence_transformers import embedding_settings, reranking_settings
 from teola_plugin.demo.tiny_model import minilm_path
 from teola_plugin.errors import EngineClosed
+from teola_plugin.processor import Processor
 from teola_plugin.resources import lock_for, version
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.runtime.hosts.local import LocalHost
@@ -456,6 +457,22 @@ def test_what_ran_ahead_of_a_write_is_searched_anew(write: Callable[[Any], Any],
     report = session.close()
     assert asked == kb.query(query_embeddings=[[0.0, 1.0]], n_results=9)
     assert (report.hits, report.stale, report.misses) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("calls", "searched_by_the_engine"), [(1, 0), (2, 1)])
+def test_a_search_goes_to_the_engine_if_other_calls_may_search_too(
+    calls: int, searched_by_the_engine: int, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chroma.instrument_chroma()
+    kb, session = collection(), Session(host)
+    expected = kb.query(query_embeddings=[[0.0, 1.0]], n_results=2)
+    session.be_alone()
+    monkeypatch.setattr(chroma, "processor", Processor())
+    for _ in range(calls):
+        chroma.processor.begin()
+    with active(session):
+        assert kb.query(query_embeddings=[[0.0, 1.0]], n_results=2) == expected
+    assert session.close().misses == searched_by_the_engine
 
 
 def test_a_search_during_a_write_is_stale_after_it() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.adapters import records
+from teola_plugin.engines import EngineSpec
 from teola_plugin.finalizers import kept_off
 from teola_plugin.seams import Reply, Session, ashare, current, is_unheard, share
 
@@ -224,10 +225,10 @@ def muted(answer: Any) -> Wrapper:
 class Met:
     """A call of a leaf whose reply is shared between the early request and the framework's run.
 
-    `claimed`: see `seams.Session.claim`.
+    `claimed`: see `seams.Session.claim`; None for a call that shares nothing and only runs in the context `asking`.
     """
 
-    claimed: tuple[Reply, bool]
+    claimed: tuple[Reply, bool] | None
 
     def asking(self) -> AbstractContextManager[Any]:
         """Return the context for the original, if this call makes the request."""
@@ -244,6 +245,30 @@ class Met:
 
 Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
 """From the session, the original, the component, its arguments and whether it is async: the shared call, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unshared(Met):
+    """A call of a leaf in a session where nothing has run ahead: there is no early reply to look for.
+
+    `noted`: the context in which the call runs.
+    """
+
+    noted: AbstractContextManager[Any]
+
+    @classmethod
+    def of(cls, session: Session, spec: EngineSpec, op: str) -> Unshared:
+        """Return a call that the session notes. Only for sessions that are `is_alone`."""
+        return cls(None, session.noted(spec, op))  # type: ignore[attr-defined]
+
+    def asking(self) -> AbstractContextManager[Any]:
+        """See `Met.asking`."""
+        return self.noted
+
+
+def is_alone(session: Session) -> bool:
+    """Whether nothing has run ahead in a session, so that a call may be `Unshared`."""
+    return getattr(session, "is_alone", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +294,9 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, False)) is None:
                 return original(self, *args, **kwargs)
+            if met.claimed is None:
+                with met.asking():
+                    return original(self, *args, **kwargs)
 
             def ask() -> Any:
                 with met.asking():
@@ -284,6 +312,9 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, True)) is None:
                 return await original(self, *args, **kwargs)
+            if met.claimed is None:
+                with met.asking():
+                    return await original(self, *args, **kwargs)
 
             async def ask() -> Any:
                 with met.asking():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from teola_plugin.adapters.configured import Vector
-from teola_plugin.adapters.interception import sharing
+from teola_plugin.adapters.interception import Met, Unshared, is_alone, sharing
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
@@ -68,10 +68,12 @@ def _is_stock(embeddings: Any) -> bool:
 def _meet(
     session: Session, original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> Vector | None:  # fmt: skip
+) -> Met | None:  # fmt: skip
     if getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
         return None
     text = args[0] if args else kwargs.get("text")
+    if is_alone(session) and models.is_known_by_settings(embeddings):
+        return Unshared.of(session, models.spec_of(embeddings), "embedding")
     if type(text) is not str or not _is_stock(embeddings):
         return None
     now = models.as_set_now(embeddings)

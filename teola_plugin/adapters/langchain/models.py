@@ -16,6 +16,7 @@ handler wants to see tokens.
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 import threading
 import types
@@ -38,7 +39,7 @@ from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
-from teola_plugin.adapters.interception import Met, intercept, sharing
+from teola_plugin.adapters.interception import Met, Unshared, intercept, is_alone, sharing
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.prompts import cut, maker
@@ -57,7 +58,7 @@ from teola_plugin.errors import GraphError, TeolaError
 from teola_plugin.graph import OUTSIDE
 from teola_plugin.resources import IdentityMap
 from teola_plugin.seams import Session, is_unheard
-from teola_plugin.value_keys import is_comparable, snapshot, value_key
+from teola_plugin.value_keys import Same, is_comparable, snapshot, value_key
 
 HOSTED = frozenset(
     [
@@ -252,14 +253,33 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
     if not are_own_clients(held[name] for name in _CLIENTS if held.get(name) is not None):
         return False
     cls = plain_class(model)
-    return not any(name in held or not is_published_method(cls, name) for name in called)
+    return held.keys().isdisjoint(called) and _have_published(cls, called)
 
 
 def is_published(component: object, called: Sequence[str]) -> bool:
     """Whether the class is its package's under its own name, and `called` are the package's methods."""
     cls = plain_class(component)
     is_its_own = getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-    return is_its_own and not any(name in vars(component) or not is_published_method(cls, name) for name in called)
+    return is_its_own and vars(component).keys().isdisjoint(called) and _have_published(cls, called)
+
+
+def _have_published(cls: type, called: Sequence[str]) -> bool:
+    """Whether all methods are as `is_published_method` wants them."""
+    return _are_published(cls, tuple(called), tuple(Same(_found(cls, name)) for name in called))
+
+
+def _found(cls: type, name: str) -> object:
+    """Return a method as a lookup finds it at present, without asking the metaclass."""
+    try:
+        return type.__getattribute__(cls, name)
+    except AttributeError:
+        return None
+
+
+@functools.lru_cache(maxsize=512)
+def _are_published(cls: type, called: Sequence[str], methods: Sequence[Same]) -> bool:
+    """Return the verdict on `methods`, which are those of the class now: a replaced method is another key."""
+    return all(is_published_method(cls, name) for name in called)
 
 
 def is_published_method(cls: type, name: str) -> bool:
@@ -478,11 +498,13 @@ class _Completion(Met):
 def _meet(
     session: Session, original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> _Completion | None:  # fmt: skip
+) -> Met | None:  # fmt: skip
     if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
+    if is_alone(session) and is_known_by_settings(model):
+        return Unshared.of(session, spec_of(model), "decoding")
     with assuming(getattr(session, "assumed", NOTHING)):
         if not is_stateless(model):
             return None
