@@ -7,7 +7,7 @@ from typing import Any
 
 from teola_plugin.engines import WRITES, Done
 from teola_plugin.errors import DeadlineExceeded, EngineClosed, EngineError
-from teola_plugin.runtime.scheduler.deadlines import ROOM
+from teola_plugin.runtime.scheduler.work_table import ROOM
 from teola_plugin.runtime.scheduler.worker import Rules
 from tests.faulty_engines import Faults, Instance, Restartable
 from tests.scene import LLM, Scene, error_of
@@ -22,7 +22,7 @@ async def far_deadlines_leave_nothing() -> list[str]:
         scene.ask(f"ok:{n}a", f"ok:{n}b", deadline_s=1e6)
         await asyncio.sleep(0.12)
     kept = len(scene.worker._table._deadlines)
-    scene.expect(kept <= 2 * len(scene.worker._table.open) + ROOM + 1, f"{kept} deadlines of items that ended")
+    scene.expect(kept <= 2 * len(scene.worker._table.open()) + ROOM + 1, f"{kept} deadlines of items that ended")
     await scene.until_all_ended()
     scene.expect(stays[0].outcome is not None and scene.worker.is_clear, "something is kept")
     return scene.problems

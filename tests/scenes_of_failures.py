@@ -58,6 +58,24 @@ async def poison_fails_alone() -> list[str]:
     return scene.problems
 
 
+async def halves_of_two_tenants_are_each_tenants_own() -> list[str]:
+    """Where they do not fit at once, and the tenant of the first has no more to wait for."""
+    scene = Scene(LLM)
+    scene.ask("ok:1", op="partial_prefilling", tenant="a")
+    scene.ask("poison:1", "ok:2", "ok:3", op="partial_prefilling", tenant="b")
+    await asyncio.sleep(0.01)
+    scene.ask("ok:4", "ok:5", "ok:6", op="partial_prefilling", tenant="c")
+    again: list[set[str]] = []
+    resubmit = scene.worker.scheduler.resubmit
+    scene.worker.scheduler.resubmit = lambda request, now_s: (
+        again.append({work.item.tenant for work in request.items}), resubmit(request, now_s),
+    )  # fmt: skip
+    await scene.until_all_ended()
+    scene.expect({"b"} in again and all(len(tenants) == 1 for tenants in again), f"together: {again}")
+    scene.expect(sum(isinstance(reply.outcome, Done) for reply in scene.replies) == 6, "not only the poisoned failed")
+    return scene.problems
+
+
 async def a_text_told_in_part_fails_alone() -> list[str]:
     """Of a batch that fails, what may not be repeated takes nobody with it."""
     scene = Scene(LLM)
@@ -142,6 +160,7 @@ SCENES = (
     a_crasher_has_no_more_tries_for_more_readers,
     crashed_work_is_tried_again,
     poison_fails_alone,
+    halves_of_two_tenants_are_each_tenants_own,
     a_text_told_in_part_fails_alone,
     suspects_run_under_load,
     a_suspect_stays_one_when_its_answer_is_lost,

@@ -20,8 +20,8 @@ from teola_plugin.errors import (
     Overloaded,
     Poisoned,
 )
-from teola_plugin.runtime.scheduler.retries import ALONE_AFTER
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.recovery import ALONE_AFTER
+from teola_plugin.runtime.scheduler.work_table import Counts
 from teola_plugin.runtime.scheduler.worker import EngineWorker
 from tests.faulty_engines import BatchError, GoneError, Hiccup, ItemError, nature_of, text_of, value_of
 from tests.simulated_requests import GREEDY, SAMPLED, Asked

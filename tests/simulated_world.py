@@ -241,7 +241,7 @@ class World:
         if most is None or served.worker is None:
             return
         table = served.worker._table  # what crashed, or failed for somebody else, is queued again whatever waits
-        fresh = Counter(work.item.tenant for work in table.open.values() if not work.attempt)
+        fresh = Counter(work.item.tenant for work in table.open() if not work.attempts)
         if fresh.total() - table.counts.joined > OVERFULL * most:
             self.complain(f"{fresh.total()} items wait, and {OVERFULL * most} may")
         if max(fresh.values(), default=0) - table.counts.joined > most:

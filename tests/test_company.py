@@ -14,12 +14,12 @@ from teola_plugin.profile import PAPER_LLM, LlmProfile, Profile
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
-from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.prefill_admission import PIECE_CHARACTERS, PrefillAdmission
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.worker import Rules
 from teola_plugin.seams import Reply
+from tests.by_id import Scheduler, request_of
 
 LLM = LlmProfile(Profile.affine(0.0, token_s=0.01), Profile.affine(0.1))
 """A prompt of 400 characters takes 1 s, ten steps as long."""
@@ -43,24 +43,22 @@ class P:
 
 def scheduler_of(
     policy: str = "critical_path", llm: LlmProfile | None = LLM, instances: int = 1, *, prefix: bool = False
-) -> EngineScheduler:
+) -> Scheduler:
     capabilities = Capabilities(32, concurrent=True, prefix=prefix)
-    return EngineScheduler(
-        POLICIES[policy], capabilities, instances=instances, limits=Limits(None, AGING_S, 0.0), llm=llm
-    )
+    return Scheduler(POLICIES[policy], capabilities, replicas=instances, limits=Limits(None, AGING_S, 0.0), llm=llm)
 
 
-def put(scheduler: EngineScheduler, number: int, p: P, text: str = "", *, taker: Taker | None = None) -> None:
+def put(scheduler: Scheduler, number: int, p: P, text: str = "", *, taker: Taker | None = None) -> None:
     """Queue it; the lower its number, the sooner it is due."""
     text = text or f"{number:04}".ljust(400 * p.prefill_s, ".")
     item = Item(text, p.query, id=number + 1, urgency=Urgency(taker=taker))
-    scheduler.submit(Request(p.op, p.settings, [item], p.query, 1, begun_s=float(number)))
+    scheduler.submit(request_of(p.op, p.settings, [item], p.query, 1, begun_s=float(number)))
 
 
-def begun(scheduler: EngineScheduler, now_s: float = 0.0) -> list[int]:
+def begun(scheduler: Scheduler, now_s: float = 0.0) -> list[int]:
     """The numbers of those that begin now."""
     numbers = []
-    while batch := scheduler.next_batch(now_s):
+    while batch := scheduler.batch(now_s):
         numbers += [item.id - 1 for item in batch.items]
     return numbers
 
@@ -102,7 +100,7 @@ def test_a_batch_is_as_many_texts_as_it_has_items() -> None:
     for count, begins in ((4, [0, 1, 2, 3]), (2, [0, 1, 2])):
         scheduler = scheduler_of()
         items = [Item("." * 400, 1, id=n + 1) for n in range(count)]
-        scheduler.submit(Request("decoding", {"max_tokens": 10}, items, 1, begun_s=0.0))
+        scheduler.submit(request_of("decoding", {"max_tokens": 10}, items, 1, begun_s=0.0))
         put(scheduler, count, P(2, 1, 1.0))
         assert begun(scheduler) == begins
 
@@ -112,13 +110,13 @@ def test_a_length_that_is_none_is_unknown(tokens: Any) -> None:
     scheduler = scheduler_of()
     for number in range(2):
         item = Item("." * 4000, number, id=number + 1)
-        scheduler.submit(Request("decoding", {"max_tokens": tokens}, [item], number))
+        scheduler.submit(request_of("decoding", {"max_tokens": tokens}, [item], number))
     assert begun(scheduler) == [0, 1]
 
 
 def test_the_longest_length_is_no_infinity() -> None:
     scheduler = scheduler_of()
-    scheduler.submit(Request("decoding", {"max_tokens": 10**400}, [Item("", 1, id=1)], 1))
+    scheduler.submit(request_of("decoding", {"max_tokens": 10**400}, [Item("", 1, id=1)], 1))
     assert begun(scheduler) == [0]
 
 
@@ -129,7 +127,7 @@ def test_when_the_company_ends_the_next_begins(is_together: bool) -> None:
     assert is_together or begun(scheduler) == [0]
     put(scheduler, 1, HARD[1])
     assert begun(scheduler) == ([0] if is_together else [])
-    scheduler.finish([1])
+    scheduler.end([1])
     assert begun(scheduler) == [1]
 
 
@@ -138,7 +136,7 @@ def test_another_instance_takes_what_would_wait_at_the_best_one() -> None:
     for number in range(3):
         put(scheduler, number, P(number, 3, 0.2))
     assert begun(scheduler) == [0, 1]
-    scheduler.finish([1])
+    scheduler.end([1])
     assert begun(scheduler) == [2]
 
 
@@ -182,14 +180,14 @@ def test_what_an_instance_has_cached_another_has_not() -> None:
     assert begun(scheduler) == [2], "both have it by now"
     company, item = PrefillAdmission(LLM, has_prefixes=True), Item(text, 3, id=3)
     for at, sent in enumerate((text, "," * len(text))):
-        company.start(at, "decoding", {"max_tokens": 2}, [Item(sent, at, id=at + 1)], at)
+        company.start(at, request_of("decoding", {"max_tokens": 2}, [Item(sent, at, id=at + 1)], at).items)
     assert [company.should_defer(at, 3, item, 1, 0.0) for at in (0, 1)] == [False, True]
 
 
 def test_prompts_that_come_together_hold_others_up_together() -> None:
     """One query writes 2 s on; a prompt of another takes 1 s, and so does each that comes with it."""
     company, item = PrefillAdmission(LLM, has_prefixes=False), Item("." * 400, 2, id=2)
-    company.start(0, "decoding", {"max_tokens": 20}, [Item("", 1, id=1)], 1)
+    company.start(0, request_of("decoding", {"max_tokens": 20}, [Item("", 1, id=1)], 1).items)
     assert [company.should_defer(0, 2, item, together, 0.0) for together in (1, 4, 5)] == [False, False, True]
     assert not company.should_defer(0, 1, item, 5, 0.0), "it needs them all"
 

@@ -15,7 +15,7 @@ from teola_plugin.errors import EngineError
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.scheduler import worker
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.work_table import Counts
 from teola_plugin.seams import Reply
 
 Told = Callable[[Batch, Emit], None]

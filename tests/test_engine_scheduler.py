@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teola_plugin.engines import Batch, Capabilities, Item, Urgency
-from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.prefixes import PREFIX_CHARS
-from teola_plugin.runtime.scheduler.request import Request
+from tests.by_id import Scheduler, request_of
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class R:
     settings: tuple[tuple[str, int], ...] = ()
 
 
-def fill(policy: str, requests: list[R], **capabilities: int | bool) -> EngineScheduler:
-    scheduler = EngineScheduler(POLICIES[policy], Capabilities(**capabilities))  # type: ignore[arg-type]
+def fill(policy: str, requests: list[R], **capabilities: int | bool) -> Scheduler:
+    scheduler = Scheduler(POLICIES[policy], Capabilities(**capabilities))  # type: ignore[arg-type]
     number = 0
     for r in requests:
         items = [Item(f"{r.name}{i}", r.query, id=(number := number + 1)) for i in range(r.items)]
-        scheduler.submit(Request("embedding", dict(r.settings), items, r.query, r.depth))
+        scheduler.submit(request_of("embedding", dict(r.settings), items, r.query, r.depth))
     return scheduler
 
 
-def drain(scheduler: EngineScheduler) -> list[list[str]]:
+def drain(scheduler: Scheduler) -> list[list[str]]:
     batches = []
-    while batch := scheduler.next_batch():
+    while batch := scheduler.batch():
         batches.append([item.payload for item in batch.items])
-        scheduler.finish([item.id for item in batch.items])
+        scheduler.end([item.id for item in batch.items])
     return batches
 
 
@@ -67,45 +67,45 @@ def test_policy(policy: str, slots: int, requests: list[R], batches: list[list[s
 
 def test_a_blocking_engine_runs_one_batch_at_a_time() -> None:
     scheduler = fill("to", [R(1, "a", 3)], max_items=2)
-    first = scheduler.next_batch()
+    first = scheduler.batch()
     assert first is not None
-    assert scheduler.next_batch() is None
-    scheduler.finish([first.items[0].id])
-    assert scheduler.next_batch() is None, "half of the batch is still with the engine"
-    scheduler.finish([first.items[1].id])
-    assert scheduler.next_batch() is not None
+    assert scheduler.batch() is None
+    scheduler.end([first.items[0].id])
+    assert scheduler.batch() is None, "half of the batch is still with the engine"
+    scheduler.end([first.items[1].id])
+    assert scheduler.batch() is not None
 
 
 def test_continuous_batching_refills_each_freed_slot() -> None:
     scheduler = fill("to", [R(1, "a", 3)], max_items=2, concurrent=True)
-    first = scheduler.next_batch()
+    first = scheduler.batch()
     assert first is not None
-    scheduler.finish([first.items[0].id])
-    second = scheduler.next_batch()
+    scheduler.end([first.items[0].id])
+    second = scheduler.batch()
     assert second is not None
     assert [item.payload for item in second.items] == ["a2"]
 
 
-def prompt(scheduler: EngineScheduler, item_id: int, text: str, query: int = 1, op: str = "decoding") -> None:
-    scheduler.submit(Request(op, {}, [Item(text, query, id=item_id)], query))
+def prompt(scheduler: Scheduler, item_id: int, text: str, query: int = 1, op: str = "decoding") -> None:
+    scheduler.submit(request_of(op, {}, [Item(text, query, id=item_id)], query))
 
 
-def taken(scheduler: EngineScheduler) -> list[list[int]]:
+def taken(scheduler: Scheduler) -> list[list[int]]:
     batches = []
-    while batch := scheduler.next_batch():
+    while batch := scheduler.batch():
         batches.append([item.id for item in batch.items])
     return batches
 
 
-def of_two() -> EngineScheduler:
-    return EngineScheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), instances=2)
+def of_two() -> Scheduler:
+    return Scheduler(POLICIES["to"], Capabilities(8, concurrent=True, prefix=True), replicas=2)
 
 
-def placed(scheduler: EngineScheduler, item_id: int, text: str, query: int, primitive: int | None = None) -> int:
+def placed(scheduler: Scheduler, item_id: int, text: str, query: int, primitive: int | None = None) -> int:
     """On which instance. Each prompt is of a primitive of its own, unless that is given."""
     item = Item(text, query, id=item_id, urgency=Urgency(item_id if primitive is None else primitive))
-    scheduler.submit(Request("decoding", {}, [item], query))
-    batch = scheduler.next_batch()
+    scheduler.submit(request_of("decoding", {}, [item], query))
+    batch = scheduler.batch()
     assert batch is not None
     return batch.instance
 
@@ -131,7 +131,7 @@ def test_of_instances_with_as_much_to_do_a_query_goes_where_it_was() -> None:
     scheduler = of_two()
     assert placed(scheduler, 1, "who?", 1) == 0
     assert placed(scheduler, 2, "what?", 2) == 1
-    scheduler.finish([1, 2])
+    scheduler.end([1, 2])
     assert placed(scheduler, 3, "what? it is", 2) == 1
     assert placed(scheduler, 4, "what? it was", 2) == 0  # the other is idle
     assert placed(scheduler, 5, "who? I", 1) == 0
@@ -147,7 +147,7 @@ def test_prompts_wait_for_the_prefill_of_their_beginning_where_they_would_comput
     for item_id, text, query in ((2, "code: review", 1), (3, "code:", 1), (4, "another", 1), (5, "code: mine", 2)):
         prompt(scheduler, item_id, text, query)
     assert taken(scheduler) == first
-    scheduler.finish([1])
+    scheduler.end([1])
     assert taken(scheduler) == ([[2, 3]] if at_end else [])
 
 
@@ -156,7 +156,7 @@ def test_a_prefill_waits_for_a_shorter_one_but_equal_ones_not_for_each_other() -
     for item_id, text in ((1, "code:"), (2, "code:"), (3, "code: plan")):
         prompt(scheduler, item_id, text, op="partial_prefilling")
     assert taken(scheduler) == [[1, 2]]
-    scheduler.finish([1, 2])
+    scheduler.end([1, 2])
     assert taken(scheduler) == [[3]]
 
 
@@ -166,20 +166,20 @@ def test_nested_prefills_of_one_request_or_of_two_do_not_wait_for_each_other(req
     ids = iter(range(1, 9))
     for texts in requests:
         items = [Item(text, 1, id=next(ids)) for text in texts]
-        scheduler.submit(Request("partial_prefilling", {}, items, 1))
+        scheduler.submit(request_of("partial_prefilling", {}, items, 1))
     went: list[int] = []
-    while batch := scheduler.next_batch():
+    while batch := scheduler.batch():
         went += [item.id for item in batch.items]
-        scheduler.finish([item.id for item in batch.items])
+        scheduler.end([item.id for item in batch.items])
     assert sorted(went) == [*range(1, 2 * len(requests) + 1)]
 
 
 def test_a_suspect_waits_for_no_prefill() -> None:
     """When it is due, everybody waits for it, the prefill too."""
     scheduler = fill("to", [], max_items=1, concurrent=True, prefix=True, prefix_at_end=True)
-    scheduler.submit(Request("decoding", {}, [Item("code: review", 1, id=1)], 1, is_alone=True, group="alone"))
+    scheduler.submit(request_of("decoding", {}, [Item("code: review", 1, id=1)], 1, is_alone=True, group="alone"))
     prompt(scheduler, 2, "code:", op="partial_prefilling")
-    batch = scheduler.next_batch(now_s=100.0)
+    batch = scheduler.batch(now_s=100.0)
     assert batch is not None
     assert [item.id for item in batch.items] == [1]
 
@@ -190,8 +190,8 @@ def test_nothing_waits_for_a_prefill_that_was_withdrawn() -> None:
     assert taken(scheduler) == [[1]]
     prompt(scheduler, 2, "code:", op="partial_prefilling")
     prompt(scheduler, 3, "code: review")
-    assert scheduler.withdraw([2]) == []
-    scheduler.finish([1])
+    assert scheduler.take_out([2]) == []
+    scheduler.end([1])
     assert taken(scheduler) == [[3]]
 
 
@@ -199,25 +199,25 @@ def test_nothing_waits_for_a_prefill_that_was_withdrawn() -> None:
 def test_prompts_that_begin_alike_go_next_to_each_other(tolerance_s: float, order: list[int]) -> None:
     """Within the tolerance: the fifth begins like the first too, and is due too late to go before the second."""
     limits = Limits(prefix_tolerance_s=tolerance_s)
-    scheduler = EngineScheduler(POLICIES["critical_path"], Capabilities(1, concurrent=True, prefix=True), limits=limits)
+    scheduler = Scheduler(POLICIES["critical_path"], Capabilities(1, concurrent=True, prefix=True), limits=limits)
     begins = ["a", "b", "a", "b", "a"]
     for at, due_s in enumerate((0.0, 0.1, 0.2, 0.3, 3.0)):
         item = Item(begins[at] * PREFIX_CHARS + str(at), at, id=at + 1)
-        scheduler.submit(Request("decoding", {}, [item], at, begun_s=due_s))
+        scheduler.submit(request_of("decoding", {}, [item], at, begun_s=due_s))
     found = []
-    while batch := scheduler.next_batch():
+    while batch := scheduler.batch():
         found += [item.id for item in batch.items]
-        scheduler.finish(found)
+        scheduler.end(found)
     assert found == order
 
 
-def objective(scheduler: EngineScheduler, item_id: int, query: int, what: str) -> None:
+def objective(scheduler: Scheduler, item_id: int, query: int, what: str) -> None:
     item = Item("text", query, id=item_id, urgency=Urgency(1, 1.0, what))
-    scheduler.submit(Request("decoding", {}, [item], query))
+    scheduler.submit(request_of("decoding", {}, [item], query))
 
 
 def test_throughput_fills_all_but_the_slots_that_one_instance_keeps() -> None:
-    scheduler = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True), instances=2)
+    scheduler = Scheduler(POLICIES["to"], Capabilities(16, concurrent=True), replicas=2)
     objective(scheduler, 1, 2, "latency")
     assert taken(scheduler) == [[1]]
     for item_id in range(2, 42):
@@ -226,8 +226,8 @@ def test_throughput_fills_all_but_the_slots_that_one_instance_keeps() -> None:
 
 
 def test_throughput_leaves_slots_for_others_only_beside_others() -> None:
-    alone = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True))
-    mixed = EngineScheduler(POLICIES["to"], Capabilities(16, concurrent=True))
+    alone = Scheduler(POLICIES["to"], Capabilities(16, concurrent=True))
+    mixed = Scheduler(POLICIES["to"], Capabilities(16, concurrent=True))
     objective(mixed, 1, 2, "latency")
     assert taken(mixed) == [[1]]
     for scheduler in (alone, mixed):
@@ -241,9 +241,23 @@ def test_throughput_leaves_slots_for_others_only_beside_others() -> None:
 
 def test_a_withdrawn_item_leaves_the_queue_or_is_named_as_running() -> None:
     scheduler = fill("to", [R(1, "a", 3)], max_items=1)
-    assert scheduler.next_batch() is not None
-    assert scheduler.withdraw([1, 2]) == [1]
+    assert scheduler.batch() is not None
+    assert scheduler.take_out([1, 2]) == [1]
     assert scheduler.queued_items == 1
+
+
+def test_who_joins_an_item_that_runs_makes_the_rest_of_its_request_more_urgent() -> None:
+    scheduler = Scheduler(POLICIES["topology"], Capabilities(1, concurrent=True), limits=Limits(prefix_tolerance_s=0.0))
+    for depth, ids in ((6, (1, 2, 3)), (5, (4,)), (0, (5,)), (8, (6,))):
+        scheduler.submit(request_of("embedding", {}, [Item("text", 1, id=item_id) for item_id in ids], 1, depth))
+        if depth == 6:
+            assert taken(scheduler) == [[1]]
+    scheduler.raise_priority(scheduler.works[1], 9, 0.0)
+    order = []
+    for _ in range(5):
+        scheduler.end(scheduler.works)
+        order += taken(scheduler)
+    assert order == [[2], [3], [6], [4], [5]]
 
 
 @given(
@@ -259,14 +273,14 @@ def test_every_item_reaches_the_engine_exactly_once(policy, slots, concurrent, t
     running: list[Item] = []
     seen: list[str] = []
     while scheduler.queued_items or running:
-        batch: Batch | None = scheduler.next_batch()
+        batch: Batch | None = scheduler.batch()
         if batch:
             assert 0 < len(batch.items) <= slots
             running += batch.items
             seen += [item.payload for item in batch.items]
             assert len(running) <= slots
         elif running:
-            scheduler.finish([running.pop(rng.randrange(len(running))).id])
+            scheduler.end([running.pop(rng.randrange(len(running))).id])
     assert sorted(seen) == sorted(f"{r.name}{i}" for r in requests for i in range(r.items))
     assert scheduler.running_items == 0
 
@@ -274,12 +288,12 @@ def test_every_item_reaches_the_engine_exactly_once(policy, slots, concurrent, t
 @pytest.mark.parametrize(("is_concurrent", "most"), [(False, [4, 4, 1]), (True, [8, 4, 4])])
 def test_what_would_begin_at_once(is_concurrent: bool, most: list[int]) -> None:
     """Of two instances of four items: while nothing runs, while one is busy, and with three that wait."""
-    scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=is_concurrent), instances=2)
+    scheduler = Scheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=is_concurrent), replicas=2)
     found = [max(n for n in range(9) if scheduler.begins_at_once(n))]
-    scheduler.submit(Request("embedding", {}, [Item(str(n), id=n) for n in range(4)], 1))
-    assert scheduler.next_batch()
+    scheduler.submit(request_of("embedding", {}, [Item(str(n), id=n) for n in range(4)], 1))
+    assert scheduler.batch()
     found.append(max(n for n in range(9) if scheduler.begins_at_once(n)))
     if not is_concurrent:
-        scheduler.submit(Request("embedding", {}, [Item(str(n), id=n) for n in range(10, 13)], 2))
+        scheduler.submit(request_of("embedding", {}, [Item(str(n), id=n) for n in range(10, 13)], 2))
     found.append(max(n for n in range(9) if scheduler.begins_at_once(n)))
     assert found == most

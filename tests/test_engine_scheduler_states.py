@@ -11,10 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from teola_plugin.engines import Batch, Capabilities, Item, Taker, Urgency
 from teola_plugin.errors import Overloaded
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.fairness import OVERFULL
 from teola_plugin.runtime.scheduler.policies import POLICIES
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request
+from tests.by_id import Scheduler, request_of
 
 LIMIT = 12
 SLOW = LlmProfile(Profile.affine(5.0), Profile.affine(1.0))
@@ -54,8 +55,8 @@ class Use(RuleBasedStateMachine):
         )
         self.limit = limit
         self.count = count
-        self.scheduler = EngineScheduler(
-            POLICIES[policy], self.capabilities, instances=count, limits=Limits(limit, 5.0, tolerance_s), llm=llm
+        self.scheduler = Scheduler(
+            POLICIES[policy], self.capabilities, replicas=count, limits=Limits(limit, 5.0, tolerance_s), llm=llm
         )
 
     # --- what is done to it ------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ class Use(RuleBasedStateMachine):
             for n in range(size)
         ]
         self.last_id += size
-        request = Request(op, {"max_tokens": kind}, items, query, depth, begun_s=self.now_s)
+        request = request_of(op, {"max_tokens": kind}, items, query, depth, begun_s=self.now_s)
         waiting = self.scheduler.queued_items
         try:
             self.scheduler.submit(request, self.now_s)
@@ -97,7 +98,7 @@ class Use(RuleBasedStateMachine):
     @rule(times=st.integers(1, 4))
     def next_batches(self, times: int) -> None:
         for _ in range(times):
-            batch = self.scheduler.next_batch(self.now_s)
+            batch = self.scheduler.batch(self.now_s)
             if batch is None:
                 return
             self._took(batch)
@@ -126,7 +127,7 @@ class Use(RuleBasedStateMachine):
         for item, request in zip(batch.items, requests, strict=True):
             self.running[item.id] = (item, request, batch.instance, is_alone)
         self.calls.append(batch)
-        self.scheduler.instances.begin_call(batch.instance)
+        self.scheduler.replicas.begin_call(batch.instance)
 
     @rule(data=st.data(), how=st.sampled_from(("end", "again", "alone", "twice")))
     def finish(self, data: st.DataObject, how: str) -> None:
@@ -136,13 +137,14 @@ class Use(RuleBasedStateMachine):
 
     def _ended(self, item_id: int, how: str) -> None:
         item, request, _, _ = self.running.pop(item_id)
-        self.scheduler.finish((item.id,), self.now_s)
+        self.scheduler.end((item.id,), self.now_s)
         if how == "twice":
-            self.scheduler.finish((item.id,), self.now_s)
+            self.scheduler.end((item.id,), self.now_s)
         if how in ("again", "alone"):
             is_alone = how == "alone" or request.is_alone
             group = ("alone", item.id) if is_alone else request.group
-            again = replace(request, items=[item], is_alone=is_alone, group=group)
+            again = replace(request, items=[self.scheduler.works[item.id]], is_alone=is_alone, group=group)
+            again.items[0].request = again
             self.scheduler.resubmit(again, self.now_s)
             self.queued[item.id] = again
             self.again += 1
@@ -166,8 +168,8 @@ class Use(RuleBasedStateMachine):
         left = [item.id for item in batch.items if item.id in self.running and self.running[item.id][0] is item]
         for item_id in left:
             del self.running[item_id]
-        self.scheduler.finish(left, self.now_s)
-        self.scheduler.instances.end_call(batch.instance)
+        self.scheduler.end(left, self.now_s)
+        self.scheduler.replicas.end_call(batch.instance)
 
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
@@ -175,7 +177,7 @@ class Use(RuleBasedStateMachine):
         if not known:
             return
         ids = data.draw(st.lists(st.sampled_from(known), max_size=4, unique=True))
-        assert sorted(self.scheduler.withdraw(ids)) == sorted(self.running.keys() & set(ids))
+        assert sorted(self.scheduler.take_out(ids)) == sorted(self.running.keys() & set(ids))
         for item_id in ids:
             self.queued.pop(item_id, None)
 
@@ -204,8 +206,9 @@ class Use(RuleBasedStateMachine):
         if self.last_id:
             assert self.scheduler.queued_items == len(self.queued)
             assert self.scheduler.running_items == len(self.running)
-            assert all(self.scheduler.holds(item_id) for item_id in self.queued.keys() | self.running.keys())
-            assert self.scheduler.instances.count == self.count
+            here = [self.scheduler.works[item_id] for item_id in self.queued.keys() | self.running.keys()]
+            assert all(map(self.scheduler.holds, here))
+            assert self.scheduler.replicas.count == self.count
 
     def teardown(self) -> None:
         """In the end everything runs."""
@@ -216,7 +219,7 @@ class Use(RuleBasedStateMachine):
             self._end_first()
         for _ in range(2 * len(self.queued) + 1):
             self.now_s += 6.0
-            if batch := self.scheduler.next_batch(self.now_s):
+            if batch := self.scheduler.batch(self.now_s):
                 self._took(batch)
             while self.calls:
                 self._end_first()
@@ -226,8 +229,8 @@ class Use(RuleBasedStateMachine):
     def _end_first(self) -> None:
         batch = self.calls.pop(0)
         ids = [item.id for item in batch.items]
-        self.scheduler.finish(ids, self.now_s)
-        self.scheduler.instances.end_call(batch.instance)
+        self.scheduler.end(ids, self.now_s)
+        self.scheduler.replicas.end_call(batch.instance)
         for item_id in ids:
             self.running.pop(item_id, None)
 

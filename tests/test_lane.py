@@ -16,15 +16,14 @@ from teola_plugin.errors import Cancelled, DeadlineExceeded, EngineClosed, Engin
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.tasks import spawn
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
-from teola_plugin.runtime.scheduler.deadlines import ROOM, Deadlines
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.recovery import Recovery
-from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.work_item import Attempt, Counts, Waiter, WorkItem
-from teola_plugin.runtime.scheduler.work_table import WorkTable
+from teola_plugin.runtime.scheduler.work_item import Attempt, Status, WorkItem
+from teola_plugin.runtime.scheduler.work_table import ROOM, Counts, Deadlines, WorkTable
 from teola_plugin.runtime.scheduler.worker import EngineWorker
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
+from tests.by_id import request_of
 from tests.direct_line import run
 from tests.fakes import FakeEngine, says
 
@@ -218,9 +217,9 @@ async def test_whoever_comes_to_a_closed_lane_hears_so() -> None:
     await asyncio.sleep(0.01)
     worker = desk.host._workers[desk.engine]
     await worker.close()
-    request = Request("embedding", {}, [Item("late", id=10**6)], 1)
+    request = request_of("embedding", {}, [Item("late", id=10**6)], 1)
     with pytest.raises(EngineClosed):
-        worker.submit(desk.engine, request, [Reply()])
+        worker.submit(desk.engine, request)
     assert worker.held is None
 
 
@@ -287,10 +286,10 @@ async def test_a_watchdog_finds_what_is_lost() -> None:
     reply = desk.ask("x")
     await asyncio.sleep(0.01)
     worker = desk.host._workers[desk.engine]
-    (item_id,) = worker._table.open
+    works = worker._table.open()
     worker.audit()
     assert desk.counts().lost == 0
-    worker.scheduler.finish((item_id,), 0.0)
+    worker.scheduler.finish(works, 0.0)
     worker.audit()
     assert desk.counts().lost == 1
     assert isinstance(reply.outcome, Failed)
@@ -331,6 +330,14 @@ async def test_an_engine_that_cannot_close_keeps_no_other_open() -> None:
     assert [engine.is_closed for engine in engines] == [False, True, False, True]
 
 
+def begun(work: WorkItem, attempt: Attempt | None = None) -> Attempt:
+    """An attempt that has begun on the item."""
+    made = attempt or Attempt(Batch(work.request.op, {}, (work.item,)), (work,), 0.0, 0.0)
+    made.engine = FakeEngine()
+    work.begin(made)
+    return made
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -343,21 +350,24 @@ class Book:
         self.scheduler = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True, abort=True))
         self.table = WorkTable("e", self.scheduler, loop, lambda: self.late.append(loop.time()))
         item = Item("x", id=1, deadline_s=loop.time() + left_s)
-        request = Request("embedding", {}, [item], 1)
-        self.reply = Reply()
+        request = request_of("embedding", {}, [item], 1)
+        (self.work,) = request.items
+        self.work.reply = self.reply = Reply()
         self.scheduler.submit(request)
-        self.table.add(Waiter(item, request, self.reply))
-        assert self.scheduler.next_batch()
+        self.table.add(self.work)
+        attempt = self.scheduler.next_batch()
+        assert attempt
+        self.attempt = begun(self.work, attempt)
 
 
 async def test_what_a_former_attempt_says_frees_no_slot_of_a_later_one() -> None:
     book = Book()
-    for _ in range(2):
-        attempt = book.table.open[1].begin(FakeEngine())
+    former, latest = book.attempt, begun(book.work)
     book.table.detach(1, Cancelled("nobody waits"))
-    book.table.free(1, attempt - 1)
+    assert book.work.status is Status.CANCELLED
+    book.table.free(book.work, former)
     assert book.scheduler.running_items == 1
-    book.table.free(1, attempt)
+    book.table.free(book.work, latest)
     assert book.scheduler.running_items == 0
     assert book.table.is_clear
 
@@ -365,11 +375,11 @@ async def test_what_a_former_attempt_says_frees_no_slot_of_a_later_one() -> None
 def test_places_are_looked_at_again_once_a_deadline_has_passed() -> None:
     async def work() -> None:
         book = Book(left_s=3.0)
-        book.table.open[1].begin(FakeEngine())
         await asyncio.sleep(10)
         assert book.late == [3.0]
         assert isinstance(book.reply.outcome, Failed)
-        assert book.table.open == {}
+        assert book.table.is_empty
+        assert book.work.status is Status.EXPIRED
 
     run(work)
 
@@ -386,7 +396,7 @@ class Ward:
         self.back_s: list[float] = []
         self.gone: list[Exception] = []
         self.counts = Counts()
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=2)
         self.tasks: set[asyncio.Task[None]] = set()
         recovery = Recovery(
             "e", scheduler, self.counts, None, spawn=lambda work: spawn(work, self.tasks),
@@ -401,9 +411,10 @@ class Ward:
 
         engine = Patient()
         for n in range(2):  # two of its batches tell of it
-            batch = Batch("embedding", {}, (Item("x", id=n),), 0)
-            recovery.crashed(Attempt(engine, batch, {n: 1}, loop.time(), loop.time()))
-        self.is_up = lambda: scheduler.instances.is_up(0)
+            attempt = Attempt(Batch("embedding", {}, (Item("x", id=n),), 0), (), loop.time(), loop.time())
+            attempt.engine = engine
+            recovery.crashed(attempt)
+        self.is_up = lambda: scheduler.replicas.is_up(0)
 
 
 @pytest.mark.parametrize(
@@ -441,7 +452,8 @@ def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
         engine = Silent()
         attempts, calls = [], [asyncio.ensure_future(asyncio.sleep(1000)) for _ in range(2)]
         for n, call in enumerate(calls):
-            attempt = Attempt(engine, Batch("decoding", {}, (Item("x", id=n),)), {n: 1}, loop.time(), loop.time())
+            attempt = Attempt(Batch("decoding", {}, (Item("x", id=n),)), (), loop.time(), loop.time())
+            attempt.engine = engine
             attempt.task = call  # type: ignore[assignment]
             call.add_done_callback(lambda _, attempt=attempt: attempt.end())  # type: ignore[misc]
             attempts.append(attempt)
@@ -463,18 +475,16 @@ def test_who_says_nothing_is_restarted_once_and_then_given_up() -> None:
 
 
 def work(op: str = "decoding", settings: Any = None) -> tuple[WorkItem, list[Reply]]:
-    item = Item("x", id=1)
-    request = Request(op, settings or {}, [item], 1)
-    replies = [Reply(), Reply()]
-    made = WorkItem(item, request, {1: Waiter(item, request, replies[0])})
-    return made, replies
+    (made,) = request_of(op, settings or {}, [Item("x", id=1)], 1).items
+    made.reply = Reply()
+    return made, [made.reply, Reply()]
 
 
 def test_who_joins_a_text_late_hears_its_beginning() -> None:
     made, (_, late) = work(settings=GREEDY)
-    made.begin(FakeEngine())
+    begun(made)
     made.tell(Delta("a"))
-    made.join(Waiter(Item("x", id=2), made.request, late))
+    WorkItem(Item("x", id=2), made.request, late).join(made)
     made.tell(Delta("b"))
     made.tell(Done(says("ab")))
     assert list(late.stream()) == ["a", "b"]
@@ -483,7 +493,8 @@ def test_who_joins_a_text_late_hears_its_beginning() -> None:
 def test_a_text_that_is_written_again_is_told_on_from_where_it_was() -> None:
     made, (reply, _) = work(settings=GREEDY)
     for n in range(2):
-        assert made.begin(FakeEngine()) == n + 1
+        begun(made)
+        assert made.attempts == n + 1
         for piece in ("a", "b", "c")[: n + 2]:
             made.tell(Delta(piece))
     made.tell(Done("abc"))
@@ -504,7 +515,7 @@ def test_a_text_that_is_written_again_is_told_on_from_where_it_was() -> None:
 def test_what_may_be_tried_again(op: str, settings: Any, is_told: bool, may_repeat: bool) -> None:
     made, _ = work(op, settings)
     if is_told:
-        made.begin(FakeEngine())
+        begun(made)
         made.tell(Delta("a"))
     assert made.may_repeat is may_repeat
 

@@ -14,19 +14,17 @@ import pytest
 
 from teola_plugin.engines import Delta, Done, Failed
 from teola_plugin.errors import EngineCrashed, Overloaded
-from teola_plugin.runtime.scheduler import retries, work_item, worker
+from teola_plugin.runtime.scheduler import recovery, work_item, worker
 from teola_plugin.runtime.scheduler.batching import Limits
-from teola_plugin.runtime.scheduler.deadlines import Deadlines
 from teola_plugin.runtime.scheduler.fairness import TenantFairness
 from teola_plugin.runtime.scheduler.policies import POLICIES, topology
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
-from teola_plugin.runtime.scheduler.recovery import Recovery
+from teola_plugin.runtime.scheduler.recovery import Recovery, Retries
 from teola_plugin.runtime.scheduler.replicas import Replicas
-from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.retries import Retries
 from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
-from teola_plugin.runtime.scheduler.work_item import WorkItem
-from teola_plugin.runtime.scheduler.work_table import WorkTable
+from teola_plugin.runtime.scheduler.waiting import Waiting
+from teola_plugin.runtime.scheduler.work_item import Attempt, Status, WorkItem
+from teola_plugin.runtime.scheduler.work_table import Deadlines, WorkTable
 from teola_plugin.runtime.scheduler.worker import EngineWorker
 from tests.scenarios import SCENARIOS, play
 from tests.simulation import simulate
@@ -50,13 +48,17 @@ def inverted_depth(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(POLICIES, "topology", replace(topology, rank=inverted))
 
 
+def _one_by_one(attempt: Attempt) -> list[Attempt]:
+    return [replace(attempt, batch=replace(attempt.batch, items=(w.item,)), works=(w,)) for w in attempt.works]
+
+
 @fault
 def unbatched_at_dispatch(patch: pytest.MonkeyPatch) -> None:
     start = EngineWorker._start
     patch.setattr(
         EngineWorker,
         "_start",
-        lambda self, to, batch: [start(self, to, replace(batch, items=(i,))) for i in batch.items],
+        lambda self, to, attempt: [start(self, to, alone) for alone in _one_by_one(attempt)],
     )
 
 
@@ -77,7 +79,7 @@ def positional_slicing(patch: pytest.MonkeyPatch) -> None:
 
         def shifted(position: int, outcome: Any) -> None:
             nonlocal failures
-            emit((position + failures) % len(attempt.batch.items), outcome)
+            emit((position + failures) % len(attempt.works), outcome)
             failures += isinstance(outcome, Failed)
 
         return shifted
@@ -100,9 +102,10 @@ def a_failed_batch_is_only_logged(patch: pytest.MonkeyPatch) -> None:
 def a_dropped_abort(patch: pytest.MonkeyPatch) -> None:
     stop = WorkTable._stop
 
-    def dropped(self: WorkTable, work: WorkItem) -> None:
-        work.engine = None
-        stop(self, work)
+    def dropped(self: WorkTable, work: WorkItem, status: Any) -> None:
+        if work.attempt:
+            work.attempt.engine.abort = lambda ids: None  # type: ignore[method-assign]
+        stop(self, work, status)
 
     patch.setattr(WorkTable, "_stop", dropped)
 
@@ -137,7 +140,7 @@ def joined_across_tenants(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_former_attempt_is_heard(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WorkTable, "current", lambda self, item_id, attempt: self.open.get(item_id))
+    patch.setattr(WorkItem, "runs", lambda self, attempt: self.status in (Status.QUEUED, Status.RUNNING))
 
 
 @fault
@@ -145,8 +148,7 @@ def deadlines_only_in_the_queue(patch: pytest.MonkeyPatch) -> None:
     expire = WorkTable._expire
 
     def queued(self: WorkTable, waiters: Any) -> None:
-        open = [self.open.get(self._waiting_for.get(waiter, 0)) for waiter in waiters]
-        expire(self, [r for r, work in zip(waiters, open, strict=True) if work and work.engine is None])
+        expire(self, [r for r in waiters if (work := self._work_of(r)) and work.status is Status.QUEUED])
 
     patch.setattr(WorkTable, "_expire", queued)
 
@@ -170,8 +172,8 @@ def aging_before_fairness(patch: pytest.MonkeyPatch) -> None:
 def tenants_have_no_shares(patch: pytest.MonkeyPatch) -> None:
     """Neither of the slots nor of the room to wait: who comes first has them."""
 
-    def check_room(self: TenantFairness, items: Any, limit: int, retry_after_s: float) -> None:
-        if self.waiting + len(items) > limit:
+    def check_room(self: TenantFairness, tenant: str, items: int, limit: int, retry_after_s: float) -> None:
+        if self.waiting + items > limit:
             raise Overloaded("all places are taken", retry_after_s)
 
     patch.setattr(TenantFairness, "check_room", check_room)
@@ -179,7 +181,8 @@ def tenants_have_no_shares(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tell_no_tenants_apart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Request, "tenant", "")
+    add = Waiting.add
+    patch.setattr(Waiting, "add", lambda self, request: (setattr(request, "tenant", ""), add(self, request)))
     patch.setattr(TenantFairness, "in_turn", lambda self: [""])
 
 
@@ -207,7 +210,7 @@ def two_calls_at_once(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def suspects_in_company(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retries, "ALONE_AFTER", 3)
+    patch.setattr(recovery, "ALONE_AFTER", 3)
 
 
 @fault
@@ -245,10 +248,9 @@ def sampled_texts_are_told_twice(patch: pytest.MonkeyPatch) -> None:
 def a_repeated_text_is_told_from_its_beginning(patch: pytest.MonkeyPatch) -> None:
     begin = WorkItem.begin
 
-    def anew(self: WorkItem, engine: Any) -> int:
-        number = begin(self, engine)
-        self._repeated = len(self.told)
-        return number
+    def anew(self: WorkItem, attempt: Attempt) -> None:
+        begin(self, attempt)
+        self._repeated = len(self.told or ())
 
     patch.setattr(WorkItem, "begin", anew)
 
@@ -293,7 +295,7 @@ def a_lost_answer_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @fault
 def joined_readers_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WorkItem, "join", lambda self, waiter: None)
+    patch.setattr(WorkItem, "join", lambda self, leader: setattr(self, "leader", leader))
 
 
 @fault
@@ -302,7 +304,7 @@ def who_joins_a_text_misses_its_beginning(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: WorkItem, outcome: Any) -> None:
         tell(self, outcome)
-        if isinstance(outcome, Delta):
+        if isinstance(outcome, Delta) and self.told:
             self.told.clear()
 
     patch.setattr(WorkItem, "tell", forgetful)

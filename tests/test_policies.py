@@ -25,9 +25,9 @@ from teola_plugin.runtime.scheduler.policies import (
     critical_path,
     topology,
 )
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.waiting import Waiting
 from teola_plugin.seams import Reply
+from tests.by_id import request_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class W:
     depth: int = 1
     group: Hashable = "g"
     arrival: int = 0
-    beginning: Hashable = None
+    prefix: Hashable = None
     own_s: float = 0.0
 
 
@@ -51,13 +51,13 @@ def picks_of(policy: Policy, queue: list[W], free: int, warm: WarmPrefixes | Non
     places: dict[int, int] = {}
     for place, w in enumerate(queue):
         items = [Item("", w.query, id=0)] * w.waiting
-        request = Request(
+        request = request_of(
             "decoding", {}, items, w.query, w.depth, w.remaining_s, w.begun_s, arrival=w.arrival, group=w.group,
-            beginning=w.beginning, own_s=w.own_s,
+            prefix=w.prefix, own_s=w.own_s,
         )  # fmt: skip
-        waiting.add(place, request)
+        waiting.add(request)
         places[id(request)] = place
-    return [(places[id(pick.request)], pick.count) for pick in waiting.picks(free, lambda request: True, "", warm=warm)]
+    return [(places[id(pick.request)], pick.size) for pick in waiting.picks(free, lambda request: True, "", warm=warm)]
 
 
 TABLE = [
@@ -94,7 +94,7 @@ def test_critical_path(queue: list[W], free: int, picks: list[tuple[int, int]]) 
 WAITING = st.builds(
     W, query=st.integers(1, 4), remaining_s=st.floats(0, 9), begun_s=st.floats(0, 9), waiting=st.integers(1, 5),
     depth=st.integers(0, 4), group=st.sampled_from("ab"), arrival=st.integers(0, 99),
-    beginning=st.sampled_from((None, *"xyz")), own_s=st.floats(0, 9),
+    prefix=st.sampled_from((None, *"xyz")), own_s=st.floats(0, 9),
 )  # fmt: skip
 QUEUES = st.lists(WAITING, min_size=1, max_size=9)
 
@@ -163,7 +163,7 @@ def test_po_and_to_keep_their_order(policy: PolicyName, queue: list[W], free: in
 
 
 def test_what_is_warm_goes_first_then_what_begins_like_it() -> None:
-    queue = [W(n, 0.0, begun_s=n / 10, beginning=begins) for n, begins in enumerate("babacb")]
+    queue = [W(n, 0.0, begun_s=n / 10, prefix=begins) for n, begins in enumerate("babacb")]
     warm = WarmPrefixes(1.0, ["c", "a"])
     order = [queue[place].query for place, _ in picks_of(critical_path, queue, 6, warm)]
     assert order == [1, 3, 4, 0, 2, 5]

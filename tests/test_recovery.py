@@ -12,7 +12,8 @@ from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES
 from teola_plugin.runtime.scheduler.recovery import AGAIN_S, Recovery
-from teola_plugin.runtime.scheduler.work_item import Attempt, Counts
+from teola_plugin.runtime.scheduler.work_item import Attempt
+from teola_plugin.runtime.scheduler.work_table import Counts
 
 
 class Stubborn:
@@ -25,6 +26,12 @@ class Stubborn:
         self.failures -= 1
         if self.failures >= 0:
             raise OSError("no")
+
+
+def attempt(instance: Any, at: int) -> Attempt:
+    made = Attempt(Batch("embedding", {}, (), at), (), 0.0, 0.0)
+    made.engine = instance
+    return made
 
 
 @pytest.mark.parametrize(
@@ -41,7 +48,7 @@ def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
     failures: int, others: int, expected: tuple[float, bool, list[str]]
 ) -> None:
     async def crashed() -> tuple[float, bool, list[str]]:
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=1 + others)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=1 + others)
         tasks: list[asyncio.Task[None]] = []
         gone: list[str] = []
         loop = asyncio.get_running_loop()
@@ -53,10 +60,10 @@ def test_an_instance_that_could_not_recover_is_tried_again_while_others_work(
             "engine", scheduler, Counts(), None, spawn=spawn, back=lambda: None, gone=lambda e: gone.append(str(e))
         )
         instance: Any = Stubborn(failures)
-        recovery.crashed(Attempt(instance, Batch("embedding", {}, ()), {}, 0.0, 0.0))
-        assert not scheduler.instances.is_up(0)
+        recovery.crashed(attempt(instance, 0))
+        assert not scheduler.replicas.is_up(0)
         await asyncio.gather(*tasks)
-        return loop.time(), scheduler.instances.is_up(0), gone
+        return loop.time(), scheduler.replicas.is_up(0), gone
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert runner.run(crashed()) == expected
@@ -71,7 +78,7 @@ def test_an_instance_that_has_left_does_not_speak_for_the_one_in_its_place() -> 
             await asyncio.sleep(self.takes_s)
 
     async def crashed() -> None:
-        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), instances=2)
+        scheduler = EngineScheduler(POLICIES["to"], Capabilities(), replicas=2)
         tasks: list[asyncio.Task[None]] = []
 
         def spawn(work: Any) -> None:
@@ -79,15 +86,15 @@ def test_an_instance_that_has_left_does_not_speak_for_the_one_in_its_place() -> 
 
         recovery = Recovery("engine", scheduler, Counts(), None, spawn=spawn, back=lambda: None, gone=lambda e: None)
         one, other = Slow(1.0), Slow(2.0)
-        recovery.crashed(Attempt(one, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
+        recovery.crashed(attempt(one, 1))
         scheduler.resize(1)
         scheduler.resize(2)
-        assert scheduler.instances.is_up(1)
-        recovery.crashed(Attempt(other, Batch("embedding", {}, (), 1), {}, 0.0, 0.0))  # type: ignore[arg-type]
+        assert scheduler.replicas.is_up(1)
+        recovery.crashed(attempt(other, 1))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert not scheduler.instances.is_up(1)
+        assert not scheduler.replicas.is_up(1)
         await asyncio.gather(*tasks)
-        assert scheduler.instances.is_up(1)
+        assert scheduler.replicas.is_up(1)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(crashed())

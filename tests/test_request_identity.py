@@ -16,14 +16,13 @@ from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.engines.sampling import KNOWN
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.remote.messages import SubmitRequest, packed, unpacked
-from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES
-from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.work_table import Counts
 from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.runtime.session.slots import Slots
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
+from tests.by_id import Scheduler, request_of
 from tests.fakes import FakeEngine
 from tests.request_variants import ANSWER_FIRST, REASONING_FIRST, VALUES, assert_all_differ
 from tests.test_value_keys import INCOMPARABLE, Raising, written
@@ -244,13 +243,13 @@ def test_two_schemas_whose_fields_come_in_another_order_are_two_requests(host: L
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_items_of_a_batch_were_asked_for_with_its_settings(policy: str) -> None:
     asked = dict(enumerate([*FEW, *FEW]))
-    scheduler = EngineScheduler(POLICIES[policy], Capabilities(max_items=10_000))
+    scheduler = Scheduler(POLICIES[policy], Capabilities(max_items=10_000))
     for number, settings in asked.items():
-        scheduler.submit(Request("decoding", settings, [Item("why", number, id=number)], query=number))
+        scheduler.submit(request_of("decoding", settings, [Item("why", number, id=number)], query=number))
     batches: list[Batch] = []
-    while batch := scheduler.next_batch():
+    while batch := scheduler.batch():
         batches.append(batch)
-        scheduler.finish([item.id for item in batch.items])
+        scheduler.end([item.id for item in batch.items])
     for batch in batches:
         assert {written(asked[item.id]) for item in batch.items} == {written(batch.settings)}
     per_batch = 1 if policy == "po" else 2
@@ -258,7 +257,7 @@ def test_all_items_of_a_batch_were_asked_for_with_its_settings(policy: str) -> N
 
 
 def test_operations_never_share_a_batch() -> None:
-    groups = {op: Request(op, {"a": 1}, [Item("why", id=1)], query=1).group for op in ("decoding", "embedding")}
+    groups = {op: request_of(op, {"a": 1}, [Item("why", id=1)], query=1).group for op in ("decoding", "embedding")}
     assert_all_differ(groups)
 
 

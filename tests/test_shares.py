@@ -13,14 +13,15 @@ import pytest
 from teola_plugin.engines import Capabilities, Item, Urgency
 from teola_plugin.errors import Overloaded, TeolaError
 from teola_plugin.runtime.hosts.admission import Admission
-from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.fairness import REMEMBERED_TENANTS, TenantFairness
 from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES
-from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, beginning_of
+from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, prefix_of
 from teola_plugin.runtime.scheduler.replicas import Replicas
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.throughput import AT_LEAST_S, Throughput
+from teola_plugin.runtime.scheduler.work_item import Request, Status, WorkItem
 from teola_plugin.tenancy import ANYBODY, Terms, current_terms, terms
+from tests.by_id import Scheduler, request_of
 
 IDS = iter(range(1, 10**9))
 
@@ -30,21 +31,21 @@ def items(tenant: str, count: int = 1, **more: Any) -> list[Item]:
 
 
 def request(tenant: str, count: int = 1, *, query: int = 1, **more: Any) -> Request:
-    return Request("embedding", more.pop("settings", {}), items(tenant, count), query, **more)
+    return request_of("embedding", more.pop("settings", {}), items(tenant, count), query, **more)
 
 
-def scheduler(free: int = 4, policy: str = "to", **limits: Any) -> EngineScheduler:
-    return EngineScheduler(POLICIES[policy], Capabilities(max_items=free), limits=Limits(**limits))
+def scheduler(free: int = 4, policy: str = "to", **limits: Any) -> Scheduler:
+    return Scheduler(POLICIES[policy], Capabilities(max_items=free), limits=Limits(**limits))
 
 
-def served(engine: EngineScheduler, batches: int, now_s: float = 0.0) -> list[list[str]]:
+def served(engine: Scheduler, batches: int, now_s: float = 0.0) -> list[list[str]]:
     found = []
     for _ in range(batches):
-        batch = engine.next_batch(now_s)
+        batch = engine.batch(now_s)
         if batch is None:
             break
         found.append([item.tenant for item in batch.items])
-        engine.finish([item.id for item in batch.items], now_s)
+        engine.end([item.id for item in batch.items], now_s)
     return found
 
 
@@ -90,11 +91,11 @@ def test_who_comes_back_is_not_owed_for_its_pause() -> None:
 
 
 def test_tokens_count_where_items_have_them() -> None:
-    shares = TenantFairness()
-    large, small = items("a", 1, tokens=100), items("b", 3, tokens=1)
-    shares.came([*large, *small])
-    shares.serve([*large, *small])
-    assert shares.in_turn() == ["b", "a"]
+    engine = scheduler(4)
+    for tenant, count, tokens in (("a", 4, 100), ("b", 4, 1)):
+        engine.submit(request_of("embedding", {}, items(tenant, count, tokens=tokens), tenant))
+    assert engine.batch()
+    assert engine._fairness.in_turn() == ["b", "a"]
 
 
 def test_what_a_tenant_was_served_while_nobody_else_was_there_does_not_count() -> None:
@@ -108,12 +109,11 @@ def test_what_a_tenant_was_served_while_nobody_else_was_there_does_not_count() -
 
 def test_tenants_that_are_gone_are_forgotten_in_the_end() -> None:
     shares = TenantFairness()
-    shares.came(items("stays"))
+    shares.came("stays", 1)
     for n in range(3 * REMEMBERED_TENANTS):
-        mine = items(f"t{n}")
-        shares.came(mine)
-        shares.serve(mine)
-        shares.left(mine)
+        shares.came(f"t{n}", 1)
+        shares.serve(f"t{n}", 1)
+        shares.left(f"t{n}", 1)
     assert len(shares._served) <= REMEMBERED_TENANTS + 4
     assert len(shares.in_turn()) == 1
 
@@ -123,7 +123,7 @@ def test_the_oldest_of_those_that_waited_too_long_goes_first(policy: str) -> Non
     engine = scheduler(1, policy, aging_s=5.0)
     for n, since_s in enumerate((0.0, 1.0, 2.0)):
         engine.submit(request("", query=n, remaining_s=1000.0 if n == 0 else 1.0, begun_s=10.0 - n, depth=n), since_s)
-    first = engine.next_batch(10.0)
+    first = engine.batch(10.0)
     assert first is not None
     assert [r.query for r in engine._queue.requests()] == [1, 2], "the one that came first is gone"
 
@@ -137,28 +137,26 @@ def test_what_waited_too_long_is_filled_up_with_others_like_it() -> None:
 
 @pytest.mark.parametrize(("own", "others", "going"), [(2, 10, [1, 1, 2, 2]), (6, 10, [1] * 6), (3, 0, [1] * 3)])
 def test_a_batch_beyond_the_knee_has_items_of_its_first_query_only(own: int, others: int, going: list[int]) -> None:
-    engine = EngineScheduler(
-        POLICIES["critical_path"], Capabilities(max_items=16), limits=Limits(), knee_items=lambda op: 4
-    )
+    engine = Scheduler(POLICIES["critical_path"], Capabilities(max_items=16), limits=Limits(), knee_items=lambda op: 4)
     for query, count in ((1, own), (2, others)):
         if count:
             engine.submit(request("", count, query=query, begun_s=float(query)))
-    of = {item.id: query for query, each in ((r.query, r.items) for r in engine._queue.requests()) for item in each}
-    batch = engine.next_batch()
+    of = {work.item.id: r.query for r in engine._queue.requests() for work in r.items}
+    batch = engine.batch()
     assert batch is not None
     assert [of[item.id] for item in batch.items] == going
 
 
 def test_a_suspect_waits_for_an_instance_of_its_own_and_has_it() -> None:
-    engine = EngineScheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True), limits=Limits(aging_s=5.0))
+    engine = Scheduler(POLICIES["to"], Capabilities(max_items=4, concurrent=True), limits=Limits(aging_s=5.0))
 
     def going(now_s: float) -> list[Any]:
-        batch = engine.next_batch(now_s)
+        batch = engine.batch(now_s)
         return [] if batch is None else [item.payload for item in batch.items]
 
     def submit(payload: str, now_s: float, *, is_alone: bool = False) -> Item:
         item = Item(payload, id=next(IDS))
-        engine.submit(Request("embedding", {}, [item], payload, is_alone=is_alone), now_s)
+        engine.submit(request_of("embedding", {}, [item], payload, is_alone=is_alone), now_s)
         return item
 
     first = submit("a", 0.0)
@@ -168,10 +166,10 @@ def test_a_suspect_waits_for_an_instance_of_its_own_and_has_it() -> None:
     assert going(1.0) == ["b"], "others do not wait for it"
     submit("c", 6.0)
     assert going(6.0) == [], "it has waited for long: the instance takes nothing else"
-    engine.finish([first.id, second.id], 7.0)
+    engine.end([first.id, second.id], 7.0)
     assert going(7.0) == ["suspect"]
     assert going(7.0) == [], "nothing beside it"
-    engine.finish([suspect.id], 8.0)
+    engine.end([suspect.id], 8.0)
     assert going(8.0) == ["c"]
 
 
@@ -202,9 +200,9 @@ def test_who_is_refused_is_told_when_to_come_back() -> None:
     engine = scheduler(1, max_queued_items=4)
     engine.submit(request("", 4))
     for n in range(2):
-        assert engine.next_batch(2.0 * n)
-        engine.finish(list(engine.instances._running), 2.0 * (n + 1))
-    engine.next_batch(4.0)
+        assert engine.batch(2.0 * n)
+        engine.end(list(engine.works), 2.0 * (n + 1))
+    engine.batch(4.0)
     with pytest.raises(Overloaded) as refused:
         engine.submit(request("", 4))
     assert refused.value.retry_after_s == pytest.approx(2 * 2.0)
@@ -226,9 +224,9 @@ def test_the_time_in_which_nothing_was_asked_is_no_part_of_the_pace() -> None:
     engine = scheduler(1)
     for begun_s in (0.0, 100.0):
         engine.submit(request(""), begun_s)
-        batch = engine.next_batch(begun_s)
+        batch = engine.batch(begun_s)
         assert batch is not None
-        engine.finish([item.id for item in batch.items], begun_s + 1.0)
+        engine.end([item.id for item in batch.items], begun_s + 1.0)
     engine.submit(request("", 10), 200.0)
     assert engine.drained_in_s() == pytest.approx(10.0)
 
@@ -324,10 +322,10 @@ def instances(count: int, **capabilities: Any) -> Replicas:
     return Replicas(Capabilities(**{"max_items": 4, "concurrent": True, **capabilities}), count)
 
 
-def put(where: Replicas, at: int, *, query: int = 1, payload: Any = "x", **more: Any) -> Item:
-    item = Item(payload, id=next(IDS), **more)
-    where.start(at, [item], query, is_alone=False)
-    return item
+def put(where: Replicas, at: int, *, query: int = 1, payload: Any = "x", **more: Any) -> WorkItem:
+    (work,) = request_of("decoding", {}, [Item(payload, id=next(IDS), **more)], query).items
+    where.start(at, [work], query, is_alone=False)
+    return work
 
 
 def best(where: Replicas, payload: str = "x", query: int = 99, **more: Any) -> int | None:
@@ -341,7 +339,7 @@ def test_the_instance_with_the_least_load_is_next() -> None:
     assert best(where) == 2
     put(where, 2)
     put(where, 2)
-    where.end([first.id])
+    where.end([first])
     assert best(where) == 0
     assert where.running_items == 3
 
@@ -353,7 +351,7 @@ def test_the_load_of_an_llm_is_its_tokens() -> None:
         put(where, 1, tokens=10)
     assert best(where, tokens=10) == 1
     assert best(where, tokens=75) is None, "it fits nowhere"
-    where.end([large.id])
+    where.end([large])
     assert best(where, tokens=75) == 0
     assert where.loads() == [0.0, 30.0]
     assert best(where, tokens=1000) == 0, "what never fits goes alone, and the engine says so"
@@ -365,7 +363,7 @@ def test_an_instance_that_is_down_or_leaves_gets_nothing() -> None:
     held = put(where, 2)
     where.resize(2)
     assert (where.up(), where.room(), where.count) == ([1], [0, 4, 0], 2)
-    where.end([held.id])
+    where.end([held])
     assert len(where.room()) == 2
     where.mark(0, is_up=True)
     assert where.up() == [0, 1]
@@ -403,30 +401,35 @@ def test_prompts_that_begin_alike_go_where_that_is_known_unless_it_is_much_busie
 def test_the_last_slots_are_not_for_throughput_while_others_are_at_work() -> None:
     where = instances(1, max_items=4)
     slow = Urgency(objective="throughput")
-    for _ in range(3):
-        put(where, 0, query=1, urgency=slow)
+    first, *_ = [put(where, 0, query=1, urgency=slow) for _ in range(3)]
     assert best(where, query=1, urgency=slow) == 0
     put(where, 0, query=2)
-    where.end([next(iter(where._running))])
+    where.end([first])
     assert best(where, query=1, urgency=slow) is None
     assert best(where, query=2) == 0
 
 
 def test_prompts_wait_for_the_prefill_of_their_own_querys_beginning_only() -> None:
-    beginnings = PrefixTracker()
-    prefill, prompt = (Item(text, id=next(IDS)) for text in ("once upon", "once upon a time"))
-    beginnings.prefill([prefill], query=1)
-    assert beginnings.holds_up(prompt, 1)
-    assert not beginnings.holds_up(prompt, 2)
-    assert not beginnings.holds_up(prefill, 1), "nor does it wait for itself"
-    beginnings.ended([prefill.id])
-    assert not beginnings.holds_any_up
-    assert not beginnings.holds_up(prompt, 1)
+    prefixes = PrefixTracker()
+    prefill, prompt, other = (
+        request_of("decoding", {}, [Item(text, id=next(IDS))], query).items[0]
+        for text, query in (("once upon", 1), ("once upon a time", 1), ("once upon a time", 2))
+    )
+    prefixes.prefill([prefill])
+    assert prefixes.holds_up(prompt)
+    assert not prefixes.holds_up(other)
+    assert not prefixes.holds_up(prefill), "nor does it wait for itself"
+    prefixes.ended([prefill])
+    assert prefixes.holds_any_up, "it still waits"
+    prefill.status = Status.RUNNING
+    prefixes.ended([prefill])
+    assert not prefixes.holds_any_up
+    assert not prefixes.holds_up(prompt)
 
 
 def test_tenants_have_no_beginning_in_common() -> None:
     one, same, other = (Item("x" * 600, tenant=tenant) for tenant in ("a", "a", "b"))
-    assert beginning_of(one) == beginning_of(same) != beginning_of(other)
+    assert prefix_of(one) == prefix_of(same) != prefix_of(other)
 
 
 @pytest.mark.parametrize(("policy", "order"), [("topology", [1, 0]), ("critical_path", [0, 1]), ("to", [0, 0])])

@@ -623,7 +623,7 @@ def test_the_scheduler_learns_how_much_kv_cache_there_is(vllm_engine: VllmEngine
     assert vllm_engine._core is not None
     there_is = vllm_engine._core.room.tokens
     assert vllm_engine.capabilities.max_tokens == there_is > 0
-    assert runtime.host._workers[vllm_engine].scheduler.instances.capabilities.max_tokens == there_is
+    assert runtime.host._workers[vllm_engine].scheduler.replicas.capabilities.max_tokens == there_is
 
 
 def test_the_guess_of_a_request_s_kv_cache_is_near_the_truth(vllm_engine: VllmEngine) -> None:

@@ -16,8 +16,9 @@ from teola_plugin.runtime.scheduler.policies import (
     WarmPrefixes,
     critical_path,
 )
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.waiting import STALE, Waiting
+from teola_plugin.runtime.scheduler.work_item import Request
+from tests.by_id import request_of
 
 Ranks = dict[int, tuple[float, ...]]
 
@@ -57,8 +58,8 @@ def looked_through(
     latest = list(reversed(warm.last_run))
     while left and free:
         place = min(left, key=lambda each: ranks[each])
-        for beginning in latest:
-            alike = [each for each in left if queue[each].beginning == beginning]
+        for prefix in latest:
+            alike = [each for each in left if queue[each].prefix == prefix]
             near = [each for each in alike if is_near(policy, ranks, place, each, warm.tolerance_s)]
             if near:
                 place = min(near, key=lambda each: ranks[each])
@@ -68,8 +69,8 @@ def looked_through(
         free -= found[-1][1]
         if policy == "po":
             break
-        if request.beginning is not None:
-            latest = [request.beginning, *(each for each in latest if each != request.beginning)]
+        if request.prefix is not None:
+            latest = [request.prefix, *(each for each in latest if each != request.prefix)]
         left = {each for each in left if queue[each].group == request.group} - {place}
     return found
 
@@ -89,16 +90,16 @@ class Play:
     def come(self) -> None:
         drawn, place = self.drawn, next(self.places)
         query = drawn.randrange(5)
-        request = Request(
+        request = request_of(
             drawn.choice(["decoding", "embedding"]), {}, [Item("", query, id=0, tenant=drawn.choice("ab"))], query,
             drawn.randrange(3), drawn.choice(self.lengths), begun_s=float(query // 2),
-            arrival=place - drawn.randrange(2), group=drawn.choice("gh"), beginning=drawn.choice([None, "x", "y", "z"]),
+            arrival=place - drawn.randrange(2), group=drawn.choice("gh"), prefix=drawn.choice([None, "x", "y", "z"]),
             own_s=drawn.choice([0.0, 1.0, 2.0]),
         )  # fmt: skip
         request.items = request.items * drawn.randint(1, 3)
         self.queue[place] = request
         self.first.setdefault(query, request.arrival)
-        self.waiting.add(place, request)
+        self.waiting.add(request)
 
     def leave(self, place: int, count: int) -> None:
         request = self.queue[place]
@@ -106,7 +107,7 @@ class Play:
         request.items = request.items[count:]
         if not request.items:
             del self.queue[place]
-            self.waiting.remove(place)
+            self.waiting.remove(request)
             if not any(other.query == request.query for other in self.queue.values()):
                 del self.first[request.query]
 
@@ -114,7 +115,7 @@ class Play:
         if self.queue and self.drawn.random() < 0.5:
             place = self.drawn.choice(list(self.queue))
             depth, remaining_s = self.drawn.randrange(4), self.drawn.choice(self.lengths)
-            self.waiting.raise_priority(place, depth, remaining_s)
+            self.waiting.raise_priority(self.queue[place], depth, remaining_s)
             assert self.queue[place].depth >= depth
             assert self.queue[place].remaining_s >= remaining_s
         elif self.drawn.random() < 0.2:
@@ -135,15 +136,15 @@ class Play:
         expected = looked_through(self.policy, self.queue, ranks, free, tenant, may_run, warm)
         places = {id(request): place for place, request in self.queue.items()}
         picks = self.waiting.picks(free, may_run, tenant, warm=warm)
-        assert [(places[id(pick.request)], pick.count) for pick in picks] == expected
+        assert [(places[id(pick.request)], pick.size) for pick in picks] == expected
         mine = [(r.arrival, place) for place, r in self.queue.items() if r.tenant == tenant and may_run(r)]
         oldest = self.waiting.oldest(may_run, tenant)
         assert (places[id(oldest)] if oldest else None) == (min(mine)[1] if mine else None)
         if picks:
             filled = self.waiting.topped_up(picks, 2, may_run)
-            group, taken = picks[0].request.group, sum(pick.count for pick in picks)
+            group, taken = picks[0].request.group, sum(pick.size for pick in picks)
             there = sum(r.waiting for r in self.queue.values() if r.group == group and may_run(r))
-            assert sum(pick.count for pick in filled) == min(there, taken + 2)
+            assert sum(pick.size for pick in filled) == min(there, taken + 2)
         for place, count in expected:
             if drawn.random() < 0.7:
                 self.leave(place, count)
@@ -165,16 +166,20 @@ def test_what_goes_next_is_what_a_look_through_all_finds(seed: int) -> None:
     while play.queue:
         play.look()
     play.check()
-    assert not play.waiting._stands
+    assert not play.waiting._tenants
     assert not play.waiting._groups
+    assert not play.waiting._queries
 
 
 def test_heaps_do_not_keep_what_has_left() -> None:
     waiting = Waiting(critical_path)
+    requests: list[Request] = []
     for place in range(5_000):
-        waiting.add(place, Request("embedding", {}, [Item("", place, id=place)], place, arrival=place))
+        requests.append(request_of("embedding", {}, [Item("", place, id=place)], place, arrival=place))
+        waiting.add(requests[-1])
         if place >= 10:
-            waiting.remove(place - 10)
-    orders = [order for stand in waiting._stands.values() for order in (stand.ranked, stand.arrived) if order]
-    assert orders
-    assert all(len(order.heap) <= 2 * 10 + STALE + 1 for order in orders)
+            waiting.remove(requests[place - 10])
+    stands = [waiting._tenants[""], *(group.stands[""] for group in waiting._groups.values())]
+    kept = [len(each) for stand in stands for each in (stand.heap.entries, stand.line._requests)]
+    assert len(kept) == 4
+    assert max(kept) <= 2 * 10 + STALE + 1

@@ -14,10 +14,10 @@ from teola_plugin.graph import parse
 from teola_plugin.passes import Context
 from teola_plugin.passes.estimates import planned, slowest_takers, takers
 from teola_plugin.profile import LlmProfile, Profile
-from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
+from teola_plugin.runtime.scheduler.batching import Limits
 from teola_plugin.runtime.scheduler.policies import POLICIES
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.staggered_prefills import Costs, best_waves, over_s
+from tests.by_id import Scheduler, request_of
 
 LLM = LlmProfile(Profile.affine(0.0, token_s=0.01), Profile.affine(0.1))
 """A prompt of 400 characters takes 1 s, ten steps as long."""
@@ -71,9 +71,9 @@ def test_what_follows_takes_all_that_is_there() -> None:
 # --- who begins -------------------------------------------------------------------------------------------------------
 
 
-def scheduler_of(policy: str = "critical_path", llm: LlmProfile | None = LLM) -> EngineScheduler:
+def scheduler_of(policy: str = "critical_path", llm: LlmProfile | None = LLM) -> Scheduler:
     capabilities = Capabilities(32, concurrent=True, prefix=True)
-    return EngineScheduler(POLICIES[policy], capabilities, instances=2, limits=Limits(None, AGING_S, 0.0), llm=llm)
+    return Scheduler(POLICIES[policy], capabilities, replicas=2, limits=Limits(None, AGING_S, 0.0), llm=llm)
 
 
 def item_of(number: int, taker: Taker | None = TAKER) -> Item:
@@ -81,20 +81,20 @@ def item_of(number: int, taker: Taker | None = TAKER) -> Item:
 
 
 def put(
-    scheduler: EngineScheduler, count: int, query: int = 1, *, op: str = "decoding", taker: Taker | None = TAKER,
+    scheduler: Scheduler, count: int, query: int = 1, *, op: str = "decoding", taker: Taker | None = TAKER,
     settings: Any = None, first: int = 0,
 ) -> None:  # fmt: skip
     """Texts of one primitive, a request each."""
     for n in range(first, first + count):
         item = item_of(1000 * query + n, taker)
-        request = Request(op, {"max_tokens": 10} if settings is None else settings, [item], query, 2, 9.0)
+        request = request_of(op, {"max_tokens": 10} if settings is None else settings, [item], query, 2, 9.0)
         scheduler.submit(request, 0.0)
 
 
-def begun(scheduler: EngineScheduler, now_s: float = 0.0) -> dict[int, list[int]]:
+def begun(scheduler: Scheduler, now_s: float = 0.0) -> dict[int, list[int]]:
     """The ids of those that begin now, by instance."""
     found: dict[int, list[int]] = {}
-    while batch := scheduler.next_batch(now_s):
+    while batch := scheduler.batch(now_s):
         found.setdefault(batch.instance, []).extend(item.id for item in batch.items)
     return found
 
@@ -103,7 +103,7 @@ def sizes(found: dict[int, list[int]]) -> list[int]:
     return [len(found.get(at, ())) for at in (0, 1)]
 
 
-def in_waves() -> tuple[EngineScheduler, dict[int, list[int]]]:
+def in_waves() -> tuple[Scheduler, dict[int, list[int]]]:
     """Some are left to later waves."""
     scheduler = scheduler_of()
     put(scheduler, COUNT)
@@ -115,18 +115,18 @@ def in_waves() -> tuple[EngineScheduler, dict[int, list[int]]]:
 def test_a_later_wave_begins_when_its_instance_has_little_left_to_write() -> None:
     assert best_waves(COUNT, 2, 32, Costs(1.0, 1.0, *TAKER)) == WAVES
     scheduler, first = in_waves()
-    scheduler.finish(first[1][:4])
+    scheduler.end(first[1][:4])
     assert begun(scheduler) == {}
-    scheduler.finish(first[1][4:5])
+    scheduler.end(first[1][4:5])
     assert sizes(begun(scheduler)) == [0, 2]
-    scheduler.finish(first[0][:3])
+    scheduler.end(first[0][:3])
     assert sizes(begun(scheduler)) == [4, 0]
 
 
 def test_an_instance_that_has_had_its_waves_takes_what_is_left() -> None:
     scheduler, first = in_waves()
-    scheduler.finish(first[1])
-    scheduler.finish(begun(scheduler)[1])
+    scheduler.end(first[1])
+    scheduler.end(begun(scheduler)[1])
     assert sizes(begun(scheduler)) == [0, 4]
 
 
@@ -160,23 +160,6 @@ def test_where_another_has_an_instance_the_waves_are_for_both() -> None:
     assert sum(sizes(begun(scheduler))) == COUNT - LEFT
 
 
-def test_where_others_come_often_nothing_is_left_to_later_waves() -> None:
-    scheduler = scheduler_of()
-    left = []
-    for query in range(1, 40, 2):
-        put(scheduler, COUNT, query)
-        at_work = begun(scheduler)
-        left.append(scheduler.queued_items)
-        if query < 20:
-            put(scheduler, 1, query + 1, taker=None)
-        while at_work:
-            scheduler.finish(at_work.get(0, []) + at_work.get(1, []))
-            at_work = begun(scheduler)
-    assert left[0] == LEFT
-    assert left[9] == 0
-    assert left[-1] == LEFT, "they come no more"
-
-
 @pytest.mark.parametrize(
     ("policy", "llm", "taker", "settings"),
     [
@@ -204,9 +187,9 @@ def test_nothing_waits_longer_than_its_age() -> None:
 def test_an_instance_that_is_lost_holds_nothing_back() -> None:
     scheduler, first = in_waves()
     scheduler.mark(0, is_up=False)
-    scheduler.finish(first[0] + first[1])
+    scheduler.end(first[0] + first[1])
     assert sizes(begun(scheduler)) == [0, 2]
-    scheduler.finish(range(2000))
+    scheduler.end(range(2000))
     assert sizes(begun(scheduler)) == [0, 4]
 
 
@@ -219,8 +202,8 @@ def test_texts_that_come_later_just_begin() -> None:
 
 def test_texts_that_are_asked_for_again_just_begin() -> None:
     scheduler, first = in_waves()
-    again = Request("decoding", {"max_tokens": 10}, [item_of(first[0][0])], 1, 2, 9.0)
-    scheduler.finish(first[0])
+    again = request_of("decoding", {"max_tokens": 10}, [item_of(first[0][0])], 1, 2, 9.0)
+    scheduler.end(first[0])
     scheduler.resubmit(again)
     begun(scheduler)
     assert scheduler.queued_items == 0
@@ -257,8 +240,8 @@ def test_age_counts_from_when_it_came() -> None:
 
 def test_a_second_round_has_waves_of_its_own() -> None:
     scheduler, first = in_waves()
-    scheduler.finish(range(2000))
-    scheduler.finish([item for each in begun(scheduler).values() for item in each])
+    scheduler.end(range(2000))
+    scheduler.end([item for each in begun(scheduler).values() for item in each])
     put(scheduler, COUNT, first=COUNT)
     assert sizes(begun(scheduler)) == sizes(first)
 

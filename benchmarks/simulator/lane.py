@@ -24,10 +24,10 @@ from simulator.systems import LlmServer, Server, System
 from simulator.usage import EngineUse
 from simulator.values import Count, Prompt
 from simulator.writing import output_tokens
-from teola_plugin.engines import Batch, Item
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
 from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES
-from teola_plugin.runtime.scheduler.request import Request as Queued
+from teola_plugin.runtime.scheduler.work_item import Attempt
+from teola_plugin.runtime.scheduler.work_item import Request as Queued
 from teola_plugin.runtime.session.speculation import crowded_out
 from teola_plugin.value_keys import value_key
 
@@ -52,7 +52,7 @@ class Lane:
         self._scheduler = EngineScheduler(
             POLICIES[system.policy],
             self._capabilities,
-            instances=server.instances,
+            replicas=server.instances,
             limits=Limits(prefix_tolerance_s=system.prefix_tolerance_s),
             knee_items=lambda op: knees.get(op),
             llm=server.profile if isinstance(server, LlmServer) else None,
@@ -91,7 +91,7 @@ class Lane:
         request.queued_s = now_s
         fresh: list[Work] = []
         queued = Queued(
-            step.op, step.settings, cast("list[Item]", fresh), request.query, urgency.depth, urgency.remaining_s,
+            step.op, step.settings, [], request.query, urgency.depth, urgency.remaining_s,
             request.began_s, group=step.group, own_s=urgency.own_s,
         )  # fmt: skip
         joinable = self._joinable.setdefault((step.group, step.grammar), {}) if step.is_repeatable else None
@@ -131,8 +131,7 @@ class Lane:
         self.use.joined += 1
         work.others = (*work.others, (request, position))
         request.works.append(work)
-        work.queued.depth = max(work.queued.depth, request.step.urgency.depth)
-        work.queued.remaining_s = max(work.queued.remaining_s, request.step.urgency.remaining_s)
+        self._scheduler.raise_priority(work.unit, request.step.urgency.depth, request.step.urgency.remaining_s)
         if work.told:
             request.told(request, position, work.told, False)
 
@@ -153,10 +152,11 @@ class Lane:
         work.has_ended = True
         if work.joinable is not None:
             del work.joinable[work.key]
-        if work.instance < 0:
-            self._scheduler.withdraw((work.id,))
+        at = work.unit.replica
+        if at is None:
+            self._scheduler.withdraw((work.unit,))
         else:
-            self._clock.after(self._hop_s, self._instances[work.instance].abort, work.id)
+            self._clock.after(self._hop_s, self._instances[at].abort, work.id)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -174,8 +174,8 @@ class Lane:
     def _pump(self) -> None:
         self._will_pump = False
         now_s = self._clock.now_s
-        while batch := self._scheduler.next_batch(now_s):
-            self._start(batch)
+        while attempt := self._scheduler.next_batch(now_s):
+            self._start(attempt)
         if self._scheduler.waits_until_s < self._again_s:
             self._again_s = self._scheduler.waits_until_s
             self._clock.at(self._again_s, self._pump_again)
@@ -184,14 +184,12 @@ class Lane:
         self._again_s = math.inf
         self._pump()
 
-    def _start(self, batch: Batch) -> None:
-        works = cast("Sequence[Work]", batch.items)
-        for work in works:
-            work.instance = batch.instance
+    def _start(self, attempt: Attempt) -> None:
+        works = cast("Sequence[Work]", attempt.batch.items)
         if self._hop_s:
-            self._clock.after(self._hop_s, self._instances[batch.instance].begin, works)
+            self._clock.after(self._hop_s, self._instances[attempt.at].begin, works)
         else:
-            self._instances[batch.instance].begin(works)
+            self._instances[attempt.at].begin(works)
 
     def _note_begin(self, works: Sequence[Work]) -> None:
         for work in works:
@@ -208,7 +206,7 @@ class Lane:
             self._end(works, values)
 
     def _end(self, works: Sequence[Work], values: Sequence[Any]) -> None:
-        self._scheduler.finish([work.id for work in works], self._clock.now_s)
+        self._scheduler.finish([work.unit for work in works], self._clock.now_s)
         self._pump_later()
         for work, value in zip(works, values, strict=True):
             if work.has_ended:
@@ -242,10 +240,10 @@ class Lane:
 
     def _free(self, work: Work) -> None:
         """An instance has dropped what was aborted."""
-        self._clock.after(self._hop_s, self._freed, work.id)
+        self._clock.after(self._hop_s, self._freed, work)
 
-    def _freed(self, item_id: int) -> None:
-        self._scheduler.finish((item_id,), self._clock.now_s)
+    def _freed(self, work: Work) -> None:
+        self._scheduler.finish((work.unit,), self._clock.now_s)
         self._pump_soon()
 
 

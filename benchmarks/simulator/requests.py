@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from teola_plugin.engines import Urgency
+from teola_plugin.engines import Item, Urgency
 from teola_plugin.graph import Primitive
-from teola_plugin.runtime.scheduler.request import Request as Queued
+from teola_plugin.runtime.scheduler.work_item import Request as Queued
+from teola_plugin.runtime.scheduler.work_item import WorkItem
 from teola_plugin.runtime.session.ancestry import Tag
 from teola_plugin.runtime.session.speculation import SpeculativeRequest
 
@@ -84,14 +85,13 @@ class Request:
 class Work:
     """An item of a lane, by all names of `engines.Item`, so that the schedulers take it for one.
 
-    `request` and `position` read its value, and so do the `others`, who asked for the same later. `queued`: what it
-    stands in the queue as. `joinable`: where it is found by its `key`. `told`: the items of its text so far.
-    `instance`: where it is, -1 for in the queue.
+    `request` and `position` read its value, and so do the `others`, who asked for the same later. `unit`: what it is to
+    the scheduler. `joinable`: where it is found by its `key`. `told`: the items of its text so far.
     """
 
     __slots__ = (
-        "has_ended", "id", "instance", "joinable", "key", "others", "payload", "position", "priority", "queued",
-        "request", "step", "tokens", "told",
+        "has_ended", "id", "joinable", "key", "others", "payload", "position", "priority", "request", "step", "tokens",
+        "told", "unit",
     )  # fmt: skip
     tenant = ""
     deadline_s = math.inf
@@ -104,14 +104,14 @@ class Work:
         self.request = request
         self.position = position
         self.payload = payload
-        self.queued = queued
+        self.unit = WorkItem(cast("Item", self), queued)
+        queued.items.append(self.unit)
         self.tokens = tokens
         self.priority = priority
         self.others: Sequence[tuple[Request, int]] = ()
         self.joinable: dict[Any, Work] | None = None
         self.key: Any = None
         self.told: Sequence[Any] = ()
-        self.instance = -1
         self.has_ended = False
 
     @property

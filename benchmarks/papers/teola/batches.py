@@ -25,7 +25,7 @@ from teola_plugin.plan import make_plan
 from teola_plugin.profile import PAPER, PAPER_LLM, Profile
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
 from teola_plugin.runtime.scheduler.policies import POLICIES
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request, WorkItem
 
 PROMPT_TOKENS = 512
 
@@ -52,13 +52,15 @@ def ends(asks: Sequence[Ask], policy: str, profile: Profile, max_items: int) -> 
         waits |= dict.fromkeys(ids, ask.name)
         items = [Item(f"{ask.name}{each}", id=each) for each in ids]
         # Seconds to the output go with the depth, queries came one after the other.
-        scheduler.submit(Request("prefilling", {}, items, ask.query, ask.depth, 0.5 * ask.depth, ask.query / 100))
+        request = Request("prefilling", {}, [], ask.query, ask.depth, 0.5 * ask.depth, ask.query / 100)
+        request.items = [WorkItem(item, request) for item in items]
+        scheduler.submit(request)
     now_s = 0.0
     ended: dict[str, float] = {}
-    while batch := scheduler.next_batch(now_s):
-        now_s += profile.predict_s(len(batch.items))
-        scheduler.finish([item.id for item in batch.items], now_s)
-        ended |= {waits[item.id]: now_s for item in batch.items}
+    while attempt := scheduler.next_batch(now_s):
+        now_s += profile.predict_s(len(attempt.works))
+        scheduler.finish(attempt.works, now_s)
+        ended |= {waits[work.item.id]: now_s for work in attempt.works}
     return ended
 
 

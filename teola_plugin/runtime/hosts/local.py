@@ -28,8 +28,8 @@ from teola_plugin.errors import EngineClosed
 from teola_plugin.finalizers import kept_off
 from teola_plugin.runtime.hosts.admission import Admission
 from teola_plugin.runtime.scheduler.policies import POLICIES, PRIORITIES, PolicyName
-from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.work_item import Counts, put
+from teola_plugin.runtime.scheduler.work_item import Request, WorkItem
+from teola_plugin.runtime.scheduler.work_table import Counts
 from teola_plugin.runtime.scheduler.worker import EngineWorker, Rules, Sink
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import ANYBODY, Terms
@@ -150,9 +150,11 @@ class LocalHost:
             reply.withdraw = partial(self._withdraw, engine, item.id)
         whose = items[0].id if owner == 0 and items else owner
         depth, remaining_s, own_s = urgency.depth, urgency.remaining_s, urgency.own_s
-        request = Request(op, settings, items, whose, depth, remaining_s, begun_s, own_s=own_s, gives_way=gives_way)
+        request = Request(op, settings, [], whose, depth, remaining_s, begun_s, own_s=own_s, gives_way=gives_way)
+        request.tenant = tenant
+        request.items = [WorkItem(item, request, reply) for item, reply in zip(items, replies, strict=True)]
         self._keeps |= hasattr(engine, "release")
-        self.soon(self._enqueue, engine, request, replies)
+        self.soon(self._enqueue, engine, request)
 
     def cancel(self, engine: Engine, ids: Sequence[int]) -> None:
         """Cancel items."""
@@ -221,7 +223,8 @@ class LocalHost:
         if self._keeps:
             self.soon(release)
 
-    def _enqueue(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
+    def _enqueue(self, engine: Engine, request: Request) -> None:
+        works = request.items
         try:
             if self._is_closing or asyncio.get_running_loop() is not self._loop:
                 raise EngineClosed(f"engine {engine.name!r} was shut down")
@@ -230,13 +233,13 @@ class LocalHost:
                 worker = self._workers[engine] = EngineWorker(
                     engine, POLICIES[self._policy_of(engine)], self.rules, self._sinks
                 )
-            worker.submit(engine, request, replies)
+            worker.submit(engine, request)
             worker.dispatch_soon()
             if self._auditing is None and self._thread is not None:
                 self._auditing = self._loop.call_later(AUDIT_S, self._audit)
         except Exception as e:  # an engine that breaks the protocol, or a host that ends: the waiters get the error
-            for reply in replies:
-                put(reply, Failed(e))
+            for work in works:
+                work.notify(Failed(e))
 
     def _audit(self) -> None:
         """Run the watchdog while any item is open."""

@@ -5,8 +5,8 @@ goes to a single replica of the engine (replicas.py) as *one* call. An engine wi
 many slots as items held at once, and each finished item frees a slot; any other engine runs a batch at a time.
 
     scheduler.submit(request, now_s)
-    while batch := scheduler.next_batch(now_s): start(batch)
-    scheduler.finish(ids, now_s)          # these items have ended: their slots are free
+    while attempt := scheduler.next_batch(now_s): start(attempt)
+    scheduler.finish(works, now_s)          # these items have ended: their slots are free
 
 Rules around the policy:
 
@@ -35,17 +35,17 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from teola_plugin.engines import Batch, Capabilities, Item
+from teola_plugin.engines import Batch, Capabilities
 from teola_plugin.profile import LlmProfile
 from teola_plugin.runtime.scheduler.fairness import TenantFairness
 from teola_plugin.runtime.scheduler.policies import APPLICATION_AWARE, Policy, critical_path
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission, RunningDecodes
-from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, beginning_of
+from teola_plugin.runtime.scheduler.prefixes import PrefixTracker, prefix_of
 from teola_plugin.runtime.scheduler.replicas import Replicas
-from teola_plugin.runtime.scheduler.request import Request
 from teola_plugin.runtime.scheduler.staggered_prefills import StaggeredPrefills
 from teola_plugin.runtime.scheduler.throughput import Throughput
 from teola_plugin.runtime.scheduler.waiting import MayRun, Pick, Waiting
+from teola_plugin.runtime.scheduler.work_item import Attempt, Request, Status, WorkItem
 
 RELAXED = 0.5
 """The share of the saturation threshold below which an engine is no longer saturated. With more than `early_beside`
@@ -70,19 +70,17 @@ class EngineScheduler:
     """The queue and the slots of an engine."""
 
     def __init__(
-        self, policy: Policy, capabilities: Capabilities, *, instances: int = 1, limits: Limits | None = None,
+        self, policy: Policy, capabilities: Capabilities, *, replicas: int = 1, limits: Limits | None = None,
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
         """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
         self._policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
-        self.instances = Replicas(capabilities, instances)
+        self.replicas = Replicas(capabilities, replicas)
         self._capabilities = capabilities
         self._queue = Waiting(policy)
-        self._place: dict[int, int] = {}  # the place in the queue of each item that waits
-        self._suspects: set[int] = set()  # places of requests that are to run alone
-        self._places = itertools.count()
+        self._suspects: dict[Request, None] = {}  # requests that are to run alone
         self._arrivals = itertools.count()
         self._prefixes = PrefixTracker()
         self._has_throughput = False
@@ -115,28 +113,28 @@ class EngineScheduler:
     @property
     def running_items(self) -> int:
         """The number of items with the engine."""
-        return self.instances.running_items
+        return self.replicas.running_items
 
     @property
-    def has_instance_up(self) -> bool:
+    def has_replica_up(self) -> bool:
         """Whether any replica takes work."""
-        return self.instances.count_up > 0
+        return self.replicas.count_up > 0
 
     @property
     def is_saturated(self) -> bool:
         """Whether the engine is too busy for rewrites which cost compute."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
-        self._is_saturated = self.queued_items + self.running_items > limit * self.instances.count_up
+        self._is_saturated = self.queued_items + self.running_items > limit * self.replicas.count_up
         return self._is_saturated
 
     def begins_at_once(self, count: int) -> bool:
         """Whether `count` more items would not have to wait."""
-        room = self.instances.room()
+        room = self.replicas.room()
         return self.queued_items + count <= (sum(room) if self._capabilities.concurrent else max(room, default=0))
 
-    def holds(self, item_id: int) -> bool:
+    def holds(self, work: WorkItem) -> bool:
         """Whether an item waits here or is with the engine."""
-        return item_id in self._place or self.instances.holds(item_id)
+        return work.status is Status.QUEUED or work.replica is not None
 
     def drained_in_s(self) -> float:
         """Return the seconds until all items here should have ended, by the recent throughput."""
@@ -149,14 +147,15 @@ class EngineScheduler:
         if not request.items:
             return
         if self.limits.max_queued_items is not None:
-            self._fairness.check_room(request.items, self.limits.max_queued_items, self.drained_in_s())
+            most = self.limits.max_queued_items
+            self._fairness.check_room(request.tenant, request.waiting, most, self.drained_in_s())
         self.resubmit(request, now_s)
 
-    def raise_priority(self, request: Request, item_id: int, depth: int, remaining_s: float) -> None:
-        """Raise the request of an item to the urgency of a request that joined the item, waiting or running."""
-        place = self._place.get(item_id)
-        if place is not None:
-            self._queue.raise_priority(place, depth, remaining_s)
+    def raise_priority(self, work: WorkItem, depth: int, remaining_s: float) -> None:
+        """Raise the request of an item, which waits or runs, to the urgency of a request that joined the item."""
+        request = work.request
+        if request.lot is not None:
+            self._queue.raise_priority(request, depth, remaining_s)
         else:
             request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
 
@@ -164,24 +163,23 @@ class EngineScheduler:
         """Queue a request again with the earlier arrival: before all later requests. Nothing is refused."""
         if request.arrival < 0:
             request.arrival, request.since_s = next(self._arrivals), now_s
-        place = next(self._places)
-        self._fairness.came(request.items)
+        self._fairness.came(request.tenant, request.waiting)
         if self._staggered:
-            self._staggered.came(request, is_at_work=self.running_items > 0)
-        for item in request.items:
-            self._place[item.id] = place
+            self._staggered.came(request)
+        for work in request.items:
+            work.status = Status.QUEUED
         if request.is_alone:
-            self._suspects.add(place)
+            self._suspects[request] = None
         if self.limits.prefix_tolerance_s:
-            request.beginning = beginning_of(request.items[0])
-        self._queue.add(place, request)
+            request.prefix = prefix_of(request.first)
+        self._queue.add(request)
         if self._capabilities.prefix_at_end and request.op == "partial_prefilling":
-            self._prefixes.prefill(request.items, request.query)
-        self._has_throughput |= request.items[0].urgency.objective == "throughput"
+            self._prefixes.prefill(request.items)
+        self._has_throughput |= request.first.urgency.objective == "throughput"
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
-    def next_batch(self, now_s: float = 0.0) -> Batch | None:
+    def next_batch(self, now_s: float = 0.0) -> Attempt | None:
         """Return the next batch, if a replica has a free slot; the items count as running from now on.
 
         If there is none, `waits_until_s` says when a waiting request will be old enough to be sent all the same.
@@ -189,8 +187,8 @@ class EngineScheduler:
         self.waits_until_s = math.inf
         if not self._queue:
             return None
-        due = [r for place in self._suspects if now_s - (r := self._queue[place]).since_s >= self.limits.aging_s]
-        room = self._staggered_room(self.instances.room(make_way=bool(due)), now_s)
+        due = [each for each in self._suspects if now_s - each.since_s >= self.limits.aging_s]
+        room = self._staggered_room(self.replicas.room(make_way=bool(due)), now_s)
         free = sum(room) if self._capabilities.concurrent else max(room, default=0)
         if free <= 0:
             return None
@@ -198,7 +196,7 @@ class EngineScheduler:
         if not picks:
             return None
         first = picks[0].request
-        at = self._instance_for(first, room, now_s)
+        at = self._replica_for(first, room, now_s)
         if at is None:
             return None
         going = self._going_to(at, self._admitted(at, picks, now_s), room)
@@ -207,24 +205,29 @@ class EngineScheduler:
         if not self.running_items:
             self._throughput.begin(now_s)
         for request, mine in going:
-            self._leave(self._place[mine[0].id], mine)
-            self.instances.start(at, mine, request.query, is_alone=first.is_alone)
-            if self._admission:
-                self._admission.start(at, request.op, request.settings, mine, request.query)
-            if self._staggered:
-                self._staggered.started(at, request, mine)
-        items = tuple([item for _, mine in going for item in mine])
-        self._fairness.serve(items)
+            self._start(at, request, mine)
+        works = [work for _, mine in going for work in mine]
+        batch = Batch(first.op, first.settings, tuple([work.item for work in works]), at)
+        return Attempt(batch, works, now_s, now_s)
+
+    def _start(self, at: int, request: Request, works: Sequence[WorkItem]) -> None:
+        """Move items of a request from the queue to a replica."""
+        self._leave(request, works, Status.RUNNING)
+        self.replicas.start(at, works, request.query, is_alone=request.is_alone)
+        if self._admission:
+            self._admission.start(at, works)
+        if self._staggered:
+            self._staggered.started(at, request, works)
+        self._fairness.serve(request.tenant, sum(work.item.tokens or 1 for work in works))
         if self.limits.prefix_tolerance_s:
-            self._prefixes.ran(items)
-        return Batch(first.op, first.settings, items, at)
+            self._prefixes.ran(works)
 
     def _staggered_room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
         """Return the room of each replica, less the slots held back by staggered prefills."""
         if (waves := self._staggered) is None or self.policy not in APPLICATION_AWARE:
             return room
-        if self._queue.queries == 1 and any(self.instances.is_free(at) for at in self.instances.up()):
-            waves.plan(self._queue.requests(), self.instances, now_s, self.limits.aging_s)
+        if self._queue.queries == 1 and any(self.replicas.is_free(at) for at in self.replicas.up()):
+            waves.plan(self._queue.requests(), self.replicas, now_s, self.limits.aging_s)
         left = waves.room(room, now_s)
         self.waits_until_s = waves.until_s
         return left
@@ -235,24 +238,24 @@ class EngineScheduler:
         A quarantined request never waits: other requests wait for it. The last slots are not for `throughput` requests,
         so the head of the queue does not wait for such requests.
         """
-        is_idle = bool(self._suspects and self.instances.idle())
-        load = self.instances.loads() if self._has_throughput else []
+        is_idle = bool(self._suspects and self.replicas.idle())
+        load = self.replicas.loads() if self._has_throughput else []
 
         def may_run(request: Request) -> bool:
-            if due and is_idle and not any(each is request for each in due):
+            if due and is_idle and request not in due:
                 return False
             if request.is_alone:
                 return is_idle
             if self._prefixes.holds_any_up and self._is_held_up(request):
                 return False
-            if not self._has_throughput or request.items[0].urgency.objective != "throughput":
+            if not self._has_throughput or request.first.urgency.objective != "throughput":
                 return True
-            return self.instances.best(request.items[0], request.query, room, load) is not None
+            return self.replicas.best(request.first, request.query, room, load) is not None
 
         return may_run if self._suspects or self._prefixes.holds_any_up or self._has_throughput else _anybody
 
     def _is_held_up(self, request: Request) -> bool:
-        held_up = (self._prefixes.holds_up(item, request.query) for item in request.items)
+        held_up = map(self._prefixes.holds_up, request.items)
         # Prefills wait for shorter prefills, which may be in the same request, or in a request that waits for it.
         return all(held_up) if request.op == "partial_prefilling" else any(held_up)
 
@@ -276,7 +279,7 @@ class EngineScheduler:
             if not self._policy.shares_batches:
                 return picks
             group = picks[0].request.group
-            left -= sum(pick.count for pick in found)
+            left -= sum(pick.size for pick in found)
         return self._queue.topped_up(picks, left, may_run)
 
     def _of_tenant(self, tenant: str, group: Hashable, free: int, may_run: MayRun, now_s: float) -> Sequence[Pick]:
@@ -286,7 +289,7 @@ class EngineScheduler:
             picks = [Pick(oldest, min(free, oldest.waiting))]
             if not self._policy.shares_batches:
                 return picks
-            return self._queue.topped_up(picks, free - picks[0].count, may_run, tenant)
+            return self._queue.topped_up(picks, free - picks[0].size, may_run, tenant)
         return self._queue.picks(free, may_run, tenant, group, self._prefixes.warm(self.limits.prefix_tolerance_s))
 
     def _within_knee(self, picks: Sequence[Pick]) -> Sequence[Pick]:
@@ -299,34 +302,33 @@ class EngineScheduler:
         kept: list[Pick] = []
         held = 0
         for pick in picks:
-            count = pick.count if pick.request.query == first.query else min(pick.count, knee - held)
+            count = pick.size if pick.request.query == first.query else min(pick.size, knee - held)
             if count > 0:
                 kept.append(Pick(pick.request, count))
                 held += count
         return kept
 
-    def _leave(self, place: int, items: Sequence[Item]) -> None:
-        """Take items of the request at a place of the queue out of the queue."""
-        request = self._queue[place]
-        self._fairness.left(items)
-        self._queue.took(request, len(items))
-        for item in items:
-            del self._place[item.id]
-        request.items = [item for item in request.items if item.id in self._place]
+    def _leave(self, request: Request, works: Sequence[WorkItem], status: Status) -> None:
+        """Take items of a request out of the queue."""
+        self._fairness.left(request.tenant, len(works))
+        self._queue.took(request, len(works))
+        for work in works:
+            work.status = status
+        request.items = [work for work in request.items if work.status is Status.QUEUED]
         if not request.items:
-            self._queue.remove(place)
-            self._suspects.discard(place)
+            self._queue.remove(request)
+            self._suspects.pop(request, None)
 
-    def _instance_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
+    def _replica_for(self, request: Request, room: Sequence[int], now_s: float) -> int | None:
         """Return the replica for a request; None if the request has to wait."""
         if request.is_alone:
-            return next(iter(self.instances.idle()), None)
-        self.instances.next_turn()
+            return next(iter(self.replicas.idle()), None)
+        self.replicas.next_turn()
         left = list(room)
-        at = self.instances.best(request.items[0], request.query, left)
+        at = self.replicas.best(request.first, request.query, left)
         while at is not None and self._should_defer(at, request, now_s):
             left[at] = 0
-            at = self.instances.best(request.items[0], request.query, left)
+            at = self.replicas.best(request.first, request.query, left)
             if at is None:
                 self.waits_until_s = min(self.waits_until_s, request.since_s + self.limits.aging_s)
         return at
@@ -346,7 +348,7 @@ class EngineScheduler:
             if place and self._should_defer(at, request, now_s, more):
                 return picks[:place]
             if request.op == "decoding":
-                more.add(request.query, limit.texts(request.settings, pick.count))
+                more.add(request.query, limit.texts(request.settings, pick.size))
         return picks
 
     def _should_defer(self, at: int, request: Request, now_s: float, more: RunningDecodes | None = None) -> bool:
@@ -355,74 +357,81 @@ class EngineScheduler:
             return False
         if now_s - request.since_s >= self.limits.aging_s:
             return False
-        up = self.instances.count_up
+        up = self.replicas.count_up
         queries = self._queue.queries
         if more:
             queries -= len(more.queries) - (request.query in more.queries)
         waited_s = (now_s - request.since_s) * queries / up  # as if all came with this request
-        first = request.items[0]
         of_query = self._queue.prompts(request.query) // up
-        together = min(self._capabilities.max_items, of_query) if first.urgency.taker else 1
-        return limit.should_defer(at, request.query, first, max(1, together), waited_s, more)
+        together = min(self._capabilities.max_items, of_query) if request.first.urgency.taker else 1
+        return limit.should_defer(at, request.query, request.first, max(1, together), waited_s, more)
 
-    def _going_to(self, at: int, picks: Iterable[Pick], room: Sequence[int]) -> list[tuple[Request, list[Item]]]:
+    def _going_to(self, at: int, picks: Iterable[Pick], room: Sequence[int]) -> list[tuple[Request, list[WorkItem]]]:
         """Return the picked items for the replica `at`, by request."""
         one_way = len(room) == 1 and not self._has_throughput if self._capabilities.concurrent else True
         if one_way and not self._capabilities.max_tokens:
-            return [(pick.request, pick.request.items[: pick.count]) for pick in picks]
-        going: list[tuple[Request, list[Item]]] = []
-        room, load, tokens = list(room), self.instances.loads(), self.instances.tokens(at)
+            return [(pick.request, pick.request.items[: pick.size]) for pick in picks]
+        going: list[tuple[Request, list[WorkItem]]] = []
+        room, load, tokens = list(room), self.replicas.loads(), self.replicas.tokens(at)
         for pick in picks:
             request = pick.request
-            mine: list[Item] = []
-            for item in request.items[: pick.count]:
-                to = at if not going else self.instances.best(item, request.query, room, load)
+            mine: list[WorkItem] = []
+            for work in request.items[: pick.size]:
+                item = work.item
+                to = at if not going else self.replicas.best(item, request.query, room, load)
                 if to is None:
                     return going
                 room[to] -= 1
-                load[to] += self.instances.weight(item)
+                load[to] += self.replicas.weight(item)
                 if to != at:
                     continue
-                if not self.instances.fits(item, tokens, bool(going)):
+                if not self.replicas.fits(item, tokens, bool(going)):
                     return going
                 tokens += item.tokens
                 if not mine:
                     going.append((request, mine))
-                mine.append(item)
+                mine.append(work)
         return going
 
-    # --- instances ---------------------------------------------------------------------------------------------------
+    # --- replicas ----------------------------------------------------------------------------------------------------
 
-    def resize(self, instances: int) -> None:
+    def resize(self, replicas: int) -> None:
         """Set the number of replicas. A leaving replica takes nothing new and is removed once idle."""
-        self.instances.resize(instances)
+        self.replicas.resize(replicas)
 
     def learn(self, capabilities: Capabilities) -> None:
         """Set the capabilities that hold from now on for all replicas."""
-        self._capabilities = self.instances.capabilities = capabilities
+        self._capabilities = self.replicas.capabilities = capabilities
 
-    def mark(self, instance: int, *, is_up: bool) -> None:
+    def mark(self, replica: int, *, is_up: bool) -> None:
         """Set whether a replica takes work."""
-        self.instances.mark(instance, is_up=is_up)
+        self.replicas.mark(replica, is_up=is_up)
 
     # --- the end of items --------------------------------------------------------------------------------------------
 
-    def finish(self, ids: Collection[int], now_s: float = 0.0) -> None:
+    def finish(self, works: Collection[WorkItem], now_s: float = 0.0) -> None:
         """Free the slots of finished items; a second call for an item does nothing."""
-        self._prefixes.ended(item_id for item_id in ids if item_id not in self._place)  # nor queued again
+        self._prefixes.ended(works)
+        ended = [work for work in works if work.replica is not None]
+        if not ended:
+            return
         if self._admission:
-            self._admission.end(ids)
+            self._admission.end(ended)
         if self._staggered:
-            self._staggered.ended(ids)
-        if ended := self.instances.end(ids):
-            self._throughput.end(ended, now_s)
+            self._staggered.ended(ended)
+        self.replicas.end(ended)
+        self._throughput.end(len(ended), now_s)
+        for work in ended:
+            if work.status is Status.RUNNING:
+                work.status = Status.DONE
 
-    def withdraw(self, ids: Collection[int]) -> list[int]:
+    def withdraw(self, works: Collection[WorkItem]) -> list[WorkItem]:
         """Take items out of the queue. Returns the items with the engine, which only the engine can abort."""
-        for place in {self._place[item_id] for item_id in ids if item_id in self._place}:
-            self._leave(place, [item for item in self._queue[place].items if item.id in ids])
-        self._prefixes.ended(item_id for item_id in ids if not self.instances.holds(item_id))
-        return [item_id for item_id in ids if self.instances.holds(item_id)]
+        for request in dict.fromkeys(work.request for work in works if work.status is Status.QUEUED):
+            mine = [work for work in request.items if work in works]
+            self._leave(request, mine, Status.CANCELLED)
+        self._prefixes.ended(work for work in works if work.replica is None)
+        return [work for work in works if work.replica is not None]
 
 
 def _anybody(request: Request) -> bool:

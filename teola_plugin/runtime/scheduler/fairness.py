@@ -9,10 +9,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
-
-from teola_plugin.engines import Item
 from teola_plugin.errors import Overloaded
 
 OVERFULL = 2
@@ -29,46 +25,36 @@ class TenantFairness:
         self._served: dict[str, float] = {}
         self.waiting = 0
 
-    def check_room(self, items: Collection[Item], limit: int, retry_after_s: float) -> None:
-        """Check that all items can wait here. Raises: Overloaded."""
-        for tenant, more in Counter(item.tenant for item in items).items():
-            held = self._held.get(tenant, 0)
-            most = max(1, limit // (len(self._held) + (tenant not in self._held)))
-            if held + more > most or self.waiting + len(items) > OVERFULL * limit:
-                whose = f" of tenant {tenant!r}" if tenant else ""
-                raise Overloaded(
-                    f"{held} items{whose} wait already ({self.waiting} in all), {more} more came, and {most} may wait: "
-                    f"try again in {retry_after_s:.2g} s"
-                    + (", or ask for fewer at a time (limit: max_queued_items)" if more > most else ""),
-                    retry_after_s,
-                )
+    def check_room(self, tenant: str, items: int, limit: int, retry_after_s: float) -> None:
+        """Check that items can wait here. Raises: Overloaded."""
+        held = self._held.get(tenant, 0)
+        most = max(1, limit // (len(self._held) + (tenant not in self._held)))
+        if held + items > most or self.waiting + items > OVERFULL * limit:
+            whose = f" of tenant {tenant!r}" if tenant else ""
+            raise Overloaded(
+                f"{held} items{whose} wait already ({self.waiting} in all), {items} more came, and {most} may wait: "
+                f"try again in {retry_after_s:.2g} s"
+                + (", or ask for fewer at a time (limit: max_queued_items)" if items > most else ""),
+                retry_after_s,
+            )
 
-    def came(self, items: Collection[Item]) -> None:
+    def came(self, tenant: str, items: int) -> None:
         """Note that items wait from now on."""
-        held = self._held
-        for item in items:
-            tenant = item.tenant
-            if tenant not in held:
-                self._catch_up(tenant)
-            held[tenant] = held.get(tenant, 0) + 1
-        self.waiting += len(items)
+        if tenant not in self._held:
+            self._catch_up(tenant)
+        self._held[tenant] = self._held.get(tenant, 0) + items
+        self.waiting += items
 
-    def left(self, items: Collection[Item]) -> None:
+    def left(self, tenant: str, items: int) -> None:
         """Note that items wait no more."""
-        held = self._held
-        for item in items:
-            tenant = item.tenant
-            held[tenant] -= 1
-            if not held[tenant]:
-                del held[tenant]
-        self.waiting -= len(items)
+        self._held[tenant] -= items
+        if not self._held[tenant]:
+            del self._held[tenant]
+        self.waiting -= items
 
-    def serve(self, items: Iterable[Item]) -> None:
-        """Charge items, which get slots, to the tenants."""
-        served = self._served
-        for item in items:
-            tenant = item.tenant
-            served[tenant] = served.get(tenant, 0.0) + (item.tokens or 1)
+    def serve(self, tenant: str, cost: float) -> None:
+        """Charge slots to a tenant: items, or tokens where items have them."""
+        self._served[tenant] = self._served.get(tenant, 0.0) + cost
 
     def in_turn(self) -> list[str]:
         """Return the tenants with waiting items, the least served first."""

@@ -24,7 +24,7 @@ as far as the two policies with an order between queries allow: no request goes 
 policy's, and `po` and `to` do not change.
 
     due        1.0  1.1  1.2  1.3   3.0        tolerance 1 s, a ran last
-    begins     b    a    b    a     a     ->   a a b b | a
+    prefix     b    a    b    a     a     ->   a a b b | a
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ is 1 % lower near saturation, and the P99 2 % higher, which is then no longer be
 
 @dataclass(frozen=True, slots=True)
 class WarmPrefixes:
-    """Which beginnings were run lately (`last_run`: the latest last), and how far requests may change places."""
+    """Which prefixes were run lately (`last_run`: the latest last), and how far requests may change places."""
 
     tolerance_s: float
     last_run: Reversible[Hashable]

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from teola_plugin.engines import Item
 from teola_plugin.profile import TOKEN_CHARACTERS, LlmProfile
+from teola_plugin.runtime.scheduler.work_item import WorkItem
 
 PATIENCE, SHARE = 2.0, 0.5
 """The factors of the admission rule. With a share of 1 the load benchmark's apps on a CPU gain 9 % in place of 12 %.
@@ -52,11 +53,11 @@ class DecodeLoad:
     seconds: float = 0.0
     unknown: int = 0
 
-    def add(self, other: DecodeLoad, sign: int = 1) -> None:
-        """Add another load, or subtract it (`sign` -1)."""
-        self.count += sign * other.count
-        self.seconds += sign * other.seconds
-        self.unknown += sign * other.unknown
+    def add(self, other: DecodeLoad, times: int = 1) -> None:
+        """Add another load so many times; subtract it if negative."""
+        self.count += times * other.count
+        self.seconds += times * other.seconds
+        self.unknown += times * other.unknown
 
 
 class RunningDecodes:
@@ -66,11 +67,11 @@ class RunningDecodes:
         self.all = DecodeLoad()
         self._each: dict[Hashable, DecodeLoad] = {}
 
-    def add(self, query: Hashable, texts: DecodeLoad, sign: int = 1) -> None:
-        """Add decodes of a query, or subtract them (`sign` -1)."""
-        self.all.add(texts, sign)
+    def add(self, query: Hashable, texts: DecodeLoad, times: int = 1) -> None:
+        """Add decodes of a query so many times; subtract them if negative."""
+        self.all.add(texts, times)
         mine = self._each.setdefault(query, DecodeLoad())
-        mine.add(texts, sign)
+        mine.add(texts, times)
         if not mine.count:
             del self._each[query]
 
@@ -93,8 +94,7 @@ class PrefillAdmission:
     def __init__(self, llm: LlmProfile, *, has_prefixes: bool) -> None:
         self._llm = llm
         self._has_prefixes = has_prefixes
-        self._crowds: dict[int, RunningDecodes] = {}  # by instance
-        self._running: dict[int, tuple[int, Hashable, DecodeLoad]] = {}  # by item
+        self._decodes: dict[int, RunningDecodes] = {}  # by replica
         self._known: OrderedDict[int, None] = OrderedDict()  # the latest last
 
     def should_defer(
@@ -105,16 +105,16 @@ class PrefillAdmission:
         `together`: the number of the query's prompts that would begin there. `waited_s`: the time that the queries in
         the queue have waited, per replica. `more`: decodes that are about to begin there.
         """
-        crowds = [crowd for crowd in (self._crowds.get(at), more) if crowd]
+        decodes = [each for each in (self._decodes.get(at), more) if each]
         others = DecodeLoad()
-        for crowd in crowds:
-            others.add(crowd.others(query))
+        for each in decodes:
+            others.add(each.others(query))
         if not others.count or others.unknown or not isinstance(item.payload, str):
             return False
         bears_s = PATIENCE * others.seconds / others.count + SHARE * waited_s
         held_up = others.count  # by each prompt
         if together > 1:
-            held_up = max(held_up, together * len(set().union(*(crowd.queries for crowd in crowds)) - {query}))
+            held_up = max(held_up, together * len(set().union(*(each.queries for each in decodes)) - {query}))
         return held_up * self.prefill_s(at, item) > bears_s
 
     def texts(self, settings: Mapping[str, Any], count: int) -> DecodeLoad:
@@ -124,26 +124,27 @@ class PrefillAdmission:
             return DecodeLoad(count, 0.0, count)
         return DecodeLoad(count, count * min(tokens, MOST_TOKENS) * self._llm.step_s(1))
 
-    def start(self, at: int, op: str, settings: Mapping[str, Any], items: Sequence[Item], query: Hashable) -> None:
-        """Note that items run on a replica from now on."""
-        texts = self.texts(settings, 1)
-        for item in items:
-            if op == "decoding":
-                self._crowds.setdefault(at, RunningDecodes()).add(query, texts)
-                self._running[item.id] = (at, query, texts)
-            if isinstance(item.payload, str):
-                for piece in self._pieces(at, item):
+    def start(self, at: int, works: Sequence[WorkItem]) -> None:
+        """Note that items of a request run on a replica from now on."""
+        self._count(at, works[0], len(works))
+        for work in works:
+            if isinstance(work.item.payload, str):
+                for piece in self._pieces(at, work.item):
                     self._known[piece] = None
                     self._known.move_to_end(piece)
         while len(self._known) > KNOWN_PIECES:
             self._known.popitem(last=False)
 
-    def end(self, ids: Collection[int]) -> None:
-        """Note that items have ended."""
-        for item_id in ids:
-            if (running := self._running.pop(item_id, None)) is not None:
-                at, query, texts = running
-                self._crowds[at].add(query, texts, -1)
+    def end(self, works: Iterable[WorkItem]) -> None:
+        """Note that running items have ended."""
+        for work in works:
+            assert work.replica is not None
+            self._count(work.replica, work, -1)
+
+    def _count(self, at: int, work: WorkItem, times: int) -> None:
+        request = work.request
+        if request.op == "decoding":
+            self._decodes.setdefault(at, RunningDecodes()).add(request.query, self.texts(request.settings, 1), times)
 
     def prefill_s(self, at: int, item: Item) -> float:
         """Return the seconds of the prefill of an item's prompt, a string, less the prefix that may be cached."""

@@ -14,15 +14,16 @@ from collections.abc import Hashable, Iterable
 
 from teola_plugin.engines import Item
 from teola_plugin.runtime.scheduler.policies import WarmPrefixes
+from teola_plugin.runtime.scheduler.work_item import Status, WorkItem
 
 PREFIX_CHARS = 512
 """The characters in which prompts with a common prefix agree: some hundred tokens, as an instruction has."""
 
-WARM_BEGINNINGS = 32
+WARM_PREFIXES = 32
 """The number of most recent prefixes that count as warm."""
 
 
-def beginning_of(item: Item) -> Hashable:
+def prefix_of(item: Item) -> Hashable:
     """Return a key that is equal for prompts of a tenant with the same prefix; None for an item that is no prompt."""
     return (item.tenant, hash(item.payload[:PREFIX_CHARS])) if isinstance(item.payload, str) else None
 
@@ -32,43 +33,41 @@ class PrefixTracker:
 
     def __init__(self) -> None:
         self._last_run: OrderedDict[Hashable, None] = OrderedDict()  # the latest last
-        self._prefills: dict[int, tuple[Hashable, str]] = {}  # query and text, by item
+        self._prefills: set[WorkItem] = set()
 
-    def ran(self, items: Iterable[Item]) -> None:
+    def ran(self, works: Iterable[WorkItem]) -> None:
         """Note that items have begun, in order."""
         last_run = self._last_run
-        for item in items:
-            if (beginning := beginning_of(item)) is not None:
-                last_run[beginning] = None
-                last_run.move_to_end(beginning)
-        while len(last_run) > WARM_BEGINNINGS:
+        for work in works:
+            if (prefix := prefix_of(work.item)) is not None:
+                last_run[prefix] = None
+                last_run.move_to_end(prefix)
+        while len(last_run) > WARM_PREFIXES:
             last_run.popitem(last=False)
 
     def warm(self, tolerance_s: float) -> WarmPrefixes | None:
         """Return the warm prefixes for a policy; None without a tolerance."""
         return WarmPrefixes(tolerance_s, self._last_run) if tolerance_s else None
 
-    def prefill(self, items: Iterable[Item], query: Hashable) -> None:
+    def prefill(self, works: Iterable[WorkItem]) -> None:
         """Let prompts of a query wait for prefills."""
-        self._prefills |= {item.id: (query, item.payload) for item in items if isinstance(item.payload, str)}
+        self._prefills.update(work for work in works if isinstance(work.item.payload, str))
 
-    def ended(self, ids: Iterable[int]) -> None:
-        """Note that items have ended: no prompt waits for them any more."""
+    def ended(self, works: Iterable[WorkItem]) -> None:
+        """Note that items have ended, unless queued again: no prompt waits for them any more."""
         if self._prefills:
-            for item_id in ids:
-                self._prefills.pop(item_id, None)
+            self._prefills.difference_update(work for work in works if work.status is not Status.QUEUED)
 
     @property
     def holds_any_up(self) -> bool:
         """Whether any prompt may have to wait."""
         return bool(self._prefills)
 
-    def holds_up(self, item: Item, query: Hashable) -> bool:
+    def holds_up(self, work: WorkItem) -> bool:
         """Whether the prefix of an item is being prefilled. A prefill waits for shorter prefills."""
-        text = item.payload
+        text, query = work.item.payload, work.request.query
         if not isinstance(text, str):
             return False
-        most = len(text) - (item.id in self._prefills)
-        return any(
-            whose == query and len(known) <= most and text.startswith(known) for whose, known in self._prefills.values()
-        )
+        most = len(text) - (work in self._prefills)
+        prefills = (each.item.payload for each in self._prefills if each.request.query == query)
+        return any(len(known) <= most and text.startswith(known) for known in prefills)

@@ -1,11 +1,18 @@
-"""Recovery of instances that crashed or stall.
+"""Recovery of instances that crashed or stall, and of the items without an outcome.
 
     nothing emitted for `stall_s` --> `restart` --again, or no `restart`--> its call is cancelled
     crash --> takes no work until `recovered` returns
                  --raises, and no other instance is up--> `gone`
                  --raises, and another is--> `recovered` is called again after a while
 
-Both a restart and a cancelled call count as crashes for the open items of the instance.
+Both a restart and a cancelled call count as crashes for the open items of the instance. An item whose attempt is over
+without an outcome:
+
+    its batch failed      halved, until those that fail are alone with their error
+    its instance crashed  tried again; after `ALONE_AFTER` crashes alone, and after one more it is Poisoned
+    nothing was said      tried again, `LOST_RETRIES` times
+
+An item that must not be repeated fails at once, with the same error.
 """
 
 from __future__ import annotations
@@ -13,12 +20,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from teola_plugin.engines import Engine
+from teola_plugin.errors import EngineClosed, EngineCrashed, EngineError, Poisoned
 from teola_plugin.runtime.scheduler.batching import EngineScheduler
-from teola_plugin.runtime.scheduler.work_item import Attempt, Counts
+from teola_plugin.runtime.scheduler.work_item import Attempt, Request, WorkItem
+from teola_plugin.runtime.scheduler.work_table import Counts, WorkTable
 
 log = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -29,6 +39,9 @@ RECOVERY_S = 0.5
 AGAIN_S = (5.0, 30.0, 120.0)
 """The time after which an instance that could not recover is tried again, in seconds, if another instance is up; then
 the instance gets work again."""
+
+ALONE_AFTER = 2
+LOST_RETRIES = 1
 
 
 class Recovery:
@@ -57,10 +70,10 @@ class Recovery:
 
     def crashed(self, attempt: Attempt) -> None:
         """Take an instance out of service until recovered. Several attempts may report the same crash."""
-        if not self._scheduler.instances.is_up(attempt.at):
+        if not self._scheduler.replicas.is_up(attempt.at):
             return
         self._counts.crashes += 1
-        log.warning("engine %r: instance %d crashed with %d items in it", self._name, attempt.at, len(attempt.numbers))
+        log.warning("engine %r: instance %d crashed with %d items in it", self._name, attempt.at, len(attempt.works))
         self._scheduler.mark(attempt.at, is_up=False)
         self._down[attempt.at] = attempt.engine
         self._spawn(self._recover(attempt.engine, attempt.at))
@@ -73,7 +86,7 @@ class Recovery:
                 break
             except Exception as e:  # around an engine: the engine will not come back, and the waiters get the error
                 log.error("engine %r: instance %d does not come back: %s", self._name, at, e)
-                if not self._scheduler.has_instance_up:
+                if not self._scheduler.has_replica_up:
                     self._gone(e)  # and the next request may find it well again
                     break
             await asyncio.sleep(wait_s)
@@ -112,3 +125,85 @@ class Recovery:
             attempt.is_given_up = True
             log.warning("engine %r: no word for %.1f s, its call is cancelled", self._name, silent_s)
             attempt.task.cancel()
+
+
+class Retries:
+    """The retries of one engine."""
+
+    def __init__(self, name: str, scheduler: EngineScheduler, table: WorkTable, time_s: Callable[[], float]) -> None:
+        self._name = name
+        self._scheduler = scheduler
+        self._table = table
+        self._time_s = time_s
+
+    def settle(self, attempt: Attempt, error: BaseException | None) -> None:
+        """Retry or fail the items of a batch without an outcome, after the return of the call."""
+        left = attempt.open
+        for work in attempt.works:
+            self._table.free(work, attempt)
+        for work in left:
+            attempt.owners |= work.owners
+        self._scheduler.finish(left, self._time_s())
+        if isinstance(error, EngineCrashed):
+            self.again(left, error)
+        elif error is None:
+            self._ask_once_more(left)
+        elif len(attempt.works) == 1 or isinstance(error, EngineClosed):
+            for work in left:
+                self._table.fail(work, error)
+        else:
+            self._halve(left, error)
+
+    def _halve(self, left: Sequence[WorkItem], error: BaseException) -> None:
+        """Retry items of a failed batch in two halves: any item may have made the batch fail."""
+        for work in left:
+            if not work.may_repeat:
+                self._table.fail(work, error)
+        rest = [work for work in left if work.may_repeat]
+        half = (len(rest) + 1) // 2
+        for part in (rest[:half], rest[half:]):
+            if part:
+                self._resubmit(part, is_apart=True)
+
+    def _ask_once_more(self, left: Sequence[WorkItem]) -> None:
+        for work in left:
+            work.losses += 1
+            if work.may_repeat and work.losses <= LOST_RETRIES:
+                self._resubmit([work])
+            else:
+                self._table.fail(work, EngineError(f"engine {self._name!r} ended without an answer"))
+
+    def again(self, items: Sequence[WorkItem], error: BaseException) -> None:
+        """Retry items of an instance that crashed."""
+        for work in items:
+            work.crashes += 1
+            self._scheduler.finish((work,), self._time_s())
+            if not work.may_repeat:
+                self._table.fail(work, error)
+            elif work.crashes > ALONE_AFTER:
+                self._table.fail(work, caused(Poisoned(_BLAMED.format(self._name, work.crashes)), error))
+            else:
+                self._resubmit([work])
+
+    def _resubmit(self, items: Sequence[WorkItem], *, is_apart: bool = False) -> None:
+        """Queue items again as separate requests. `is_apart`: the items share no batch with other requests."""
+        first = items[0]
+        is_alone = first.crashes >= ALONE_AFTER  # until the end: also if an answer was lost meanwhile
+        apart = ("apart", first.item.id, first.attempts) if is_apart or is_alone else None
+        former: dict[Request, list[WorkItem]] = {}
+        for work in items:
+            former.setdefault(work.request, []).append(work)
+        for request, mine in former.items():
+            again = replace(request, items=mine, group=apart or request.group, is_alone=is_alone)
+            for work in mine:
+                work.attempt, work.request = None, again
+            self._scheduler.resubmit(again, self._time_s())
+
+
+_BLAMED = "engine {!r} crashed {} times with this item in it, the last time alone"
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    """Set the cause of an error. Returns the error."""
+    error.__cause__ = cause
+    return error

@@ -11,12 +11,13 @@ replica free while several queries are at work.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from teola_plugin.engines import Capabilities, Item
-from teola_plugin.runtime.scheduler.prefixes import beginning_of
+from teola_plugin.runtime.scheduler.prefixes import prefix_of
+from teola_plugin.runtime.scheduler.work_item import WorkItem
 
 REMEMBERED_PREFIXES = 4096
 
@@ -54,14 +55,10 @@ class Replicas:
     def __init__(self, capabilities: Capabilities, count: int) -> None:
         self.capabilities = capabilities
         self._each = [_Replica() for _ in range(count)]
-        self._running: dict[int, tuple[int, int, Hashable]] = {}  # of an item: instance, tokens, query
+        self.running_items = 0
+        self._queries: Counter[Hashable] = Counter()  # the running items of each query
         self._turn = 0
         self._prefixes: OrderedDict[Hashable, int] = OrderedDict()
-
-    @property
-    def running_items(self) -> int:
-        """The number of items with a replica."""
-        return len(self._running)
 
     @property
     def count_up(self) -> int:
@@ -82,11 +79,7 @@ class Replicas:
 
     def has(self, query: Hashable) -> bool:
         """Whether an item of the query is with a replica."""
-        return any(other == query for _, _, other in self._running.values())
-
-    def holds(self, item_id: int) -> bool:
-        """Whether the item is with a replica."""
-        return item_id in self._running
+        return query in self._queries
 
     @property
     def count(self) -> int:
@@ -160,7 +153,7 @@ class Replicas:
     def _less_kept(self, room: Sequence[int], load: Sequence[float], query: Hashable) -> Sequence[int]:
         """Return the room for a throughput group: less the slots kept for other queries, if several are at work."""
         up = self.up()
-        if not up or all(other == query for _, _, other in self._running.values()):
+        if not up or self._queries.keys() <= {query}:
             return room
         kept, at_least = max(1, int(KEPT_SHARE * self.capabilities.max_items)), min(up, key=lambda at: load[at])
         return [free - kept if at == at_least else free for at, free in enumerate(room)]
@@ -188,23 +181,24 @@ class Replicas:
 
     def _prefix_keys(self, item: Item, query: Hashable) -> list[Hashable]:
         """Return keys of a prompt's query, primitive and prefix; none for an item that is no prompt."""
-        beginning = beginning_of(item) if self.capabilities.prefix else None
-        return [] if beginning is None else [(item.tenant, query), (item.tenant, query, item.urgency), beginning]
+        prefix = prefix_of(item) if self.capabilities.prefix else None
+        return [] if prefix is None else [(item.tenant, query), (item.tenant, query, item.urgency), prefix]
 
     # --- items come and go -------------------------------------------------------------------------------------------
 
-    def start(self, at: int, items: Sequence[Item], query: Hashable, *, is_alone: bool) -> None:
+    def start(self, at: int, works: Collection[WorkItem], query: Hashable, *, is_alone: bool) -> None:
         """Note that items of a query run on a replica from now on."""
         each = self._each[at]
         each.is_alone = is_alone
+        each.items += len(works)
+        each.tokens += sum(work.item.tokens for work in works)
+        self.running_items += len(works)
+        self._queries[query] += len(works)
         has_choice = len(self._each) > 1
-        each.items += len(items)
-        for item in items:
-            tokens = item.tokens
-            each.tokens += tokens
-            self._running[item.id] = (at, tokens, query)
+        for work in works:
+            work.replica = at
             if has_choice:
-                self._remember(item, query, at)
+                self._remember(work.item, query, at)
 
     def _remember(self, item: Item, query: Hashable, at: int) -> None:
         for key in self._prefix_keys(item, query):
@@ -222,16 +216,17 @@ class Replicas:
         self._each[at].calls -= 1
         self._trim()
 
-    def end(self, ids: Collection[int]) -> int:
-        """Note that items ended. Returns how many items were with a replica."""
-        ended = 0
-        for item_id in ids:
-            if (held := self._running.pop(item_id, None)) is not None:
-                at, tokens, _ = held
-                each = self._each[at]
-                each.items -= 1
-                each.tokens -= tokens
-                each.is_alone &= each.items > 0
-                ended += 1
+    def end(self, works: Collection[WorkItem]) -> None:
+        """Note that running items have ended."""
+        for work in works:
+            assert work.replica is not None
+            each, query = self._each[work.replica], work.request.query
+            work.replica = None
+            each.items -= 1
+            each.tokens -= work.item.tokens
+            each.is_alone &= each.items > 0
+            self._queries[query] -= 1
+            if not self._queries[query]:
+                del self._queries[query]
+        self.running_items -= len(works)
         self._trim()
-        return ended

@@ -20,13 +20,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from teola_plugin.engines import Item, Taker, Urgency
 from teola_plugin.runtime.scheduler.prefill_admission import PrefillAdmission
 from teola_plugin.runtime.scheduler.replicas import Replicas
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request, WorkItem
 
 LATE = tuple(n / 16 for n in range(9))
 """The shares of all texts that may wait."""
@@ -39,9 +39,6 @@ UNEVEN = 4.0
 
 GAIN = 0.97
 """The maximum time of waves, up to the end of the next step, as a share of the time of all texts at once."""
-
-BUSY, LATELY = 0.5, 8
-"""If more than the share `BUSY` of the latest plans, about `LATELY`, was cut short by other queries, nothing waits."""
 
 ENDED = 4
 """The next wave begins when 1 in `ENDED` texts of the current wave is still written: small batches decode badly."""
@@ -56,12 +53,10 @@ class Costs(NamedTuple):
     item_s: float
 
 
-def best_waves(
-    count: int, instances: int, most: int, costs: Costs, late: Sequence[float] = LATE
-) -> tuple[tuple[int, ...], ...]:
+def best_waves(count: int, replicas: int, most: int, costs: Costs) -> tuple[tuple[int, ...], ...]:
     """Return, for each replica, the number of texts in each wave; none if waves gain too little.
 
-    `most`: the slots of a replica. `late`: the shares of the texts that may wait.
+    `most`: the slots of a replica.
 
     >>> best_waves(48, 2, 32, Costs(0.09, 0.5, 0.05, 0.025))
     ((17, 6), (22, 3))
@@ -70,12 +65,12 @@ def best_waves(
     """
     longest = 1 + costs.item_s / max(costs.prefill_s, costs.item_s / (UNEVEN - 1)) if costs.item_s else 1.0
     # Texts without a slot wait.
-    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, instances, 1.0))
+    at_once = tuple((min(n, most), max(0, n - most)) for n in _split(count, replicas, 1.0))
     found = [at_once]
     for ratio in dict.fromkeys((1.0, math.sqrt(longest), longest)):
-        shares = _split(count, instances, ratio)
-        for share in late:
-            waiting = _split(round(share * count), instances, SOONER)
+        shares = _split(count, replicas, ratio)
+        for share in LATE:
+            waiting = _split(round(share * count), replicas, SOONER)
             waves = tuple((n - later, later) for n, later in zip(shares, waiting, strict=True))
             if all(0 <= n <= most for each in waves for n in each):
                 found.append(waves)
@@ -83,9 +78,9 @@ def best_waves(
     return best if over_s(best, costs) < GAIN * over_s(at_once, costs) else ()
 
 
-def _split(count: int, instances: int, ratio: float) -> list[int]:
+def _split(count: int, replicas: int, ratio: float) -> list[int]:
     """Return the number of texts for each replica, each `ratio` times as many as for the previous replica."""
-    weights = [ratio**n for n in range(instances)]
+    weights = [ratio**n for n in range(replicas)]
     ends = [round(count * end / sum(weights)) for end in itertools.accumulate(weights)]
     return [end - begin for begin, end in itertools.pairwise([0, *ends])]
 
@@ -113,7 +108,7 @@ def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
 class _Plan:
     """A plan of waves. `left`: by instance, the texts of each wave yet to begin; the first wave runs, of `size` texts.
 
-    `running`: the instance of each running text.
+    `running`: the running texts.
     """
 
     query: Hashable
@@ -121,7 +116,7 @@ class _Plan:
     until_s: float
     left: dict[int, list[int]]
     size: dict[int, int]
-    running: dict[int, int]
+    running: set[WorkItem] = field(default_factory=set)
 
 
 class StaggeredPrefills:
@@ -131,61 +126,59 @@ class StaggeredPrefills:
         self._admission = admission
         self._plan: _Plan | None = None
         self._refused: tuple[Hashable, Urgency] | None = None  # the latest texts without a gain from waves
-        self._cut_short = 0.0  # the share of plans lately
 
-    def plan(self, queue: Collection[Request], instances: Replicas, now_s: float, aging_s: float) -> None:
+    def plan(self, queue: Collection[Request], replicas: Replicas, now_s: float, aging_s: float) -> None:
         """Plan waves for the queue, while a replica is idle; a text waits no longer than `aging_s`.
 
         The plan is made once for all texts of a primitive: later texts and retried texts just begin.
         """
         first = next((request for request in queue if request.op == "decoding"), None)
-        if self._plan or first is None or (taker := first.items[0].urgency.taker) is None:
+        if self._plan or first is None or (taker := first.first.urgency.taker) is None:
             return
-        query, urgency = first.query, first.items[0].urgency
+        query, urgency = first.query, first.first.urgency
         texts = [request for request in queue if request.op == "decoding"]
         until_s = min(request.since_s for request in texts) + aging_s
         if until_s <= now_s or (query, urgency) == self._refused:
             return
         is_all = all(r.query == query and (r.op == "partial_prefilling" or _is_for(r, urgency)) for r in queue)
-        if not is_all or instances.has(query):
+        if not is_all or replicas.has(query):
             return
-        items = [item for request in texts for item in request.items]
-        waves = self._staggered(items, first.settings, instances, taker)
+        items = [work.item for request in texts for work in request.items]
+        waves = self._staggered(items, first.settings, replicas, taker)
         if not waves:
             self._refused = (query, urgency)
             return
-        left = {at: [n for n in each if n] for at, each in zip(instances.up(), waves, strict=True)}
-        self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()}, {})
+        left = {at: [n for n in each if n] for at, each in zip(replicas.up(), waves, strict=True)}
+        self._plan = _Plan(query, urgency, until_s, left, {at: sum(each[:1]) for at, each in left.items()})
 
     def _staggered(
-        self, items: Sequence[Item], settings: Mapping[str, Any], instances: Replicas, taker: Taker
+        self, items: Sequence[Item], settings: Mapping[str, Any], replicas: Replicas, taker: Taker
     ) -> tuple[tuple[int, ...], ...]:
-        up, most = instances.up(), instances.capabilities.max_items
+        up, most = replicas.up(), replicas.capabilities.max_items
         written = self._admission.texts(settings, 1)
         is_many = len(items) > 2 * most * len(up)  # they fill the slots more than twice
         if is_many or written.unknown or not all(isinstance(item.payload, str) for item in items):
             return ()
         prefill_s = sum(self._admission.prefill_s(up[0], item) for item in items) / len(items)
         costs = Costs(prefill_s, written.seconds, *taker)
-        return best_waves(len(items), len(up), most, costs, LATE if self._cut_short < BUSY else LATE[:1])
+        return best_waves(len(items), len(up), most, costs)
 
-    def came(self, request: Request, *, is_at_work: bool) -> None:
-        """End the plan if a request of another query comes. `is_at_work`: whether the engine runs anything."""
+    def came(self, request: Request) -> None:
+        """End the plan if a request comes which is no early prefill of the same query."""
         if (plan := self._plan) and not (request.query == plan.query and request.op == "partial_prefilling"):
-            self._end(cut_short=is_at_work and request.query != plan.query)
+            self._plan = None
 
-    def started(self, at: int, request: Request, items: Sequence[Item]) -> None:
+    def started(self, at: int, request: Request, works: Sequence[WorkItem]) -> None:
         """Note that items of a request run on a replica from now on."""
         if (plan := self._plan) and request.op == "decoding" and request.query == plan.query:
-            plan.running.update((item.id, at) for item in items)
+            plan.running.update(works)
             if left := plan.left.get(at):
-                left[0] = max(0, left[0] - len(items))
+                left[0] = max(0, left[0] - len(works))
 
-    def ended(self, ids: Iterable[int]) -> None:
+    def ended(self, works: Iterable[WorkItem]) -> None:
         """Note that items have ended."""
         if self._plan:
-            for item_id in ids:
-                self._plan.running.pop(item_id, None)
+            self._plan.running.difference_update(works)
 
     def room(self, room: Sequence[int], now_s: float) -> Sequence[int]:
         """Return the room of each replica, less the room for later waves."""
@@ -193,7 +186,7 @@ class StaggeredPrefills:
             return room
         wanted = [self._wanted(plan, at) for at in range(len(room))]
         if plan.until_s <= now_s or all(most is None for most in wanted):
-            self._end(cut_short=False)
+            self._plan = None
             return room
         return [free if most is None else min(free, most) for free, most in zip(room, wanted, strict=True)]
 
@@ -202,14 +195,10 @@ class StaggeredPrefills:
         """Until when texts may be held back; infinite if none are."""
         return self._plan.until_s if self._plan else math.inf
 
-    def _end(self, *, cut_short: bool) -> None:
-        self._plan = None
-        self._cut_short += (cut_short - self._cut_short) / LATELY
-
     @staticmethod
     def _wanted(plan: _Plan, at: int) -> int | None:
         """Return the number of texts that the running or next wave of a replica still takes; None after the last."""
-        left, running = plan.left.get(at), sum(to == at for to in plan.running.values())
+        left, running = plan.left.get(at), sum(work.replica == at for work in plan.running)
         while left and not left[0] and running * ENDED <= plan.size[at]:
             del left[0]
             plan.size[at] = left[0] if left else 0
@@ -217,4 +206,4 @@ class StaggeredPrefills:
 
 
 def _is_for(request: Request, urgency: Urgency) -> bool:
-    return request.op == "decoding" and request.items[0].urgency == urgency
+    return request.op == "decoding" and request.first.urgency == urgency

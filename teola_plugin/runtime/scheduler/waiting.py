@@ -1,10 +1,17 @@
 """The requests that wait for an engine, in the order of the policy: a decision costs the logarithm of their number.
 
 A policy gives each request a rank, which depends on the request and on the waiting requests of the query (policies.py).
-Ranks change only if a request comes or leaves that is longer, or farther from the output, than the query's remaining
-requests. Requests are kept in heaps by rank, a heap for each tenant, for each of the tenant's groups (operation and
-settings) and for prompts with the same prefix, and in heaps by arrival. A request that has left, or has a new rank,
-stays in a heap until it is at the top.
+Requests of a query with equal urgency, group (operation and settings) and prefix make a *lot*: the rank orders them by
+arrival, so only the first stands for the lot. A prefix counts only if it is warm, or if several requests have it. Ranks
+of other lots of the query change only if a lot comes or leaves that is longer, or farther from the output, than the
+rest.
+
+    tenant             line by arrival, heap of lots by rank; a heap for each prefix
+    group              line by arrival, of all tenants
+    tenant, group      line by arrival, heap of lots by rank; a heap for each prefix
+
+A request that has left stays in a line until it is the first, an outdated rank in a heap until it is at the top, or
+until most are of no use.
 """
 
 from __future__ import annotations
@@ -13,149 +20,211 @@ import heapq
 import itertools
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 from teola_plugin.runtime.scheduler.policies import Policy, Rank, WarmPrefixes
-from teola_plugin.runtime.scheduler.request import Request
+from teola_plugin.runtime.scheduler.work_item import Request
 
 STALE = 64
-"""The number of useless entries that a heap may hold besides as many useful entries."""
+"""The number of useless entries that a heap or a line may hold besides as many useful entries."""
 
 MayRun = Callable[[Request], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """The next `count` items of a request."""
+class Pick(NamedTuple):
+    """The next `size` items of a request."""
 
     request: Request
-    count: int
+    size: int
 
 
-Key = tuple[str | None, int | None, Hashable]
-"""Of a stand: the tenant, the number of the group, and the beginning of prompts; None for any."""
+class _Line:
+    """Requests in the order of arrival, of which `living` wait."""
 
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A waiting request. `rank`: None once the request has left."""
-
-    place: int
-    request: Request
-    stands: tuple[_Stand, ...]
-    rank: Rank | None = None
-
-
-@dataclass(slots=True)
-class OfQuery:
-    """The waiting requests of a query. `first`: the arrival of the first request. `longest`: see policies.py.
-
-    `depths`: ways to the output, each once, ascending.
-    """
-
-    first: int
-    longest: tuple[float, float] = (0.0, 0.0)
-    depths: list[int] = field(default_factory=list)
-    entries: dict[int, _Entry] = field(default_factory=dict)
-    _lengths: Counter[tuple[float, float]] = field(default_factory=Counter)
-    _depths: Counter[int] = field(default_factory=Counter)
-
-    def add(self, entry: _Entry) -> None:
-        """Add a request."""
-        request = entry.request
-        self.entries[entry.place] = entry
-        length = (request.remaining_s, request.own_s)
-        self._lengths[length] += 1
-        self.longest = max(self.longest, length) if len(self.entries) > 1 else length
-        if not self._depths[request.depth]:
-            insort(self.depths, request.depth)
-        self._depths[request.depth] += 1
-
-    def remove(self, entry: _Entry) -> None:
-        """Remove a request."""
-        request = entry.request
-        del self.entries[entry.place]
-        length = (request.remaining_s, request.own_s)
-        self._lengths[length] -= 1
-        if not self._lengths[length]:
-            del self._lengths[length]
-            if length == self.longest:
-                self.longest = max(self._lengths, default=(0.0, 0.0))
-        self._depths[request.depth] -= 1
-        if not self._depths[request.depth]:
-            del self._depths[request.depth]
-            self.depths.remove(request.depth)
-
-
-_Ordered = tuple[Any, int, _Entry]
-"""A rank or an arrival, the place, and the request."""
-
-
-class _Order:
-    """Requests, least first, and useless entries."""
-
-    __slots__ = ("heap",)
+    __slots__ = ("_requests", "_start", "living")
 
     def __init__(self) -> None:
-        self.heap: list[_Ordered] = []
+        self._requests: list[Request] = []
+        self._start = 0
+        self.living = 0
 
-    def trim(self, living: int) -> None:
-        """Remove useless entries, if many; `living` entries are useful."""
-        if len(self.heap) > 2 * living + STALE:
-            self.heap = [each for each in self.heap if _is_valid(each)]
-            heapq.heapify(self.heap)
+    def add(self, request: Request) -> None:
+        """Add a request, which seldom came before another."""
+        requests = self._requests
+        self.living += 1
+        if not requests or requests[-1].arrival <= request.arrival:
+            requests.append(request)
+        else:
+            insort(requests, request, self._start, key=_arrived)
 
-    def head(self, aside: list[_Ordered], may_go: Callable[[_Entry], bool]) -> _Entry | None:
-        """Return the first entry that may go; earlier entries are put `aside`."""
-        heap = self.heap
-        while heap:
-            if not _is_valid(heap[0]):
-                heapq.heappop(heap)
-            elif may_go(heap[0][2]):
-                return heap[0][2]
-            else:
-                aside.append(heapq.heappop(heap))
-        return None
+    def left(self) -> None:
+        """Note that a request waits no more."""
+        self.living -= 1
+        if len(self._requests) > 2 * self.living + STALE:
+            self._requests = list(self)
+            self._start = 0
+
+    def drop(self, request: Request) -> None:
+        """Take out a request that still waits."""
+        self._requests.remove(request)
+        self.living -= 1
+
+    def first(self) -> Request:
+        """Return the first request; there has to be one."""
+        requests = self._requests
+        while requests[self._start].lot is None:
+            self._start += 1
+        return requests[self._start]
+
+    def __iter__(self) -> Iterator[Request]:
+        requests = self._requests
+        if self.living:
+            yield self.first()
+            for at in range(self._start + 1, len(requests)):
+                if requests[at].lot is not None:
+                    yield requests[at]
 
 
-def _is_valid(item: _Ordered) -> bool:
-    rank, _, entry = item
-    return entry.rank is rank or (type(rank) is int and entry.rank is not None)
+def _arrived(request: Request) -> tuple[int, int]:
+    return (request.arrival, request.place)
+
+
+_Ranked = tuple[Rank, int, "Lot"]
+"""A rank, the place of the request with the rank, and the lot."""
+
+
+class _Heap:
+    """Lots by rank, of which `living` wait."""
+
+    __slots__ = ("entries", "living")
+
+    def __init__(self) -> None:
+        self.entries: list[_Ranked] = []
+        self.living = 0
+
+    def push(self, entry: _Ranked) -> None:
+        """Add a new rank of a lot."""
+        heapq.heappush(self.entries, entry)
+        self.trim()
+
+    def trim(self) -> None:
+        """Remove outdated ranks, if many."""
+        if len(self.entries) > 2 * self.living + STALE:
+            self.entries = [*{id(entry[2]): entry for entry in self.entries if entry[0] is entry[2].rank}.values()]
+            heapq.heapify(self.entries)
 
 
 class _Stand:
-    """The requests of a key, by rank and by arrival, each order only where used."""
+    """The requests of a tenant, or of a tenant's group."""
 
-    __slots__ = ("arrived", "key", "living", "ranked")
+    __slots__ = ("heap", "line", "prefixes")
 
-    def __init__(self, key: Key) -> None:
-        tenant, _, beginning = self.key = key
-        self.living = 0
-        self.ranked = None if tenant is None else _Order()
-        self.arrived = _Order() if beginning is None else None
+    def __init__(self) -> None:
+        self.line = _Line()
+        self.heap = _Heap()
+        self.prefixes: dict[Hashable, _Heap] = {}
 
-    def add(self, by_rank: _Ordered, by_arrival: _Ordered) -> None:
-        """Add a request."""
-        self.living += 1
-        if self.ranked:
-            heapq.heappush(self.ranked.heap, by_rank)
-        if self.arrived:
-            heapq.heappush(self.arrived.heap, by_arrival)
+    def enter(self, prefix: Hashable) -> Sequence[_Heap]:
+        """Return the heaps for a new lot with a prefix, None for no prefix."""
+        heaps = [self.heap]
+        if prefix is not None:
+            heap = self.prefixes.get(prefix)
+            if heap is None:
+                heap = self.prefixes[prefix] = _Heap()
+            heaps.append(heap)
+        for heap in heaps:
+            heap.living += 1
+        return heaps
 
-    def remove(self) -> None:
-        """Note that a request has left."""
-        self.living -= 1
-        for order in (self.ranked, self.arrived):
-            if order:
-                order.trim(self.living)
+    def leave(self, prefix: Hashable) -> None:
+        """Note that a lot with a prefix is empty."""
+        self.heap.living -= 1
+        if prefix is not None:
+            heap = self.prefixes[prefix]
+            heap.living -= 1
+            if not heap.living:
+                del self.prefixes[prefix]
 
-    def rerank(self, by_rank: _Ordered) -> None:
-        """Note that a request has another rank."""
-        if self.ranked:
-            heapq.heappush(self.ranked.heap, by_rank)
-            self.ranked.trim(self.living)
+
+class _Group:
+    """The requests of a group, of all tenants and by tenant."""
+
+    __slots__ = ("line", "stands")
+
+    def __init__(self) -> None:
+        self.line = _Line()
+        self.stands: dict[str, _Stand] = {}
+
+
+class OfQuery:
+    """The waiting requests of a query, by lot. `first`, `longest`, `depths`: see `policies.QueryWaiting`."""
+
+    __slots__ = ("_depths", "_lengths", "depths", "first", "longest", "lots")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.longest = (0.0, 0.0)
+        self.depths: list[int] = []
+        self.lots: dict[Hashable, Lot] = {}
+        self._lengths: dict[tuple[float, float], int] = {}
+        self._depths: dict[int, int] = {}
+
+    def add(self, lot: Lot) -> None:
+        """Add a lot."""
+        self.longest = max(self.longest, lot.length) if self.lots else lot.length
+        self.lots[lot.key] = lot
+        self._lengths[lot.length] = self._lengths.get(lot.length, 0) + 1
+        if lot.depth not in self._depths:
+            insort(self.depths, lot.depth)
+        self._depths[lot.depth] = self._depths.get(lot.depth, 0) + 1
+
+    def remove(self, lot: Lot) -> None:
+        """Remove a lot."""
+        del self.lots[lot.key]
+        self._lengths[lot.length] -= 1
+        if not self._lengths[lot.length]:
+            del self._lengths[lot.length]
+            if lot.length == self.longest:
+                self.longest = max(self._lengths, default=(0.0, 0.0))
+        self._depths[lot.depth] -= 1
+        if not self._depths[lot.depth]:
+            del self._depths[lot.depth]
+            self.depths.remove(lot.depth)
+
+
+class Lot:
+    """The requests of a query with equal urgency, group and prefix. `rank`: of the first; None once the lot is empty.
+
+    `length`: predicted seconds to the output, and of the request.
+    """
+
+    __slots__ = ("depth", "group", "heaps", "key", "length", "line", "of_query", "own", "prefix", "rank", "tenant")
+
+    def __init__(
+        self, key: Hashable, request: Request, of_query: OfQuery, tenant: _Stand, group: _Group, own: _Stand,
+        prefix: Hashable,
+    ) -> None:  # fmt: skip
+        self.key = key
+        self.length = (request.remaining_s, request.own_s)
+        self.depth = request.depth
+        self.of_query = of_query
+        self.tenant = tenant
+        self.group = group
+        self.own = own
+        self.prefix = prefix
+        self.line = _Line()
+        self.heaps = (*tenant.enter(prefix), *own.enter(prefix))
+        self.rank: Rank | None = None
+
+    def __lt__(self, other: Lot) -> bool:
+        """The order of the same rank of the same lot, twice in a heap, does not matter."""
+        return False
+
+    @property
+    def lines(self) -> tuple[_Line, ...]:
+        """The lines in which the requests of the lot stand besides the lot's own."""
+        return (self.tenant.line, self.group.line, self.own.line)
 
 
 class Waiting:
@@ -163,24 +232,23 @@ class Waiting:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._entries: dict[int, _Entry] = {}
         self._queries: dict[Hashable, OfQuery] = {}
-        self._stands: dict[Key, _Stand] = {}
-        self._groups: dict[Hashable, int] = {}
-        self._numbers = itertools.count(1)
+        self._tenants: dict[str, _Stand] = {}
+        self._groups: dict[Hashable, _Group] = {}
+        self._places = itertools.count(1)
         self._prompts: Counter[Hashable] = Counter()
+        self._single: dict[Hashable, Request] = {}  # by prefix, if no other request has it
+        self._shared: Counter[Hashable] = Counter()  # the requests in lots with a prefix
+        self._count = 0
 
     # --- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getitem__(self, place: int) -> Request:
-        return self._entries[place].request
+        return self._count
 
     def requests(self) -> Collection[Request]:
-        """Return all requests, in the order of arrival."""
-        return [entry.request for entry in self._entries.values()]
+        """Return all requests, those of a tenant in the order of arrival."""
+        return [request for stand in self._tenants.values() for request in stand.line]
 
     @property
     def queries(self) -> int:
@@ -193,41 +261,49 @@ class Waiting:
 
     # --- requests come and go ----------------------------------------------------------------------------------------
 
-    def add(self, place: int, request: Request) -> None:
-        """Add a request with items, at a new place."""
-        entry = self._entries[place] = _Entry(place, request, self._stands_of(request))
-        of_query = self._queries.get(request.query)
-        if of_query is None:
-            of_query = self._queries[request.query] = OfQuery(request.arrival)
-        before = self._policy.context(of_query)
-        of_query.add(entry)
+    def add(self, request: Request) -> None:
+        """Add a request with items, behind requests of equal rank."""
+        self._count += 1
+        request.place = next(self._places)
         if request.op == "decoding":
             self._prompts[request.query] += request.waiting
-        entry.rank = self._policy.rank(request, of_query)
-        by_rank, by_arrival = (entry.rank, place, entry), (request.arrival, place, entry)
-        for stand in entry.stands:
-            stand.add(by_rank, by_arrival)
-        if len(of_query.entries) > 1 and before != self._policy.context(of_query):
-            self._rerank(of_query)
+        self._place(request)
 
-    def remove(self, place: int) -> None:
+    def _place(self, request: Request) -> None:
+        prefix = request.prefix
+        if prefix is None or self._policy.is_near is None:
+            self._enter(request, None)
+        elif prefix in self._shared or self._share(prefix):
+            self._shared[prefix] += 1
+            self._enter(request, prefix)
+        else:
+            self._single[prefix] = request
+            self._enter(request, None)
+        for line in request.lot.lines:
+            line.add(request)
+
+    def remove(self, request: Request) -> None:
         """Remove a request whose items have been taken (`took`)."""
-        entry = self._entries.pop(place)
-        request = entry.request
-        of_query = self._queries[request.query]
-        before = self._policy.context(of_query)
-        of_query.remove(entry)
-        entry.rank = None
-        for stand in entry.stands:
-            stand.remove()
-            if not stand.living:
-                del self._stands[stand.key]
-                if stand.key[0] is None:
-                    del self._groups[request.group]
-        if not of_query.entries:
-            del self._queries[request.query]
-        elif before != self._policy.context(of_query):
-            self._rerank(of_query)
+        lot: Lot = request.lot
+        self._count -= 1
+        is_first = lot.line.first() is request
+        request.lot = None
+        for line in lot.lines:
+            line.left()
+        lot.line.left()
+        self._left(lot, request, is_first=is_first)
+        if lot.prefix is not None:
+            self._shared[lot.prefix] -= 1
+            if not self._shared[lot.prefix]:
+                del self._shared[lot.prefix]
+        elif self._single.get(request.prefix) is request:
+            del self._single[request.prefix]
+        if not lot.own.line.living:
+            del lot.group.stands[request.tenant]
+            if not lot.group.line.living:
+                del self._groups[request.group]
+            if not lot.tenant.line.living:
+                del self._tenants[request.tenant]
 
     def took(self, request: Request, count: int) -> None:
         """Note that `count` items of a request wait no more."""
@@ -236,53 +312,122 @@ class Waiting:
             if not self._prompts[request.query]:
                 del self._prompts[request.query]
 
-    def raise_priority(self, place: int, depth: int, remaining_s: float) -> None:
+    def raise_priority(self, request: Request, depth: int, remaining_s: float) -> None:
         """Raise a request to the urgency of a request that joined."""
-        entry = self._entries[place]
-        request, of_query = entry.request, self._queries[entry.request.query]
-        of_query.remove(entry)
+        if depth <= request.depth and remaining_s <= request.remaining_s:
+            return
+        lot = self._leave(request)
         request.depth, request.remaining_s = max(request.depth, depth), max(request.remaining_s, remaining_s)
-        of_query.add(entry)
-        self._rerank(of_query)
+        self._enter(request, lot.prefix)
 
     def use(self, policy: Policy) -> None:
         """Order all by another policy from now on."""
+        requests = sorted(self.requests(), key=_arrived)
+        first = {query: of_query.first for query, of_query in self._queries.items()}
         self._policy = policy
-        for of_query in self._queries.values():
-            self._rerank(of_query)
+        self._tenants, self._groups, self._single, self._shared = {}, {}, {}, Counter()
+        self._queries = {query: OfQuery(arrival) for query, arrival in first.items()}
+        for request in requests:
+            self._place(request)
 
-    def _rerank(self, of_query: OfQuery) -> None:
-        for entry in of_query.entries.values():
-            rank = self._policy.rank(entry.request, of_query)
-            if rank != entry.rank:
-                entry.rank = rank
-                by_rank = (rank, entry.place, entry)
-                for stand in entry.stands:
-                    stand.rerank(by_rank)
+    # --- lots --------------------------------------------------------------------------------------------------------
 
-    def _stands_of(self, request: Request) -> tuple[_Stand, ...]:
-        tenant, beginning = request.tenant, request.beginning
+    def _share(self, prefix: Hashable) -> bool:
+        """Let the only request with a prefix, if there is one, stand in a lot with the prefix."""
+        request = self._single.pop(prefix, None)
+        if request is None:
+            return False
+        self._leave(request)
+        self._shared[prefix] += 1
+        self._enter(request, prefix)
+        return True
+
+    def _leave(self, request: Request) -> Lot:
+        """Take a request, which goes on waiting, out of its lot. Returns the lot."""
+        lot: Lot = request.lot
+        is_first = lot.line.first() is request
+        lot.line.drop(request)
+        self._left(lot, request, is_first=is_first)
+        self._queries.setdefault(request.query, lot.of_query)
+        return lot
+
+    def _enter(self, request: Request, prefix: Hashable) -> None:
+        """Let a request stand in a lot."""
+        of_query = self._queries.get(request.query)
+        if of_query is None:
+            of_query = self._queries[request.query] = OfQuery(request.arrival)
+        key = (
+            request.tenant, request.group, prefix, request.depth, request.remaining_s, request.own_s, request.begun_s
+        )  # fmt: skip
+        lot = of_query.lots.get(key)
+        if lot is None:
+            lot = self._new_lot(key, request, of_query, prefix)
+        request.lot = lot
+        lot.line.add(request)
+        if lot.line.first() is request:
+            self._rank(lot)
+
+    def _new_lot(self, key: Hashable, request: Request, of_query: OfQuery, prefix: Hashable) -> Lot:
+        tenant = self._tenants.get(request.tenant)
+        if tenant is None:
+            tenant = self._tenants[request.tenant] = _Stand()
         group = self._groups.get(request.group)
         if group is None:
-            group = self._groups[request.group] = next(self._numbers)
-        keys: list[Key] = [(tenant, None, None), (tenant, group, None), (None, group, None)]
-        if beginning is not None:
-            keys += [(tenant, None, beginning), (tenant, group, beginning)]
-        found: list[_Stand] = []
-        for key in keys:
-            stand = self._stands.get(key)
-            if stand is None:
-                stand = self._stands[key] = _Stand(key)
-            found.append(stand)
-        return tuple(found)
+            group = self._groups[request.group] = _Group()
+        own = group.stands.get(request.tenant)
+        if own is None:
+            own = group.stands[request.tenant] = _Stand()
+        lot = Lot(key, request, of_query, tenant, group, own, prefix)
+        self._changed(of_query, lot, is_new=True)
+        return lot
+
+    def _left(self, lot: Lot, request: Request, *, is_first: bool) -> None:
+        """Note that a request has left a lot, where it was the first or not."""
+        if lot.line.living:
+            if is_first:
+                self._rank(lot)
+            return
+        lot.rank = None
+        lot.tenant.leave(lot.prefix)
+        lot.own.leave(lot.prefix)
+        self._changed(lot.of_query, lot, is_new=False)
+        if not lot.of_query.lots:
+            del self._queries[request.query]
+
+    def _changed(self, of_query: OfQuery, lot: Lot, *, is_new: bool) -> None:
+        """Add or remove a lot, and rank the others anew where their ranks depend on the lot."""
+        before = self._policy.context(of_query)
+        has_others = len(of_query.lots) > (not is_new)
+        if is_new:
+            of_query.add(lot)
+        else:
+            of_query.remove(lot)
+        if has_others and before != self._policy.context(of_query):
+            for other in of_query.lots.values():
+                if other is not lot:
+                    self._rank(other)
+
+    def _rank(self, lot: Lot) -> None:
+        """Rank a lot anew, as its first request."""
+        first = lot.line.first()
+        lot.rank = self._policy.rank(first, lot.of_query)
+        entry = (lot.rank, first.place, lot)
+        for heap in lot.heaps:
+            heap.push(entry)
 
     # --- picks -------------------------------------------------------------------------------------------------------
 
+    def _stand(self, tenant: str, group: Hashable) -> _Stand | None:
+        """Return the requests of a tenant, of a group if given."""
+        if group is None:
+            return self._tenants.get(tenant)
+        of_all = self._groups.get(group)
+        return of_all.stands.get(tenant) if of_all else None
+
     def oldest(self, may_run: MayRun, tenant: str, group: Hashable = None) -> Request | None:
         """Return the oldest request of a tenant that may run, of a group if given."""
-        with _Look(may_run) as look:
-            entry = look.oldest(self._stands.get((tenant, self._groups.get(group), None)))
-            return entry.request if entry else None
+        stand = self._stand(tenant, group)
+        return next(filter(may_run, stand.line), None) if stand else None
 
     def picks(
         self, free: int, may_run: MayRun, tenant: str, group: Hashable = None, warm: WarmPrefixes | None = None
@@ -292,21 +437,26 @@ class Waiting:
         `group`: of the requests, None for the group of the first request.
         """
         found: list[Pick] = []
-        number = self._groups.get(group)
+        if free <= 0:
+            return found
+        stand = self._stand(tenant, group)
         latest: Sequence[Hashable] = ()
         if warm and self._policy.is_near:
-            latest = [each for each in reversed(warm.last_run) if (tenant, number, each) in self._stands]
-        with _Look(may_run) as look:
-            while free > 0 and (entry := self._next(look, tenant, number, latest, warm)):
-                request = entry.request
-                number = self._groups[request.group]
-                look.taken.add(entry.place)
-                found.append(Pick(request, min(free, request.waiting)))
-                free -= found[-1].count
-                if not self._policy.shares_batches:
-                    break
-                if warm and request.beginning is not None:
-                    latest = [request.beginning, *(each for each in latest if each != request.beginning)]
+            for prefix in self._single.keys() & warm.last_run:
+                self._share(prefix)
+            if stand and stand.prefixes:
+                latest = [prefix for prefix in reversed(warm.last_run) if prefix in stand.prefixes]
+        look = _Look(self._policy, may_run)
+        while stand and (request := self._next(look, stand, latest, warm)):
+            found.append(Pick(request, min(free, request.waiting)))
+            free -= found[-1].size
+            if free <= 0 or not self._policy.shares_batches:
+                break
+            stand = request.lot.own
+            look.taken.add(request.place)
+            if warm and (prefix := request.lot.prefix) is not None:
+                latest = [prefix, *(each for each in latest if each != prefix)]
+        look.end()
         return found
 
     def topped_up(self, picks: Sequence[Pick], free: int, may_run: MayRun, tenant: str | None = None) -> Sequence[Pick]:
@@ -316,60 +466,85 @@ class Waiting:
         """
         if free <= 0 or not picks:
             return picks
-        filled = {id(pick.request): pick for pick in picks}
-        with _Look(may_run) as look:
-            stand = self._stands.get((tenant, self._groups[picks[0].request.group], None))
-            while free > 0 and (entry := look.oldest(stand)):
-                look.taken.add(entry.place)
-                request = entry.request
-                had = filled[id(request)].count if id(request) in filled else 0
-                if (more := min(free, request.waiting - had)) > 0:
-                    filled[id(request)] = Pick(request, had + more)
-                    free -= more
+        filled = {pick.request.place: pick for pick in picks}
+        group = self._groups[picks[0].request.group]
+        for request in group.line if tenant is None else group.stands[tenant].line:
+            had = filled[request.place].size if request.place in filled else 0
+            if (more := min(free, request.waiting - had)) > 0 and may_run(request):
+                filled[request.place] = Pick(request, had + more)
+                free -= more
+                if not free:
+                    break
         return list(filled.values())
 
     def _next(
-        self, look: _Look, tenant: str, group: int | None, latest: Sequence[Hashable], warm: WarmPrefixes | None
-    ) -> _Entry | None:
+        self, look: _Look, stand: _Stand, latest: Sequence[Hashable], warm: WarmPrefixes | None
+    ) -> Request | None:
         """Return the first request by rank; before it, of nearby requests, the request whose prefix ran last."""
-        first = look.first(self._stands.get((tenant, group, None)))
+        found = look.first(stand.heap)
         is_near = self._policy.is_near
-        if first is None or warm is None or is_near is None:
-            return first
-        for beginning in latest:
-            entry = look.first(self._stands.get((tenant, group, beginning)))
-            if entry is not None and is_near(first.rank, entry.rank, warm.tolerance_s):
-                return entry
-        return first
+        if found is None or warm is None or is_near is None:
+            return found.request if found else None
+        for prefix in latest:
+            heap = stand.prefixes.get(prefix)
+            if heap and (other := look.first(heap)) and is_near(found.rank, other.rank, warm.tolerance_s):
+                return other.request
+        return found.request
+
+
+class _Found(NamedTuple):
+    """A request with its rank."""
+
+    rank: Rank
+    request: Request
 
 
 class _Look:
-    """A look through orders: passed entries are put back at the end."""
+    """A look through heaps. A lot whose first requests are passed stands for the next one until the end of the look."""
 
-    def __init__(self, may_run: MayRun) -> None:
+    def __init__(self, policy: Policy, may_run: MayRun) -> None:
         self.taken: set[int] = set()
+        self._policy = policy
         self._may_run = may_run
-        self._aside: dict[int, tuple[_Order, list[_Ordered]]] = {}
+        self._passed: dict[Lot, _Found | None] = {}
+        self._rest: dict[Lot, Iterator[Request]] = {}  # not looked at yet
 
-    def __enter__(self) -> _Look:
-        return self
+    def end(self) -> None:
+        """Let the first request stand for each lot again."""
+        for lot in self._passed:
+            assert lot.rank is not None
+            entry = (lot.rank, lot.line.first().place, lot)
+            for heap in lot.heaps:
+                heap.push(entry)
 
-    def __exit__(self, *_: object) -> None:
-        for order, aside in self._aside.values():
-            for item in aside:
-                heapq.heappush(order.heap, item)
-
-    def first(self, stand: _Stand | None) -> _Entry | None:
+    def first(self, heap: _Heap) -> _Found | None:
         """Return the first request by rank that is not taken and may run."""
-        return self._head(stand.ranked) if stand and stand.ranked else None
+        entries = heap.entries
+        while entries:
+            rank, _, lot = entries[0]
+            if lot in self._passed:
+                found = self._passed[lot]
+            else:
+                found = _Found(lot.rank, lot.line.first()) if lot.rank is not None else None
+            if found is None or found.rank is not rank:
+                heapq.heappop(entries)
+            elif self._may_go(found.request):
+                return found
+            else:
+                self._pass(lot)
+        return None
 
-    def oldest(self, stand: _Stand | None) -> _Entry | None:
-        """Return the first request by arrival that is not taken and may run."""
-        return self._head(stand.arrived) if stand and stand.arrived else None
+    def _pass(self, lot: Lot) -> None:
+        rest = self._rest.get(lot)
+        if rest is None:
+            rest = self._rest[lot] = filter(self._may_go, lot.line)
+        request = next(rest, None)
+        if request is None:
+            self._passed[lot] = None
+            return
+        found = self._passed[lot] = _Found(self._policy.rank(request, lot.of_query), request)
+        for heap in lot.heaps:
+            heapq.heappush(heap.entries, (found.rank, request.place, lot))
 
-    def _head(self, order: _Order) -> _Entry | None:
-        _, aside = self._aside.setdefault(id(order), (order, []))
-        return order.head(aside, self._may_go)
-
-    def _may_go(self, entry: _Entry) -> bool:
-        return entry.place not in self.taken and self._may_run(entry.request)
+    def _may_go(self, request: Request) -> bool:
+        return request.place not in self.taken and self._may_run(request)

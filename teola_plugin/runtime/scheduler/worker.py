@@ -11,8 +11,7 @@ Everything here runs on a single event loop, so there are no locks, and each ite
 - **A batch fails** (the engine raises): open items are halved until the failing items are alone, each with its error.
 - **An instance crashes** (EngineCrashed): the instance takes no work until `recovered` (recovery.py). Its items are
   retried before later requests. An item that took part in `ALONE_AFTER` crashes runs alone next time; after another
-  crash the item is Poisoned (retries.py). An item with effects is never retried, nor a sampled text that was emitted in
-  part.
+  crash the item is Poisoned (recovery.py). An item with effects is never retried, nor a sampled text emitted in part.
 - **An outcome of no item**, or a value that is no outcome: the remaining outcomes of the batch are dropped, and open
   items are halved as after a failure. An item alone in a batch cannot get the value of another item.
 - **No outcome** for an item although the batch is over: the item is retried once.
@@ -31,21 +30,17 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from teola_plugin.engines import Batch, Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, is_repeatable
+from teola_plugin.engines import Capabilities, Delta, Emit, Engine, Failed, Item, Outcome, is_repeatable
 from teola_plugin.errors import Cancelled, EngineClosed, EngineCrashed, Overloaded
 from teola_plugin.events import BatchRan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.hosts.tasks import spawn
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
-from teola_plugin.runtime.scheduler.outcomes import as_promised, index_of, protocol_error
 from teola_plugin.runtime.scheduler.policies import Policy
-from teola_plugin.runtime.scheduler.recovery import Recovery
-from teola_plugin.runtime.scheduler.request import Request
-from teola_plugin.runtime.scheduler.retries import Retries, caused
-from teola_plugin.runtime.scheduler.work_item import Attempt, Counts, Waiter
-from teola_plugin.runtime.scheduler.work_table import WorkTable
+from teola_plugin.runtime.scheduler.recovery import Recovery, Retries, caused
+from teola_plugin.runtime.scheduler.work_item import Attempt, Request, as_promised, ids_of
+from teola_plugin.runtime.scheduler.work_table import Counts, WorkTable
 from teola_plugin.runtime.session.speculation import crowded_out
-from teola_plugin.seams import Reply
 from teola_plugin.value_keys import value_key
 
 log = logging.getLogger(__name__)
@@ -79,7 +74,7 @@ class EngineWorker:
         self.name = engine.name
         self.held: Engine | None = None
         self.scheduler = EngineScheduler(
-            policy, _handing_on(engine.capabilities), instances=len(_instances(engine)), limits=rules.limits,
+            policy, _handing_on(engine.capabilities), replicas=len(_instances(engine)), limits=rules.limits,
             knee_items=_knee_items(engine), llm=_llm_profile(engine),
         )  # fmt: skip
         self._loop = asyncio.get_running_loop()
@@ -111,31 +106,30 @@ class EngineWorker:
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
-    def submit(self, engine: Engine, request: Request, replies: Sequence[Reply]) -> None:
+    def submit(self, engine: Engine, request: Request) -> None:
         """Queue a request, or give the replies the reason for refusal."""
         if self._is_closed:
             raise EngineClosed(f"engine {self.name!r} was shut down")
-        waiters = [
-            Waiter(_sized(engine, request, item), request, reply, self._key(engine, request, item))
-            for item, reply in zip(request.items, replies, strict=True)
-            if reply.outcome is None
-        ]
-        waiters = [r for r in waiters if not (self._table.refuse_late(r) or self._table.join(r))]
-        if self._capabilities.pads and len(waiters) > self._capabilities.max_items:
-            waiters.sort(key=lambda waiter: -_length(waiter.item.payload))  # the long ones share batches
-        request.items = [waiter.item for waiter in waiters]
+        works = [work for work in request.items if not work.is_answered]
+        for work in works:
+            work.item = _sized(engine, request, work.item)
+            work.key = self._key(engine, request, work.item)
+        works = [work for work in works if not (self._table.refuse_late(work) or self._table.join(work))]
+        if self._capabilities.pads and len(works) > self._capabilities.max_items:
+            works.sort(key=lambda work: -_length(work.item.payload))  # the long ones share batches
+        request.items = works
         try:
-            if request.gives_way and not self.begins_at_once(len(waiters)) and request.gives_way():
+            if request.gives_way and not self.begins_at_once(len(works)) and request.gives_way():
                 raise crowded_out()
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:
-            self.counts.refused += len(waiters)
-            for waiter in waiters:
-                waiter.notify(Failed(e))
+            self.counts.refused += len(works)
+            for work in works:
+                work.notify(Failed(e))
             return
-        for waiter in waiters:
+        for work in works:
             self.held = engine
-            self._table.add(waiter)
+            self._table.add(work)
 
     def _key(self, engine: Engine, request: Request, item: Item) -> Hashable:
         """Return a key that is equal for equal items; None for an item that cannot be compared."""
@@ -164,7 +158,7 @@ class EngineWorker:
     @property
     def has_open_items(self) -> bool:
         """Whether any item is open."""
-        return bool(self._table.open)
+        return not self._table.is_empty
 
     @property
     def is_clear(self) -> bool:
@@ -183,7 +177,7 @@ class EngineWorker:
             self._dispatch_in(FOLLOWING_TURNS)
             return
         self._freed_s = self._time_s()
-        if not self._table.open:
+        if self._table.is_empty:
             self.held = None
 
     def _dispatch_in(self, turns: int) -> None:
@@ -200,17 +194,17 @@ class EngineWorker:
     def dispatch(self) -> None:
         """Start batches as long as there is room."""
         self._will_dispatch = False
-        if not self._table.open:
+        if self._table.is_empty:
             self.held = None
         if self.held is None or self._is_closed:
             return
         instances = _instances(self.held)
-        if len(instances) != self.scheduler.instances.count:
+        if len(instances) != self.scheduler.replicas.count:
             self.scheduler.resize(len(instances))
         if self.held.capabilities is not self._told_of:
             self._learn(self.held.capabilities)
-        while batch := self.scheduler.next_batch(self._time_s()):
-            self._start(instances[batch.instance], batch)
+        while attempt := self.scheduler.next_batch(self._time_s()):
+            self._start(instances[attempt.at], attempt)
         if self.scheduler.waits_until_s < self._again_s:
             self._again_s = self.scheduler.waits_until_s
             self._loop.call_at(self._again_s, self._dispatch_again)
@@ -226,13 +220,15 @@ class EngineWorker:
         self._capabilities = _handing_on(capabilities)
         self.scheduler.learn(self._capabilities)
 
-    def _start(self, instance: Engine, batch: Batch) -> None:
-        numbers = {item.id: self._table.open[item.id].begin(instance) for item in batch.items}
-        self.counts.repeated += sum(number > 1 for number in numbers.values())
+    def _start(self, instance: Engine, attempt: Attempt) -> None:
+        attempt.engine = instance
+        items = attempt.batch.items
+        for work in attempt.works:
+            work.begin(attempt)
+            self.counts.repeated += work.attempts > 1
         self.counts.batches += 1
-        self.counts.mixed += any(item.owner != batch.items[0].owner for item in batch.items)
-        attempt = Attempt(instance, batch, numbers, self._time_s(), self._time_s())
-        self.scheduler.instances.begin_call(attempt.at)
+        self.counts.mixed += any(item.owner != items[0].owner for item in items)
+        self.scheduler.replicas.begin_call(attempt.at)
         attempt.task = self._spawn(self._run(attempt))
         self._recovery.watch(attempt)
 
@@ -247,11 +243,11 @@ class EngineWorker:
         error = error or attempt.broke_protocol
         ended_s = self._time_s()
         attempt.end()
-        self.scheduler.instances.end_call(attempt.at)
+        self.scheduler.replicas.end_call(attempt.at)
         if isinstance(error, EngineCrashed) and not self._is_closed:
             self._recovery.crashed(attempt)
         self._retries.settle(attempt, error)
-        ids = tuple(attempt.numbers)
+        ids = ids_of(attempt.works)
         ran = BatchRan(self.name, attempt.batch.op, len(ids), attempt.started_s, ended_s, ids)
         try:
             for owner in attempt.owners:
@@ -263,13 +259,12 @@ class EngineWorker:
     def _emit(self, attempt: Attempt) -> Emit:
         def emit(position: int, outcome: Outcome) -> None:
             attempt.heard_s = self._time_s()
-            at = index_of(attempt.batch, position, outcome)
-            if at is None or attempt.broke_protocol:
+            work = attempt.work_at(position, outcome)
+            if work is None or attempt.broke_protocol:
                 self._distrust(attempt, position, outcome)
                 return
-            item = attempt.batch.items[at]
-            item_id, outcome = item.id, as_promised(self.name, attempt.batch.op, item, outcome)
-            if work := self._table.current(item_id, attempt.numbers[item_id]):
+            outcome = as_promised(self.name, attempt.batch.op, work.item, outcome)
+            if work.runs(attempt):
                 attempt.owners |= work.owners
                 if isinstance(outcome, Failed) and isinstance(outcome.error, EngineCrashed):
                     self._retries.again([work], outcome.error)
@@ -277,7 +272,7 @@ class EngineWorker:
                     self._table.tell(work, outcome)
             elif not isinstance(outcome, Delta):
                 self.counts.late += 1
-                self._table.free(item_id, attempt.numbers[item_id])
+                self._table.free(work, attempt)
             if not isinstance(outcome, Delta) and self._capabilities.concurrent:
                 self._came_free()
 
@@ -286,11 +281,11 @@ class EngineWorker:
     def _distrust(self, attempt: Attempt, position: object, outcome: object) -> None:
         self.counts.misplaced += 1
         if not attempt.broke_protocol:
-            attempt.broke_protocol = protocol_error(self.name, attempt.batch, position, outcome)
+            attempt.broke_protocol = attempt.protocol_error(self.name, position, outcome)
             log.error("%s; nothing more of that batch is heard", attempt.broke_protocol)
 
     def _gone(self, error: Exception) -> None:
-        for work in list(self._table.open.values()):
+        for work in self._table.open():
             self._table.fail(work, error, to_all=True)
 
     # --- cancellation, the end ---------------------------------------------------------------------------------------
@@ -317,7 +312,7 @@ class EngineWorker:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        for work in list(self._table.open.values()):
+        for work in self._table.open():
             self._table.fail(work, EngineClosed(f"engine {self.name!r} was shut down"))
         self.held = None
 

@@ -24,7 +24,7 @@ from teola_plugin.engines import Delta, Engine, Failed, Outcome
 from teola_plugin.errors import Overloaded
 from teola_plugin.runtime.hosts.local import LocalHost, Query
 from teola_plugin.runtime.hosts.remote.messages import Outcomes, SubmitRequest, said, unpacked
-from teola_plugin.runtime.scheduler.work_item import Counts
+from teola_plugin.runtime.scheduler.work_table import Counts
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
 
