@@ -239,7 +239,7 @@ KNOWN_ARGUMENTS = frozenset({
 
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """Return the inputs that may run ahead: none with unread arguments, or if `inputs` is no list."""
-    return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
+    return inputs if type(inputs) in (list, tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
 
 
 @contextmanager
