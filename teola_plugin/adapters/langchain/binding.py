@@ -30,7 +30,7 @@ class Entered:
     """An input from a twin, with the mode of the call and the caller's context.
 
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
-    inputs. `listeners`: of the components that are read, by their id.
+    inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
     """
 
     value: Any
@@ -39,6 +39,7 @@ class Entered:
     heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
     is_only: bool = field(default=True, compare=False)
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
+    twin: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

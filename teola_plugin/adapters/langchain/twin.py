@@ -326,7 +326,7 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
         mode = "events"
     heard = heard_by(configs) if inputs else frozenset()
     calls: Calls = vars(twin)[_CALLS]
-    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1) for value in inputs]
+    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
     return calls.open(entered, loop=loop, is_lockstep=is_lockstep)
 
 
