@@ -622,7 +622,7 @@ def test_what_is_given_may_be_changed_and_is_put_back() -> None:
 # --- deprecated methods ----------------------------------------------------------------------------------------------
 
 
-class Old(BaseModel):
+class Worded(BaseModel):
     word: str = "a"
 
 
@@ -638,10 +638,10 @@ def warning(program: Callable[[], Any], action: Any) -> tuple[Any, Run, int]:
 @pytest.mark.parametrize(
     ("program", "value"),
     [
-        (lambda: Old().dict(), {"word": "a"}),
-        (lambda: Old().dict(exclude={"word"}), {}),
-        (lambda: Old().json(), '{"word":"a"}'),
-        (lambda: Old().copy(update={"word": "b"}).word, "b"),
+        (lambda: Worded().dict(), {"word": "a"}),
+        (lambda: Worded().dict(exclude={"word"}), {}),
+        (lambda: Worded().json(), '{"word":"a"}'),
+        (lambda: Worded().copy(update={"word": "b"}).word, "b"),
         (lambda: HumanMessage("a").dict()["content"], "a"),
     ],
 )
@@ -654,4 +654,4 @@ def test_a_deprecated_method_does_not_warn_as_it_is_read(program: Callable[[], A
 
 def test_a_deprecated_class_method_is_not_read() -> None:
     with pytest.raises(Barrier, match="deprecated"):
-        warning(lambda: Old.parse_obj({"word": "b"}), "always")
+        warning(lambda: Worded.parse_obj({"word": "b"}), "always")
