@@ -1,7 +1,8 @@
 """Classification of service errors: raised by the service or not, perhaps caused by concurrent requests, outage or not.
 
 An error counts as the service's if the error or `response` has an HTTP status, or if the transport below failed; all
-client libraries share these signs. Any other error may be caused by the way the run-ahead made the call.
+client libraries share these signs. Routers of models tell errors in replies, as `{"error": {"code": 429, "message":
+"..."}}`, which clients raise as they are. Any other error may be caused by the way the run-ahead made the call.
 
 | error                                    | of the service | may come of company | outage |
 |------------------------------------------|----------------|---------------------|--------|
@@ -9,6 +10,7 @@ client libraries share these signs. Any other error may be caused by the way the
 | 500 and other 5xx                        | yes            | no                  | yes    |
 | 400, 401, 404, ... (of the request)      | yes            | no                  | no     |
 | connection refused, reset, timed out     | yes            | yes                 | yes    |
+| told in a reply (status 200), no status  | yes            | yes                 | no     |
 | anything else                            | no             | no                  | no     |
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 CROWDED = frozenset({408, 409, 425, 429, 502, 503, 504, 529})
 """Statuses by which a service, or a proxy in front of the service, refuses too many requests."""
@@ -30,13 +33,14 @@ class Withheld(BaseException):
 
 def is_of_service(error: BaseException) -> bool:
     """Whether the service or its connection raised the error: the same request would fail without running ahead."""
-    return isinstance(error, Exception) and (status_of(error) is not None or _is_of_transport(error))
+    is_known = status_of(error) is not None or _is_of_transport(error) or _is_told(error)
+    return isinstance(error, Exception) and is_known
 
 
 def may_come_of_company(error: BaseException) -> bool:
     """Whether the service may have failed only because of several concurrent requests."""
     status = status_of(error)
-    return _is_of_transport(error) if status is None else status in CROWDED
+    return _is_of_transport(error) or _is_told(error) if status is None else status in CROWDED
 
 
 def is_outage(error: BaseException) -> bool:
@@ -48,12 +52,21 @@ def is_outage(error: BaseException) -> bool:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of the error, or of an error which caused it."""
     for each in _chain(error):
-        for holder in (each, getattr(each, "response", None)):
+        for holder in (each, getattr(each, "response", None), *_told(each)):
             for name in ("status_code", "code", "status"):
-                status = getattr(holder, name, None)
+                status = holder.get(name) if type(holder) is dict else getattr(holder, name, None)
                 if isinstance(status, int) and 400 <= status < 600:
                     return int(status)
     return None
+
+
+def _told(error: BaseException) -> list[dict[str, Any]]:
+    """Return the objects of a reply in which the service tells the error."""
+    return [each for each in error.args if type(each) is dict and "message" in each]
+
+
+def _is_told(error: BaseException) -> bool:
+    return any(map(_told, _chain(error)))
 
 
 def _is_of_transport(error: BaseException) -> bool:

@@ -9,7 +9,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import httpx
+
+from teola_plugin import pure
 from teola_plugin.engines import Batch, Capabilities, Completion, Delta, Done, Emit, EngineSpec, Failed
+
+
+@pure
+class FakeTransport(httpx.MockTransport):
+    """Answers requests in this process; may be asked ahead of time."""
 
 
 class FakeEngine:

@@ -46,6 +46,7 @@ from teola_plugin.graph import Graph
 from teola_plugin.models.langchain import EngineChatModel
 from teola_plugin.models.llamaindex import EngineLLM
 from teola_plugin.runtime.engines.openai import OpenAIEngine
+from tests.fakes import FakeTransport
 from tests.langchain_world import Engines, ask
 from tests.llamaindex_world import Engines as LlamaIndexEngines
 from tests.llamaindex_world import index_of
@@ -387,7 +388,7 @@ def hosted_llm(raw: _Raw) -> Any:
         choice = {"index": 0, "text": text, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         return httpx.Response(200, json={"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]})
 
-    transport = httpx.MockTransport(handle)
+    transport = FakeTransport(handle)
     return OpenAILike(
         model="m", api_key="none", api_base="http://service/v1", max_retries=0, is_chat_model=True,
         http_client=httpx.Client(transport=transport), async_http_client=httpx.AsyncClient(transport=transport),

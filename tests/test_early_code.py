@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from langchain_core.prompts import (
     PromptTemplate,
 )
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableParallel
+from langchain_core.runnables import Runnable, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import BaseTool, StructuredTool, create_retriever_tool
 from llama_index.core.indices.prompt_helper import PromptHelper
 from llama_index.core.node_parser import SentenceSplitter
@@ -86,6 +86,34 @@ class Speaks:
         return note("speaks")
 
     __repr__ = __str__
+
+
+class TalliedDict(dict[str, Any]):
+    """A dict that notes each use of it."""
+
+    def __getitem__(self, key: str) -> Any:
+        note("item")
+        return dict.__getitem__(self, key)
+
+    def __contains__(self, key: object) -> bool:
+        note("contains")
+        return dict.__contains__(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        note("iter")
+        return dict.__iter__(self)
+
+    def keys(self) -> Any:
+        note("keys")
+        return dict.keys(self)
+
+
+class TalliedList(list[Any]):
+    """A list that notes who iterates over it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        note("iter")
+        return list.__iter__(self)
 
 
 class Forged(Document):
@@ -301,6 +329,33 @@ def test_prompts(name: str) -> None:
 @pytest.mark.parametrize("name", INPUTS)
 def test_inputs(name: str) -> None:
     compared(prompting(ask("{q}"))(Engines()), lambda c: c.invoke(INPUTS[name]))
+
+
+def test_an_input_that_is_read_by_key() -> None:
+    word = prompting(ask("{q}"))(Engines())
+    compared(
+        RunnablePassthrough.assign(a=word) | RunnablePassthrough.assign(b=word), lambda c: c.invoke(TalliedDict(q="a"))
+    )
+
+
+def test_an_input_of_a_map() -> None:
+    compared(prompting(ask("{q}"))(Engines()).map(), lambda c: c.invoke(TalliedList([{"q": "a"}, {"q": "b"}])))
+
+
+def test_inputs_of_a_batch() -> None:
+    compared(prompting(ask("{q}"))(Engines()), lambda c: c.batch(TalliedList([{"q": "a"}, {"q": "b"}])))
+
+
+class Spelling(StrOutputParser):
+    """Its chunks note that they are added."""
+
+    def transform(self, input: Any, config: Any = None, **kwargs: Any) -> Iterator[str]:
+        yield from map(Tally, [str(part.content) for part in input] or "ab")
+
+
+def test_chunks_of_a_component_that_is_not_read() -> None:
+    chain = ask("{q}") | with_words().chat | Spelling() | ask("{p}") | Engines().chat
+    compared(chain, lambda c: [chunk.content for chunk in c.stream({"q": "who?"})])
 
 
 def test_a_declared_partial_function_is_no_break() -> None:

@@ -25,7 +25,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import ConfigurableField, Runnable, RunnableParallel, RunnablePassthrough
 from langchain_openai import ChatOpenAI
 
-from teola_plugin import optimize, optimized
+from teola_plugin import optimize, optimized, pure
 
 TEXT = "again"
 TOOLS = [
@@ -34,6 +34,7 @@ TOOLS = [
 ]
 
 
+@pure
 class Mirror(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers with a digest of the whole request, and to the first one with the text of the others.
 

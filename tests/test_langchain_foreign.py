@@ -205,6 +205,7 @@ def test_the_same_error_of_a_call_in_place() -> None:
     assert model._calls.count(("call", "x")) == 1
 
 
+@pure
 class Service(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers with the prompt. The first call for `refuse` is refused as one too many; all others wait until it was."""
 

@@ -6,6 +6,7 @@ Each graph runs several times: what follows from where a run stands is learnt wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import operator
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import NodeTimeoutError
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import CachePolicy, Command, Send
@@ -286,6 +288,48 @@ async def test_a_watched_graph_asks_hosted_models_for_streams_alone() -> None:
         for each in (original, graph):
             kinds = [event["event"] async for event in each.astream_events({"q": "x"}, version="v2")]
             assert "on_chat_model_stream" in kinds
+    assert sorted(fast._calls) == sorted(plain._calls)
+
+
+@pure
+class Late(Hosted):
+    """Never answers about what is late."""
+
+    async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        found = self._generate(messages)
+        await asyncio.sleep(3600 if messages[0].content == "a: late" else 0)
+        return found
+
+
+def limited_node(asks: Any) -> Any:
+    graph: Any = StateGraph(State)
+    graph.add_node("A", asks, timeout=0.02)
+    return graph.add_edge(START, "A").compile()
+
+
+def limited_step(asks: Any) -> Any:
+    inner: Any = built({"A": asks}, (START, "A")).compile()
+    inner.step_timeout = 0.02
+    return built({"B": inner}, (START, "B")).compile()
+
+
+@pytest.mark.parametrize("make", [limited_node, limited_step])
+async def test_what_a_limit_of_time_may_cut_off_is_not_asked(make: Callable[[Any], Any]) -> None:
+    plain, fast = Late(), Late()
+
+    def asking(model: Late) -> Any:
+        async def asks(state: State) -> dict[str, Any]:
+            one = await model.ainvoke(f"a: {state['q']}")
+            two = await model.ainvoke(f"b: {state['q']}")
+            return {"a": one.content, "b": two.content}
+
+        return make(asks)
+
+    original, graph = asking(plain), optimize(asking(fast))
+    for q in ("soon", "late", "late"):
+        for each in (original, graph):
+            with contextlib.suppress(TimeoutError, NodeTimeoutError):
+                await each.ainvoke({"q": q})
     assert sorted(fast._calls) == sorted(plain._calls)
 
 

@@ -23,6 +23,7 @@ from teola_plugin import api, pure
 from teola_plugin.adapters.llamaindex import adapter
 from teola_plugin.api import OptimizedPipeline, Options
 from teola_plugin.passes import BRANCHES
+from tests.fakes import FakeTransport
 from tests.llamaindex_world import QUESTION, Engines, Record, answer, apart, index_of
 
 IS_CALLER: ContextVar[bool] = ContextVar("is_caller", default=False)
@@ -45,8 +46,8 @@ class Server:
     def model(self, *, is_chat_model: bool) -> OpenAILike:
         return OpenAILike(
             model="m", api_base="http://server/v1", api_key="none", is_chat_model=is_chat_model, max_tokens=64,
-            context_window=4096, max_retries=0, http_client=httpx.Client(transport=httpx.MockTransport(self.answer)),
-            async_http_client=httpx.AsyncClient(transport=httpx.MockTransport(self.aanswer)),
+            context_window=4096, max_retries=0, http_client=httpx.Client(transport=FakeTransport(self.answer)),
+            async_http_client=httpx.AsyncClient(transport=FakeTransport(self.aanswer)),
         )  # fmt: skip
 
     def answer(self, request: httpx.Request) -> httpx.Response:

@@ -45,6 +45,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.001)
 
 
+@pure
 class Service(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers with the prompt, or fails by `plan`: a status, or 0 for a connection that breaks; None for an answer."""
 

@@ -128,6 +128,10 @@ def caused_by(error: Exception) -> Exception:
         (caused_by(httpx.PoolTimeout("full")), True, True, True),
         (ConnectionResetError(), True, True, True),
         (TimeoutError(), True, True, True),
+        (ValueError({"code": 429, "message": "busy"}), True, True, True),  # told in a reply
+        (ValueError({"code": 402, "message": "no funds"}), True, False, False),
+        (ValueError({"message": "busy"}), True, True, False),
+        (ValueError({"word": "busy"}), False, False, False),
         (ValueError("no"), False, False, False),
         (AttributeError("run_manager"), False, False, False),
         (FileNotFoundError(404, "nothing there"), False, False, False),

@@ -27,7 +27,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import RetryPolicy, Send
 
-from teola_plugin import optimize
+from teola_plugin import optimize, pure
 
 ROUNDS = 3
 TAKES_S = 0.03
@@ -38,6 +38,7 @@ class State(TypedDict, total=False):
     out: list[Any]
 
 
+@pure
 class Service(httpx.BaseTransport):
     """Answers with the number of times that it was asked the same. `together`: so many are answered at once only."""
 

@@ -25,6 +25,7 @@ from pydantic import SecretStr
 from teola_plugin.adapters.handlers import any_raises
 from teola_plugin.adapters.reader.outlets import hearers_of, makes_records
 from teola_plugin.adapters.reader.values import is_installed_file
+from teola_plugin.effects import declared_effects
 from teola_plugin.resources import IdentityMap
 from teola_plugin.value_keys import Same
 
@@ -95,6 +96,7 @@ def _is_class_of(module: str, name: str, cls: type) -> bool:
     return vars(sys.modules.get(module, types)).get(name) is cls
 
 
+@functools.lru_cache(maxsize=1024)
 def _keeps_connections(cls: type) -> bool:
     """Whether the class is an SDK's subclass of httpx's clients, whose objects record their use."""
     return any(_is_class_of("httpx", name, base) for base in cls.__mro__ for name in ("Client", "AsyncClient"))
@@ -122,7 +124,7 @@ _LOGGERS = {
 
 
 def send_alone(http_clients: Iterable[Any]) -> bool:
-    """Whether sending runs no user code: no hook, no custom authentication, no raising handler of the clients' logs.
+    """Whether sending runs no user code: no hook, authentication or transport, no raising handler of the clients' logs.
 
     Handlers and filters hear of an early request when the framework's run takes the reply. A handler that raises would
     refuse the request.
@@ -134,7 +136,27 @@ def _sends_alone(http_client: Any) -> bool:
     if any((getattr(http_client, "event_hooks", None) or {}).values()):
         return False
     auth: Any = type(getattr(http_client, "_auth", None))
-    return not _is_class_of("httpx._auth", "FunctionAuth", auth) and (auth is type(None) or _is_installed(auth))
+    is_known = not _is_class_of("httpx._auth", "FunctionAuth", auth) and (auth is type(None) or _is_installed(auth))
+    return is_known and all(map(_is_transport, _transports(http_client)))
+
+
+def _transports(http_client: Any) -> list[Any]:
+    """Return the transports of a client; None stands for the absence of a proxy."""
+    mounted = getattr(http_client, "_mounts", None)
+    return [getattr(http_client, "_transport", None), *(mounted.values() if type(mounted) is dict else ())]
+
+
+def _is_transport(value: Any) -> bool:
+    """Whether the value is an unchanged transport of httpx's that sends over the network, or declared pure."""
+    if value is None:
+        return True
+    cls = type(value)
+    if any(_is_class_of("httpx", name, cls) for name in ("HTTPTransport", "AsyncHTTPTransport")):
+        return vars(value).keys().isdisjoint(_SENDING)
+    return (declared := declared_effects(cls)) is not None and declared.pure
+
+
+_SENDING = ("handle_request", "handle_async_request")
 
 
 def _loggers() -> Iterator[tuple[Any, int]]:
@@ -173,6 +195,8 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     if cls.__module__.split(".")[0] not in _SDKS:
         return _is_installed(cls)  # type: ignore[arg-type]
     own = vars(value)
+    if _keeps_connections(type(http_client := own.get("_client"))) and not _sends_alone(http_client):
+        return False
     inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
     inner = [each for each in inner if _is_of_sdk(type(each))]
     return all(_is_part(held, own.get("_client")) for held in own.values()) and all(

@@ -13,7 +13,7 @@ import datetime
 import decimal
 import fractions
 import uuid
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -26,6 +26,8 @@ from teola_plugin.adapters.reader.foreign import (
     is_kind_of,
     is_library_class,
     is_of_library,
+    is_one_of,
+    is_subtype,
     module_of,
     mro_of,
     namespace_of,
@@ -71,6 +73,16 @@ def is_plain(value: Any) -> bool:
             return False
         values += [part for part in parts if not _is_atom(type(part))]
     return False
+
+
+def is_read_safely(value: Any) -> bool:
+    """Whether reading the items or elements of the value, if a container, runs no code of the user's."""
+    kind = type(value)
+    is_container = any(is_subtype(kind, each) for each in _CONTAINERS)
+    return not is_container or is_one_of(kind, _CONTAINERS) or is_library_class(kind)
+
+
+_CONTAINERS = (dict, list, tuple, OrderedDict, Counter, defaultdict)
 
 
 def _parts(value: Any, kind: type) -> list[Any] | None:

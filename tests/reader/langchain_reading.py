@@ -29,6 +29,7 @@ from teola_plugin.engines import Batch, Done, EngineSpec, Failed, Foreign, Item
 from teola_plugin.request_identity import request_key
 from teola_plugin.runtime.engines import engine_for
 from teola_plugin.seams import Reply, active
+from tests.fakes import FakeTransport
 from tests.langchain_world import digest
 
 SENT: list[dict[str, Any]] = []
@@ -59,8 +60,8 @@ def _answer(request: httpx.Request) -> httpx.Response:
 
 
 instrument_model(ChatOpenAI)
-CLIENT = httpx.Client(transport=httpx.MockTransport(_answer))
-ASYNC_CLIENT = httpx.AsyncClient(transport=httpx.MockTransport(_answer))
+CLIENT = httpx.Client(transport=FakeTransport(_answer))
+ASYNC_CLIENT = httpx.AsyncClient(transport=FakeTransport(_answer))
 
 
 def hosted(**fields: Any) -> ChatOpenAI:

@@ -29,6 +29,7 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from openai import OpenAI
 
 from teola_plugin import optimize, optimized, pure
 from tests.hosted_service import Service, served
@@ -538,6 +539,16 @@ class Signs(httpx.Auth):
         yield request
 
 
+class Carries(httpx.HTTPTransport):
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return super().handle_request(request)
+
+
+def by_hooks(url: str) -> OpenAI:
+    http_client = httpx.Client(event_hooks={"request": [lambda request: None]})
+    return OpenAI(api_key="x", base_url=url, max_retries=0, http_client=http_client)
+
+
 class Listens(logging.Handler):
     spent = False
 
@@ -546,7 +557,7 @@ class Listens(logging.Handler):
             raise PermissionError("the budget is spent")
 
 
-@pytest.mark.parametrize("how", ["auth", "function", "logging", ""])
+@pytest.mark.parametrize("how", ["auth", "function", "logging", "transport", "mounted", "inner", ""])
 def test_what_runs_as_a_client_sends_runs_in_its_place(service: Service, how: str) -> None:
     handler, log = Listens(), logging.getLogger("httpx")
     auth: Any = {"auth": Signs(), "function": lambda request: request}.get(how)
@@ -555,8 +566,12 @@ def test_what_runs_as_a_client_sends_runs_in_its_place(service: Service, how: st
         log.setLevel(logging.INFO)
 
     def build(model: Any, embeddings: Any) -> Node:
-        made: Any = {"api_key": "x", "base_url": service.url, "http_client": httpx.Client(auth=auth)}
+        by: Any = {"transport": {"transport": Carries()}, "mounted": {"mounts": {"http://": Carries()}}}.get(how, {})
+        made: Any = {"api_key": "x", "base_url": service.url, "http_client": httpx.Client(auth=auth, **by)}
         mine = ChatOpenAI(model="m", max_retries=0, **made)
+        if how == "inner":
+            mine.root_client = by_hooks(service.url)
+            mine.client = mine.root_client.chat.completions
         return lambda x: (mine.invoke("A"), mine.invoke("B"))[1].content
 
     try:

@@ -167,6 +167,75 @@ WRONG_ONCE = {
     "the order of a set that was given, shown": "return m.ask(f'{names}')",
     "the order of a set that was given, united": "return list(names | {'b', 'c', 'd'})",
     "what is taken from a set that was given": "return names.pop()",
+    "a change before an error on one path": """
+        try:
+            if jb.ask('a'):
+                label = 'b'
+                raise ValueError
+        except ValueError:
+            pass
+        return m.ask(label)
+    """,
+    "a change in place before an error on one path": """
+        try:
+            if jb.ask('a'):
+                docs.append('b')
+                count / 0
+        except ZeroDivisionError:
+            pass
+        return m.ask(str(docs))
+    """,
+    "a change before an error in a round": """
+        try:
+            for _ in range(n.ask('a') % 4):
+                names.add('b')
+                docs.index('none')
+        except Exception:
+            pass
+        return m.ask(str(len(names)))
+    """,
+    "a change before an error behind a path that has left": """
+        try:
+            for x in 'ab':
+                if jb.ask(x):
+                    break
+                label = 'c'
+                int(x)
+        except ValueError:
+            pass
+        return m.ask(label)
+    """,
+    "a change between many errors": """
+        try:
+            for x in 'abcdefghijkl':
+                label = x
+                int(m.ask(x))
+                label = ''
+                int(m.ask(x + x))
+        except ValueError:
+            pass
+        return label
+    """,
+    "a list that stands for one of two": """
+        found = docs
+        if jb.ask('a'):
+            found = ['b']
+        docs.append('c')
+        return m.ask(str(found))
+    """,
+    "a dict that stands for one of two": """
+        found = {'a': docs}
+        if jb.ask('a'):
+            found['a'] = ['b']
+        docs.clear()
+        return [m.ask(x) for x in found['a']]
+    """,
+    "several values for one keyword in a handler": """
+        try:
+            [].pop()
+        except IndexError:
+            return dict(a=count, **{'a': 1})
+    """,
     "the order of a set that is put back": """
         found = set(docs)
         if jb.ask('a'):

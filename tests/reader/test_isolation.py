@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import logging
 import random
@@ -15,11 +17,17 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from teola_plugin.adapters.langchain.reading import LangChainAsker
+from teola_plugin.adapters.langgraph.front import Way
+from teola_plugin.adapters.langgraph.inside import LangGraphAsker
 from teola_plugin.adapters.reader import classes, operators
 from teola_plugin.adapters.reader.asking import Nobody
-from teola_plugin.adapters.reader.calls import call
+from teola_plugin.adapters.reader.calls import call, undecided
 from teola_plugin.adapters.reader.exchange import Exchange, unknown_id
+from teola_plugin.adapters.reader.hints import is_hint
+from teola_plugin.adapters.reader.mentions import is_harmless
 from teola_plugin.adapters.reader.run import Given, Run
+from teola_plugin.adapters.reader.stacks import _may_be_kept
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
 from tests.reader.world import Model, read
 
@@ -70,6 +78,55 @@ def test_what_is_outside_is_one_object() -> None:
 def test_an_object_of_others_is_not_known() -> None:
     with pytest.raises(Barrier):
         new_run().require_known([Opaque(object())])
+
+
+COMPARED: list[str] = []
+
+
+class ComparedClass(type):
+    def __eq__(cls, other: object) -> bool:
+        COMPARED.append("class")
+        return cls is other
+
+    def __hash__(cls) -> int:
+        COMPARED.append("class")
+        return id(cls)
+
+
+class Compared(metaclass=ComparedClass):
+    def __call__(self) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        COMPARED.append("object")
+        return self is other
+
+    def __hash__(self) -> int:
+        COMPARED.append("object")
+        return id(self)
+
+
+def asks_graph(held: Any) -> None:
+    asker = LangGraphAsker(LangChainAsker(contextvars.copy_context(), is_async=False), Way(False, {}, None, 9))
+    with contextlib.suppress(Barrier):
+        asker.call(new_run(), Opaque(held), (), {})
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda held: undecided(new_run(), (None, Opaque(held))),
+        lambda held: is_hint(Opaque(held)),
+        lambda held: _may_be_kept(held, Opaque(held), []),
+        is_harmless,
+        asks_graph,
+    ],
+)
+def test_an_object_of_others_and_its_class_are_not_compared(look: Callable[[Any], Any]) -> None:
+    held = Compared()
+    COMPARED.clear()
+    look(held)
+    assert not COMPARED
 
 
 # --- what is given ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import typing
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -616,3 +617,41 @@ def test_what_is_given_may_be_changed_and_is_put_back() -> None:
     assert (row.x, message.name, "name" in message.model_fields_set) == (2, "n", True)
     run.put_back()
     assert (row.x, message.name, "name" in message.model_fields_set) == (1, None, False)
+
+
+# --- deprecated methods ----------------------------------------------------------------------------------------------
+
+
+class Worded(BaseModel):
+    word: str = "a"
+
+
+def warning(program: Callable[[], Any], action: Any) -> tuple[Any, Run, int]:
+    """What a program comes to, its evaluation, and the number of warnings meanwhile."""
+    run = Run(Nobody())
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter(action)
+        value = call(run, run.load(program), (), {})
+    return value, run, len(heard)
+
+
+@pytest.mark.parametrize(
+    ("program", "value"),
+    [
+        (lambda: Worded().dict(), {"word": "a"}),
+        (lambda: Worded().dict(exclude={"word"}), {}),
+        (lambda: Worded().json(), '{"word":"a"}'),
+        (lambda: Worded().copy(update={"word": "b"}).word, "b"),
+        (lambda: HumanMessage("a").dict()["content"], "a"),
+    ],
+)
+def test_a_deprecated_method_does_not_warn_as_it_is_read(program: Callable[[], Any], value: Any) -> None:
+    found, run, heard = warning(program, "always")
+    assert (found, heard) == (value, 0)
+    assert not run.gates
+    assert warning(program, "error")[1].gates
+
+
+def test_a_deprecated_class_method_is_not_read() -> None:
+    with pytest.raises(Barrier, match="deprecated"):
+        warning(lambda: Worded.parse_obj({"word": "b"}), "always")

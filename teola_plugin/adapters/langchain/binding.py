@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from teola_plugin.adapters.langchain.values import Value
-from teola_plugin.adapters.plain import copied, is_plain
+from teola_plugin.adapters.plain import copied, is_plain, is_read_safely
+from teola_plugin.adapters.reader.foreign import is_kind_of
 from teola_plugin.adapters.reader.stacks import Listener
 
 ABSENT: Any = object()
@@ -29,7 +30,7 @@ class Entered:
     """An input from a twin, with the mode of the call and the caller's context.
 
     `heard`: objects that handlers of the call may change (see `handlers.noted_by`). `is_only`: the call has no other
-    inputs. `listeners`: of the components that are read, by their id.
+    inputs. `listeners`: of the components that are read, by their id. `twin`: the object that was called.
     """
 
     value: Any
@@ -38,6 +39,7 @@ class Entered:
     heard: frozenset[Hashable] = field(default=frozenset(), compare=False)
     is_only: bool = field(default=True, compare=False)
     listeners: dict[int, Listener] = field(default_factory=dict, compare=False)
+    twin: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +104,20 @@ class Bindings:
             entered = Entered(entered, "invoke")
         value = entered.value
         bound: dict[str, Any] = {}
-        if not self._refused.isdisjoint(value) if isinstance(value, dict) else self._needs_dict:
+        if not is_read_safely(value):
+            return bound
+        if not self._refused.isdisjoint(value) if is_kind_of(value, dict) else self._needs_dict:
             return bound
         for access, name in self._names.items():
             match access.how:
                 case "mode":
                     bound[name] = entered
-                case "whole" if not self._depths[access] or isinstance(value, list | tuple):
+                case "whole" if not self._depths[access] or (is_kind_of(value, list) or is_kind_of(value, tuple)):
                     bound[name] = list(value) if self._depths[access] else value
-                case "key" if isinstance(value, dict):
+                case "key" if is_kind_of(value, dict):
                     if access.key in value:
                         bound[name] = value[access.key]
-                case "optional" if isinstance(value, dict):
+                case "optional" if is_kind_of(value, dict):
                     bound[name] = value.get(access.key, ABSENT)
                 case "key" if access.key in self._may_be_bare:
                     bound[name] = value

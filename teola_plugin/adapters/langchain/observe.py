@@ -104,22 +104,26 @@ def _reported(session: Session, component: object) -> Stream:
     total = _Sum()
 
     def report() -> None:
-        if total.count:
+        if total.count and total.is_plain:
             _report(session, component, total.value)
 
     return Stream(_inside, heard=total.add, ended=report)
 
 
 class _Sum:
-    """The sum of chunks; a chunk that cannot be added replaces the sum."""
+    """The sum of chunks, if plain data; a chunk that cannot be added replaces the sum."""
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_plain = True
         self.value: Any = None
 
     def add(self, chunk: Any) -> None:
+        is_first, self.count = self.count == 0, self.count + 1
+        self.is_plain = self.is_plain and is_plain(chunk)
+        if not self.is_plain:
+            return
         try:
-            self.value = self.value + chunk if self.count else chunk
+            self.value = chunk if is_first else self.value + chunk
         except TypeError:
             self.value = chunk
-        self.count += 1

@@ -41,6 +41,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 
+from teola_plugin.adapters.langchain.changes import Components, replaced_method
 from teola_plugin.adapters.langchain.classic import is_chain, trace_chain
 from teola_plugin.adapters.langchain.draft import Draft, describe, snake
 from teola_plugin.adapters.langchain.functions import made_of, trace_by_reading, trace_function
@@ -66,7 +67,8 @@ _HARMLESS = (BaseRetriever, BaseChatModel, BaseLLM, BasePromptTemplate)
 def trace(pipeline: Runnable[Any, Any]) -> Traced:
     """Return the p-graph of a runnable."""
     tracer = Tracer()
-    return tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
+    traced = tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
+    return replace(traced, bind=tracer.components.bind(traced.bind))
 
 
 @dataclass
@@ -76,6 +78,7 @@ class Tracer:
     draft: Draft = field(default_factory=Draft)
     streams: bool = True
     is_configured: bool = False
+    components: Components = field(default_factory=Components)
 
     def trace(
         self, component: Runnable[Any, Any], given: Symbol, name: str = "", kwargs: Mapping[str, Any] | None = None
@@ -87,6 +90,8 @@ class Tracer:
         """Return the result of `read`, or a value to be reported by the framework's own run of the component."""
         with self._at(component):
             try:
+                if name_of_method := replaced_method(component):
+                    raise Untraceable("TB102", f"{name_of_method} of {type(component).__name__} was replaced")
                 return read()
             except Untraceable as e:
                 why = e
@@ -303,6 +308,7 @@ class Tracer:
 
     @contextmanager
     def _at(self, component: Runnable[Any, Any]) -> Iterator[None]:
+        self.components.add(component)
         outer = self.draft.origin
         function = getattr(component, "func", None) or getattr(component, "afunc", None)
         is_one = function is not None and not isinstance(component, RunnablePassthrough)

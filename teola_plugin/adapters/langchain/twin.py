@@ -239,7 +239,7 @@ KNOWN_ARGUMENTS = frozenset({
 
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """Return the inputs that may run ahead: none with unread arguments, or if `inputs` is no list."""
-    return inputs if isinstance(inputs, list | tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
+    return inputs if type(inputs) in (list, tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
 
 
 @contextmanager
@@ -326,7 +326,7 @@ def _open(twin: Any, inputs: Sequence[Any], config: Any, mode: Mode, is_lockstep
         mode = "events"
     heard = heard_by(configs) if inputs else frozenset()
     calls: Calls = vars(twin)[_CALLS]
-    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1) for value in inputs]
+    entered = [Entered(value, mode, heard=heard, is_only=len(inputs) == 1, twin=twin) for value in inputs]
     return calls.open(entered, loop=loop, is_lockstep=is_lockstep)
 
 

@@ -15,6 +15,7 @@ from langgraph.types import interrupt
 
 from teola_plugin.adapters.langgraph.front import Way
 from teola_plugin.adapters.langgraph.reading import QUIET, GraphReader
+from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Pending, Unknown
 
@@ -80,7 +81,7 @@ class LangGraphAsker:
             raise Barrier("it interrupts the graph")
         if callee.held is get_stream_writer:
             return QUIET
-        if callee.held in (ensure_config, get_config):
+        if is_one_of(callee.held, (ensure_config, get_config)):
             return self._config(run, *args, **kwargs)
         return self._langchain.call(run, callee, args, kwargs)
 

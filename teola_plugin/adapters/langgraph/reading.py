@@ -33,6 +33,7 @@ from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import may_be_asked
 from teola_plugin.adapters.reader.run import NOWHERE, Run
 from teola_plugin.adapters.reader.values import (
+    TIMED,
     Barrier,
     Callee,
     Opaque,
@@ -187,6 +188,8 @@ class GraphReader:
             raise Barrier(f"the graph {name} has a checkpointer of its own")
         if graph.interrupt_before_nodes or graph.interrupt_after_nodes or (graph.config or {}).get("configurable"):
             raise Barrier(f"the graph {name} interrupts or has a config of its own")
+        if graph.step_timeout is not None:
+            raise Barrier(f"the graph {name} limits the time of its steps")
         if way.is_resumed and graph.checkpointer is None:
             raise Barrier(f"the graph {name} may go on from where it was")
         if not is_keyed(graph) or given is None or type(given) is Command:
@@ -228,7 +231,17 @@ class GraphReader:
         given = task.argument if task.is_sent else self._seen(run, node.channels, node.mapper, front, way)
         if task.name == START:
             return given
-        component = node.bound
+        if getattr(node, "timeout", None) is None:
+            return self._result(run, node.bound, given, way)
+        run.limits += 1
+        try:
+            return self._result(run, node.bound, given, way)
+        finally:
+            run.limits -= 1
+            run.raises(TIMED)
+
+    def _result(self, run: Run, component: Any, given: Any, way: Way) -> Any:
+        """Return the result of a node's component."""
         if type(component) is RunnableCallable:
             return self._called(run, component, given, way)
         if type(component) is CompiledStateGraph:

@@ -18,6 +18,7 @@ from typing import Any
 from teola_plugin.adapters.reader import caches, calling, classes, natives, operators, taking
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.heap import NOWHERE, RETURN, Block, Frame
 from teola_plugin.adapters.reader.run import Level, Run
 from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RUN, SITE, Evaluate, Scope, own_nodes, scope_of
@@ -234,7 +235,7 @@ def _may_change(value: Any) -> bool:
     if type(value) is FunctionValue:
         return not value.code.only_computes
     kinds = (types.FunctionType, types.MethodType, functools.partial)
-    return type(value) is Opaque and natives.native_of(value.held) is None and type(value.held) in kinds
+    return type(value) is Opaque and natives.native_of(value.held) is None and is_one_of(type(value.held), kinds)
 
 
 def callback(run: Run, value: Any) -> Callable[..., Any]:

@@ -457,7 +457,7 @@ class Expressions:
                 else:
                     more = mapping(found)
                     if not kwargs.keys().isdisjoint(more):
-                        raise TypeError("got multiple values for a keyword argument")
+                        raise Barrier("it gives several values for one keyword argument")
                     kwargs.update(more)
             if isinstance(args, Unknown):
                 raise Stalled("it is not known how many arguments there are")

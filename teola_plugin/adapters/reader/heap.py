@@ -93,7 +93,7 @@ class Moment:
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """The state at the start of a `try`, and the moments since at which an operation may have raised (None: any).
+    """The state at the start of a `try`, and the moments since at which an operation may have raised (None: too many).
 
     `errors`: the errors that may have been raised.
     """
@@ -171,22 +171,20 @@ class Heap:
         """Whether changes of variables must be noted."""
         return bool(self._logs)
 
-    def raises(
-        self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[BaseException] = Exception, is_here: bool = True
-    ) -> None:
-        """Note that an operation may raise an `error`, depending on the values of `sources` (none: on anything).
+    def raises(self, sources: frozenset[Hashable] = NO_SOURCES, *, error: type[BaseException] = Exception) -> None:
+        """Note that an operation may raise an `error` in the state of this moment.
 
-        `is_here`: in the state of this moment, not on a path that was evaluated before.
+        `sources`: the values on which that depends (none: on anything).
         """
         self.raised += 1
         self.gates |= sources or _ANYTHING
         for beginning in self._beginnings:
             beginning.errors.add(error)
-            self._note_moment(beginning, is_here)
+            self._note_moment(beginning)
 
-    def _note_moment(self, beginning: Beginning, is_here: bool) -> None:
+    def _note_moment(self, beginning: Beginning) -> None:
         moments = beginning.moments
-        if not is_here or (moments is not None and len(moments) == MAX_MOMENTS):
+        if moments is not None and len(moments) == MAX_MOMENTS:
             beginning.moments = None
         elif moments is not None:
             marks = self._marks()
@@ -323,7 +321,7 @@ class Heap:
         if one.has_raised or two.has_raised:
             if two.has_raised:
                 self._become(one_left, two_log, one_marks)
-            self.raises(is_here=False)
+            self.gates |= _ANYTHING
             return one.ended if two.has_raised else two.ended
         if one.ended is two.ended and one.ended is not NOWHERE:
             self._join(one_left, two_log, one_marks, why)
@@ -370,12 +368,14 @@ class Heap:
             beginning.errors.clear()
 
     def go_back(self, beginning: Beginning, why: frozenset[Hashable]) -> None:
-        """Set the state to a join of all moments since at which an operation may have raised; see `fork`."""
+        """Set the state to a join of all moments since at which an operation may have raised; see `fork`.
+
+        Raises: Stalled for too many moments.
+        """
         gates = self.gates
-        if not beginning.moments:
-            self._merge(beginning.log, why)
-            self._merge_marks(beginning.marks)
-        for number, moment in enumerate(beginning.moments or ()):
+        if beginning.moments is None:
+            raise Stalled("an error may have left a try in too many states")
+        for number, moment in enumerate(beginning.moments):
             contents = {key: moment.contents.get(key, noted) for key, noted in beginning.log.items()}
             if number == 0:
                 self._become(contents, {}, moment.marks)
@@ -438,7 +438,7 @@ class Heap:
         except Exception:  # of the program that is read
             if len(self._leaves) == marked:
                 raise
-            self.raises(is_here=False)
+            self.raises()
             for leave in self._leaves[marked:]:  # where the paths meet, an error may have been raised
                 leave.marks.gates |= self.gates
             return NOWHERE
@@ -466,9 +466,9 @@ class Heap:
             if kind is tuple and len(one) == len(two):
                 return tuple([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
             if kind is list and len(one) == len(two) and self._is_settled(one) and self._is_settled(two):
-                return self._fresh([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
+                return self._standing_for(one, two, [self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
             if kind is dict and list(one) == list(two) and self._is_settled(one) and self._is_settled(two):
-                return self._fresh({key: self.joined(one[key], two[key], why) for key in one})
+                return self._standing_for(one, two, {key: self.joined(one[key], two[key], why) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
         held_one, held_two = holds_of(one), holds_of(two)
@@ -478,9 +478,10 @@ class Heap:
         """Whether the content of the object is known, and the same on both paths under merge."""
         return id(held) not in self._unsettled and not self.is_tainted(held)
 
-    def _fresh(self, held: Any) -> Any:
-        """Fix a joined object, which stands for two objects whose changes cannot be told apart."""
-        self.fix(held)
+    def _standing_for(self, one: Any, two: Any, held: Any) -> Any:
+        """Return an object that stands for one of two, and fix all: a change of one may be a change of another."""
+        for each in (one, two, held):
+            self.fix(each)
         return held
 
     def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
@@ -541,6 +542,7 @@ class Heap:
             ended = block(frame)
             return _Arm(frame, asked, ended, frame.get(2) if ended is RETURN else None)
         except Exception:  # of the program that is read
+            self.raises()  # in the state of this moment, before the other arm is evaluated
             return _Arm(frame, asked, has_raised=True)
         except Barrier as e:  # the program may never come there
             raise Stalled from e

@@ -66,9 +66,9 @@ def _is_held_hint(held: Any, depth: int = _DEPTH) -> bool:
         return foreign.has_known_classes(held)
     if type(held) is tuple:
         return depth > 0 and all(_is_held_hint(each, depth - 1) for each in held)
-    if type(held) in (str, int, bool, bytes):  # of a Literal
+    if foreign.is_one_of(type(held), (str, int, bool, bytes)):  # of a Literal
         return True
-    if type(held) not in _MADE or depth == 0:
+    if not foreign.is_one_of(type(held), _MADE) or depth == 0:
         return False
     metadata = getattr(held, "__metadata__", ())
     return all(map(_is_metadata, metadata)) and _is_held_hint(held.__args__, depth - 1)

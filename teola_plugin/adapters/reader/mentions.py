@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from teola_plugin.adapters.reader.foreign import is_standard
+from teola_plugin.adapters.reader.foreign import is_one_of, is_standard
 from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
 from teola_plugin.adapters.source import MISSING, unwrapped
 
@@ -106,8 +106,8 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFuncti
 def _is_harmless(value: Any) -> bool:
     """Whether a value is data, a class of data, or of the standard library, so that no part can make a request."""
     kind = type(value)
-    if kind in _PLAIN or (getattr(builtins, getattr(kind, "__name__", ""), None) is kind and kind is not type):
-        if kind in (list, tuple, set, frozenset):
+    if is_one_of(kind, _PLAIN) or (getattr(builtins, getattr(kind, "__name__", ""), None) is kind and kind is not type):
+        if is_one_of(kind, (list, tuple, set, frozenset)):
             return all(map(_is_harmless, value))
         return kind is not dict or all(map(_is_harmless, value.values()))
     if isinstance_of(value, type):

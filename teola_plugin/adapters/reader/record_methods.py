@@ -6,13 +6,18 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader import foreign, records
+from pydantic.warnings import PydanticDeprecatedSince20
+
+from teola_plugin.adapters.reader import foreign, outlets, records
 from teola_plugin.adapters.reader.facts import facts_of, is_stock_record_class, is_user_code
 from teola_plugin.adapters.reader.foreign import ATOMS, describe, in_mro, mro_of
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.values import Barrier, Callee, Opaque, Undecided, Unknown, isinstance_of
 
 _DUMPS = frozenset(["model_dump", "model_dump_json", "dict", "json", "to_dict", "to_json"])
+_NEWER = {"dict": "model_dump", "json": "model_dump_json", "copy": "model_copy"}
+"""Deprecated methods of pydantic's, and the methods that these call."""
+
 _READS = foreign.words(
     "pretty_repr get_content get_text get_embedding get_metadata_str get_node_id get_score get_type "
     "as_related_node_info get_doc_id to_string to_messages text is_lc_serializable lc_id get_lc_namespace"
@@ -57,6 +62,8 @@ def record_method(run: Any, value: Any, name: str) -> Any:
     cls = type(value)
     if name in _SILENT:
         return Callee(lambda run, args, kwargs: None, name)
+    if name in _NEWER and _is_deprecated(cls, name):
+        return Callee(lambda run, args, kwargs: _newer(run, value, name)(run, args, kwargs), name)
     if name in ("model_copy", "copy") and facts_of(cls).is_model:
         return Callee(lambda run, args, kwargs: _model_copy(run, value, args, kwargs), name)
     if name in ("_asdict", "_replace") and facts_of(cls).kind == "tuple":
@@ -64,6 +71,28 @@ def record_method(run: Any, value: Any, name: str) -> Any:
     if name in _DUMPS or (name in _READS and is_stock_record_class(cls)):
         return Callee(lambda run, args, kwargs: _called(run, value, name, args, kwargs), name)
     raise Barrier(f"it calls {name} of {describe(value)}")
+
+
+def _is_deprecated(cls: type, name: str) -> bool:
+    """Whether a call of the method warns, as methods of pydantic 1 do in pydantic 2."""
+    found = in_mro(cls, name)
+    return hasattr(getattr(found, "__func__", found), "__deprecated__")
+
+
+def _newer(run: Any, value: Any, name: str) -> Any:
+    """Return the method that a deprecated one calls. The warning, maybe an error, comes from the framework's run."""
+    if not outlets.warns(PydanticDeprecatedSince20):
+        run.raises()
+    if name != "copy":
+        return lambda run, args, kwargs: _called(run, value, _NEWER[name], args, _of_newer(name, kwargs))
+    return lambda run, args, kwargs: _model_copy(run, value, args, kwargs)
+
+
+def _of_newer(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments handed on by a deprecated method. Raises: Barrier."""
+    if not kwargs.keys() <= {"include", "exclude", "by_alias", "exclude_unset", "exclude_defaults", "exclude_none"}:
+        raise Barrier(f"it calls {name} with options that are not read")
+    return {"by_alias": False, **kwargs}
 
 
 def _called(run: Any, value: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,6 +170,10 @@ def stock_property(run: Any, value: Any, name: str, read: Callable[[Any, Any, st
 def class_method(run: Any, cls: type, name: str) -> Any:
     """Return a bound class method, written by a library. Raises: Barrier for methods not listed."""
     if name in _MAKERS | _SCHEMAS and is_clean_model(cls):
+        if _is_deprecated(cls, name):
+            raise Barrier(
+                f"it calls {name}, which is deprecated", hint="call the method that pydantic names in its place"
+            )
         found = in_mro(cls, name)
         return Callee(lambda run, args, kwargs: _made(run, cls, found, args, kwargs), name)
     if name == "_make" and facts_of(cls).kind == "tuple":

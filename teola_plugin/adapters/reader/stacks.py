@@ -290,7 +290,7 @@ def _may_be_kept(held: Any, copy: Any, kept: Sequence[Sequence[Any]]) -> bool:
         return True
     if foreign.in_mro(kind, "__del__") is not foreign.MISSING:
         return False
-    if not isinstance_of(copy, Opaque) or kind in _LASTING or foreign.is_class(held):
+    if not isinstance_of(copy, Opaque) or foreign.is_one_of(kind, _LASTING) or foreign.is_class(held):
         return True
     if kind is types.MethodType:
         return _may_be_kept(held.__self__, Opaque(held.__self__), kept)
