@@ -259,10 +259,15 @@ def install(shares: Callable[[Any], bool]) -> None:
     _shared[:] = [shares]
 
 
+def provider_of_tool(tool: Any) -> Hashable:
+    """Return the key of the service behind a tool, the same for calls that run ahead and for the framework's calls."""
+    return ("tool", tool.name)
+
+
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """Return the result of a read-only tool, or of a tool with a readable function. Raises: Barrier."""
     if any(shares(tool) for shares in _shared):
-        return act(run, tool, "invoke", (value,), {}, way, frozenset([("tool", tool.name)]))
+        return act(run, tool, "invoke", (value,), {}, way, frozenset([provider_of_tool(tool)]))
     return _use_function(run, tool, value, way)
 
 
