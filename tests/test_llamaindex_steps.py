@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from llama_index.core.llms import CompletionResponse
+from llama_index.core import Settings
+from llama_index.core.llms import LLM, CompletionResponse
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import field_validator
@@ -44,6 +45,8 @@ from tests.llamaindex_workflows import (
 from tests.llamaindex_world import QUESTION
 from tests.test_llamaindex_own import slowly
 from tests.test_llamaindex_workflows import BY_CHANCE, running
+
+Resource = pytest.importorskip("workflows.resource").Resource
 
 if not hasattr(Reflecting.write, "_step_config"):
     pytest.skip("steps are read from llama-index-workflows 2 on", allow_module_level=True)
@@ -155,6 +158,26 @@ def test_parts_that_come_with_an_event_are_used() -> None:
         return await workflow.run(llm=workflow.llm, index=index, texts=["a", "b", "c"])
 
     same(build(Handed), act, exact=False, look=_requests)
+
+
+async def _set_model() -> LLM:
+    return Settings.llm
+
+
+class Resourceful(Workflow):
+    """Holds nothing: LlamaIndex hands a step the objects that the step names."""
+
+    @step
+    async def ask(self, ev: StartEvent, llm: Annotated[LLM, Resource(_set_model)]) -> StopEvent:
+        return StopEvent(result=[str(await llm.acomplete(f"{ev.query} {n}")) for n in range(3)])
+
+
+def test_models_that_a_workflow_makes_for_its_steps_are_used() -> None:
+    def made(stage: Stage) -> Any:
+        Settings.llm = stage.engines.model
+        return Resourceful(timeout=60)
+
+    same(made, running(query=QUESTION), exact=False, look=_requests, least_hits=2)
 
 
 def test_what_was_collected_is_joined() -> None:
