@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from llama_index.core.llms import CompletionResponse
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.llms import LLM, CompletionResponse
+from llama_index.core.schema import TextNode
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import field_validator
@@ -14,11 +16,13 @@ from pydantic import field_validator
 import teola_plugin
 from teola_plugin.adapters.llamaindex.own_parts import own_steps
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
+from teola_plugin.adapters.llamaindex.reading_indexes import Indexes
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Opaque, Pending
 from tests.llamaindex_comparing import Stage, same
+from tests.llamaindex_parts import local_index
 from tests.llamaindex_reading import Found, reading
 from tests.llamaindex_workflows import (
     WORKFLOWS,
@@ -44,6 +48,8 @@ from tests.llamaindex_workflows import (
 from tests.llamaindex_world import QUESTION
 from tests.test_llamaindex_own import slowly
 from tests.test_llamaindex_workflows import BY_CHANCE, running
+
+Resource = pytest.importorskip("workflows.resource").Resource
 
 if not hasattr(Reflecting.write, "_step_config"):
     pytest.skip("steps are read from llama-index-workflows 2 on", allow_module_level=True)
@@ -155,6 +161,99 @@ def test_parts_that_come_with_an_event_are_used() -> None:
         return await workflow.run(llm=workflow.llm, index=index, texts=["a", "b", "c"])
 
     same(build(Handed), act, exact=False, look=_requests)
+
+
+class Indexed(Workflow):
+    """Holds an index, and makes what asks it where it is asked."""
+
+    def __init__(self, index: Any, **settings: Any) -> None:
+        super().__init__(timeout=60, **settings)
+        self.index = index
+
+    async def find(self, query: str) -> str:
+        nodes = await self.index.as_retriever(similarity_top_k=2).aretrieve(query)
+        return " ".join(node.text for node in nodes)
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        said = [await self.find(f"{ev.query} {n}") for n in range(3)]
+        for n in range(2):
+            said.append(str(await self.index.as_query_engine(similarity_top_k=1).aquery(f"Who is {n}?")))  # noqa: PERF401
+        return StopEvent(result=said)
+
+
+def indexed(stage: Stage) -> Any:
+    Settings.llm = stage.engines.model
+    return Indexed(local_index(stage, "bees"))
+
+
+def test_what_an_index_makes_is_used_where_it_is_made() -> None:
+    same(indexed, running(query=QUESTION), exact=False, look=_requests, least_hits=6)
+
+
+def test_an_index_that_has_got_more_nodes_makes_another_retriever() -> None:
+    index, made = local_index(Stage(), "bees"), Indexes()
+    first = _made_of(made, index)
+    assert _made_of(made, index) is first
+    index.insert_nodes([TextNode(text="A new hive.")])
+    assert _made_of(made, index) is not first
+
+
+def _made_of(indexes: Indexes, index: Any) -> Any:
+    found = indexes.attribute(index, "as_retriever").handler(Run(LlamaIndexAsker(is_async=False)), (), {})
+    return found.held
+
+
+class _OwnIndex(VectorStoreIndex):
+    def as_retriever(self, **settings: Any) -> Any:
+        noted.append("made")
+        return super().as_retriever(**settings)
+
+
+def test_an_index_of_the_users_makes_nothing_early() -> None:
+    workflow, made = indexed(Stage()), len(noted)
+    workflow.index.__class__ = _OwnIndex
+    assert read_on(workflow, lambda self: self.index.as_retriever().retrieve("a")).barrier
+    workflow = indexed(Stage())
+    vars(workflow.index)["as_retriever"] = lambda **settings: noted.append("made")
+    assert read_on(workflow, lambda self: self.index.as_retriever().retrieve("a")).barrier
+    assert len(noted) == made
+
+
+def test_a_stream_of_an_engine_made_there_is_left_alone() -> None:
+    read = read_on(indexed(Stage()), lambda self: str(self.index.as_query_engine(streaming=True).query("a")))
+    assert "as_query_engine" in read.barrier
+
+
+def test_no_model_is_made_up_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = indexed(Stage())
+    monkeypatch.setattr(Settings, "_llm", None)
+    assert "without a model" in read_on(workflow, lambda self: self.index.as_query_engine().query("a")).barrier
+
+
+def read_on(workflow: Any, function: Any) -> Found:
+    """Read a function of a workflow."""
+    return reading(lambda asker, run, given: call(run, run.load(function), (run.load(workflow),), {}), [])
+
+
+async def _set_model() -> LLM:
+    return Settings.llm
+
+
+class Resourceful(Workflow):
+    """Holds nothing: LlamaIndex hands a step the objects that the step names."""
+
+    @step
+    async def ask(self, ev: StartEvent, llm: Annotated[LLM, Resource(_set_model)]) -> StopEvent:
+        return StopEvent(result=[str(await llm.acomplete(f"{ev.query} {n}")) for n in range(3)])
+
+
+def test_models_that_a_workflow_makes_for_its_steps_are_used() -> None:
+    def made(stage: Stage) -> Any:
+        Settings.llm = stage.engines.model
+        return Resourceful(timeout=60)
+
+    same(made, running(query=QUESTION), exact=False, look=_requests, least_hits=2)
 
 
 def test_what_was_collected_is_joined() -> None:

@@ -94,6 +94,18 @@ def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], 
     assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
 
 
+@pytest.mark.cold
+@pytest.mark.parametrize("make", [_two, lambda: _Made(_two)], ids=["made before", "made for each search"])
+def test_a_search_engine_that_has_answered_the_framework_is_asked_ahead(
+    service: Service, make: Callable[[], Any]
+) -> None:
+    fast = optimize(app_of(service, make()))
+    plain = fast.invoke({})
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+
+
 def test_who_leaves_a_streamed_reply_of_an_agent_has_searched_for_nothing(service: Service) -> None:
     """While the model writes, its caller may still leave."""
     model = World((_two().name, {"query": "hive 1"}), waits=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 import urllib.request
 from operator import itemgetter
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_classic.output_parsers import OutputFixingParser
 from langchain_classic.retrievers.ensemble import EnsembleRetriever
+from langchain_community.retrievers import BM25Retriever
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
@@ -200,6 +202,53 @@ def test_an_ensemble_is_asked_only_if_all_of_it_is_known() -> None:
     known = E.store("barriers").as_retriever()
     assert not stopped(EnsembleRetriever(retrievers=[known, known], weights=[0.5, 0.5]) | len, "a")
     assert stopped(EnsembleRetriever(retrievers=[known, Invoking()], weights=[0.5, 0.5]) | len, "a")
+
+
+RANKER = """
+class BM25Okapi:
+    def __init__(self, corpus):
+        self.corpus = corpus
+
+    def get_scores(self, query):
+        return [sum(word in query for word in words) for words in self.corpus]
+
+    def get_top_n(self, query, documents, n=5):
+        scores = self.get_scores(query)
+        return [documents[at] for at in sorted(range(len(documents)), key=lambda at: -scores[at])][:n]
+"""
+
+
+@pytest.fixture
+def by_words(monkeypatch: pytest.MonkeyPatch) -> BM25Retriever:
+    """A retriever that ranks by the code of a package."""
+    package = types.ModuleType("rank_bm25")
+    exec(RANKER, vars(package))
+    monkeypatch.setitem(sys.modules, "rank_bm25", package)
+    return BM25Retriever.from_documents([Document("bees dance"), Document("a hive")], k=1)
+
+
+def test_documents_are_ranked_by_words_and_by_vectors(by_words: BM25Retriever) -> None:
+    retriever = EnsembleRetriever(retrievers=[by_words, E.store("barriers5").as_retriever()], weights=[0.5, 0.5])
+    assert not stopped(retriever | len, "bees")
+    assert stopped(BM25Retriever.from_documents([Document("a")], preprocess_func=_split) | len, "bees")
+    by_words.vectorizer.get_scores = lambda query: RAN.append("scores") or [0, 0]
+    assert stopped(retriever | len, "bees")
+
+
+def test_a_ranking_of_the_users_is_not_made_early(by_words: BM25Retriever) -> None:
+    class Okapi(type(by_words.vectorizer)):  # type: ignore[misc]
+        def get_scores(self, query: Any) -> Any:
+            RAN.append("scores")
+
+    by_words.vectorizer = Okapi([[], []])
+    assert stopped(EnsembleRetriever(retrievers=[by_words], weights=[1.0]) | len, "bees")
+
+
+def _split(text: str) -> list[str]:
+    if text == "a":
+        return [text]
+    RAN.append("split")
+    return []
 
 
 def test_a_retriever_that_was_given_a_method_is_left() -> None:

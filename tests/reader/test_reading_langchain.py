@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.chat_models import init_chat_model
@@ -15,7 +15,7 @@ from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableBranch, RunnableLambda, RunnableParallel, RunnablePassthrough, chain
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolArg, tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel, field_validator
@@ -418,6 +418,24 @@ def test_a_tool_whose_function_is_read(model: Any) -> None:
         return look_up.invoke({"word": state["x"], "times": 2})
 
     assert check(node, {"x": "a"}).shown == [1]
+
+
+def test_a_tool_whose_function_has_arguments_that_no_model_gives_is_read(model: Any) -> None:
+    @tool
+    def look_up(word: str, times: Annotated[int, InjectedToolArg] = 2, *, say: Annotated[str, InjectedToolArg]) -> str:
+        """Looks up a word."""
+        return model.invoke(say + word * times).content
+
+    @tool
+    def note(word: str, times: Annotated[int, InjectedToolArg] = 2) -> str:
+        """Notes a word."""
+        return model.invoke("Note " + word * times).content
+
+    def node(state: dict[str, Any]) -> Any:
+        return [note.invoke({"word": state["x"]}), note.invoke({"word": state["x"], "times": 3})]
+
+    assert check(node, {"x": "a"}).shown == [2]
+    assert "whose arguments" in read(lambda x: look_up.invoke({"word": x, "say": "Say "}), "a").stopped
 
 
 def test_many_inputs_at_once(model: Any) -> None:

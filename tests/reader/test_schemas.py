@@ -311,3 +311,14 @@ def test_a_model_with_a_client_of_its_own_is_not_asked_ahead() -> None:
     found = read(node, "a")
     assert "client of its own" in found.stopped
     assert not found.rounds
+
+
+def test_a_model_with_a_client_of_its_own_is_made_no_more_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def node(x: str) -> Any:
+        return OpenAI(api_key="key", base_url="http://service/v1").invoke(x)
+
+    read(node, "a")
+    monkeypatch.setattr(OpenAI, "validate_environment", lambda self: RAN.append("made"), raising=True)
+    RAN.clear()
+    assert "client of its own" in read(node, "b").stopped
+    assert not RAN

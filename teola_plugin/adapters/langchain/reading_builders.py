@@ -133,6 +133,8 @@ class Builder:
         exchange = Exchange(run)
         given = [_argument(run, exchange, each) for each in args]
         named = {name: _argument(run, exchange, each) for name, each in kwargs.items()}
+        if not name:
+            _require_no_known_difference(owner, frozenset(named))
         made = outcome(lambda: function(*given, **named))
         if not isinstance(made, Runnable | BaseMessagePromptTemplate):
             return exchange.back(made)
@@ -249,8 +251,13 @@ def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]
     key = type(model), names
     if key not in _alike:
         _alike[key] = models.as_set_now(model).configured == models.as_set_now(outcome(make)).configured
-    if not _alike[key]:
-        raise Barrier(f"each {type_name(type(model))} has a client of its own", "make it outside of the function")
+    _require_no_known_difference(*key)
+
+
+def _require_no_known_difference(cls: Any, names: frozenset[str]) -> None:
+    """Raises: Barrier if models of the class are known to differ, before one more is made: that may take 50 ms."""
+    if _alike.get((cls, names)) is False:
+        raise Barrier(f"each {type_name(cls)} has a client of its own", "make it outside of the function")
 
 
 def _require_quiet(owner: Any) -> None:

@@ -7,6 +7,7 @@ user's retriever is read like any user code.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -125,10 +126,24 @@ def _of_retriever(retriever: Any) -> Providers | None:
             return _all(retriever.retrievers)
         if name == "ContextualCompressionRetriever":
             return _all([retriever.base_retriever, retriever.base_compressor])
-    if is_stock(retriever, "langchain_community.retrievers.bm25"):
-        function = retriever.preprocess_func
-        return frozenset() if getattr(function, "__module__", "") == type(retriever).__module__ else None
-    return None
+    return frozenset() if _is_bm25(retriever) else None
+
+
+def _is_bm25(retriever: Any) -> bool:
+    """Whether the retriever ranks its documents by the published code of LangChain and rank-bm25 alone."""
+    own = vars(sys.modules.get("langchain_community.retrievers.bm25", types))
+    if stock_class(retriever) is not own.get("BM25Retriever"):
+        return False
+    is_plain = retriever.preprocess_func is own["default_preprocessing_func"] and _is_ranker(retriever.vectorizer)
+    return is_plain and is_published(retriever, ("invoke", "ainvoke", "_get_relevant_documents"))
+
+
+def _is_ranker(vectorizer: Any) -> bool:
+    cls, own = type(vectorizer), vars(sys.modules.get("rank_bm25", types))
+    methods = [foreign.in_mro(cls, name) for name in ("get_top_n", "get_scores")]
+    is_named = foreign.module_of(cls) == "rank_bm25" and own.get(type_name(cls)) is cls
+    is_its = all(type(method) is types.FunctionType and method.__globals__ is own for method in methods)
+    return is_named and is_its and {"get_top_n", "get_scores"}.isdisjoint(foreign.own_attributes(vectorizer) or {})
 
 
 def _of_compressor(compressor: Any) -> Providers | None:
@@ -259,10 +274,15 @@ def install(shares: Callable[[Any], bool]) -> None:
     _shared[:] = [shares]
 
 
+def provider_of_tool(tool: Any) -> Hashable:
+    """Return the key of the service behind a tool, the same for calls that run ahead and for the framework's calls."""
+    return ("tool", tool.name)
+
+
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """Return the result of a read-only tool, or of a tool with a readable function. Raises: Barrier."""
     if any(shares(tool) for shares in _shared):
-        return act(run, tool, "invoke", (value,), {}, way, frozenset([("tool", tool.name)]))
+        return act(run, tool, "invoke", (value,), {}, way, frozenset([provider_of_tool(tool)]))
     return _use_function(run, tool, value, way)
 
 
@@ -272,6 +292,12 @@ def has_clean_arguments(tool: Any) -> bool:
     return foreign.is_class(schema) and foreign.has_known_classes(schema) and is_clean_schema(schema)
 
 
+def _may_be_left_out(tool: Any) -> bool:
+    """Whether the arguments that no model gives to a tool, if any, have defaults."""
+    fields = tool.args_schema.model_fields
+    return all(name in fields and not fields[name].is_required() for name in tool._injected_args_keys)
+
+
 def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """Return the result of the function behind a stock tool, called as the tool calls the function."""
     function = tool.coroutine if way.is_async and getattr(tool, "coroutine", None) else getattr(tool, "func", None)
@@ -279,7 +305,7 @@ def _use_function(run: Run, tool: Any, value: Any, way: Way) -> Any:
     is_simple = tool.response_format == "content" and tool.callbacks is None and not tool.return_direct
     if type(tool) is not StructuredTool or type(function) is not types.FunctionType or is_call or not is_simple:
         raise Barrier(f"it uses the tool {tool.name!r}", "declare that it only reads: @reads(...)")
-    if not has_clean_arguments(tool) or _get_runnable_config_param(function) or tool._injected_args_keys:
+    if not has_clean_arguments(tool) or _get_runnable_config_param(function) or not _may_be_left_out(tool):
         raise Barrier(f"it uses the tool {tool.name!r}, whose arguments are not plain")
     exchange = Exchange(run)
     given = exchange.out(value)

@@ -281,7 +281,7 @@ def _meet(
     key = _key(args, kwargs)
     if key is None or _talkative.get(tool) or not is_said_to_read(tool):
         return None
-    spec = EngineSpec("python", _resource_of(tool), tool.name)
+    spec = EngineSpec("python", _resource_of(tool), tool.name, reading_retrievers.provider_of_tool(tool))
     return _Call(session.claim(spec, "tool", (key, is_async), {}), tool, args, kwargs, key)
 
 

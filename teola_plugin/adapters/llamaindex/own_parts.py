@@ -38,7 +38,7 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
         cls: Any = class_of(pipeline)
         functions = {} if foreign.is_library_class(cls) else _steps_in(cls)
         own = {name: f for name, f in functions.items() if not foreign.is_of_library(f)}
-        if not own or not may_ask(pipeline, list(own.values())):
+        if not own or not (any(map(_is_given_resources, own.values())) or may_ask(pipeline, list(own.values()))):
             return None
     except Barrier:  # the class is unreadable
         return None
@@ -46,6 +46,11 @@ def own_steps(pipeline: Any) -> OwnSteps | None:
     readings = {name: Reading(f"{type_name(cls)}.{name}: {origin}", origin) for name, origin in origins.items()}
     is_whole = len(own) == len(functions) and not cls._step_functions
     return OwnSteps(pipeline, own, readings, _undisturbed(own), is_whole)
+
+
+def _is_given_resources(function: types.FunctionType) -> bool:
+    """Whether a step gets objects that the workflow makes for it, such as a model: `Annotated[LLM, Resource(make)]`."""
+    return bool(getattr(getattr(function, "_step_config", None), "resources", None))
 
 
 def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:

@@ -25,7 +25,7 @@ from llama_index.core.workflow import Context
 from teola_plugin.adapters.llamaindex.entries import Entry
 from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun, innermost
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_parts import function_of
+from teola_plugin.adapters.llamaindex.reading_parts import function_of, original_of
 from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
@@ -65,11 +65,6 @@ def part_of(component: object) -> Any | None:
         if _parts.get(id(each)) is each and id(each) not in _here.get():
             return each
     return None
-
-
-def original_of(component: object) -> object:
-    """Return the original of a twin; any other component itself."""
-    return vars(type(component)).get("__teola_twin_of__", component)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
+from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
 from teola_plugin.adapters.llamaindex.reading_models import (
     ASKING,
     FORMATTING,
@@ -58,6 +59,7 @@ class LlamaIndexAsker:
         self._is_async = is_async
         self._models = Models()
         self._parts = Parts(is_async=is_async)
+        self._indexes = Indexes()
         self._contexts = Contexts()
         self.heard: set[Hashable] = set(noted_by(handlers_of()))
         self._hearing: dict[int, Any] = {}
@@ -83,7 +85,7 @@ class LlamaIndexAsker:
             return self._of_model(held, name)
         if is_template(held) and name in FORMATTING:
             return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
-        return self._of_part(run, owner, name)
+        return self._indexes.attribute(held, name) if makes(held, name) else self._of_part(run, owner, name)
 
     def _of_model(self, held: Any, name: str) -> Any:
         if name in _STREAMS:

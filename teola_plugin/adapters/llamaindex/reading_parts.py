@@ -14,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import wrapt
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -63,6 +64,11 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 def class_of(component: Any) -> type:
     """Return the class of a component, below our twin's."""
     return next(each for each in foreign.mro_of(type(component)) if "__teola__" not in foreign.namespace_of(each))
+
+
+def original_of(component: object) -> object:
+    """Return the original of a twin; any other component itself."""
+    return vars(type(component)).get("__teola_twin_of__", component)
 
 
 def kind_of(held: Any) -> type | None:
@@ -195,11 +201,11 @@ def is_read(component: Any) -> bool:
 
 
 def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
-    """Whether these functions of a component may make requests: to inner components, or to components they name."""
+    """Whether these functions of a component may make requests: to inner components, indexes, or what they name."""
     for function in functions:
         for each in functions_in(function):
             compiled(each)
-    if len(reachable(component, (BaseEmbedding,))) > 1:
+    if len(reachable(component, (BaseEmbedding, VectorStoreIndex))) > 1:
         return True
     return any(not is_harmless(value) for function in functions for value in mentioned(function))
 

@@ -27,7 +27,8 @@ from teola_plugin.adapters.llamaindex.entries import Entry, entry_of, methods_of
 from teola_plugin.adapters.llamaindex.indexes import make_class_twin
 from teola_plugin.adapters.llamaindex.ingestion import ingesting, is_of_processes
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
-from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, original_of, step_run, steps_of
+from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, steps_of
+from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
 from teola_plugin.seams import active, current
 
