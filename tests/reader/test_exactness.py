@@ -440,6 +440,31 @@ def test_the_time_of_a_pattern_is_told_before_it_is_used(pattern: str) -> None:
         bounds.matching(new_run(), re.compile(pattern), "a" * 1_000)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"a?" * 20 + "a" * 20, "a" * 18 + "b" * 10),  # 2**20 ways
+        (r"(?:a|b|ab)" * 14 + "c", "ab" * 40),
+        (r"x\w+\w+\w+=\w+\w+\w+!", "x" + "a" * 20 + "=" + "a" * 40),
+        (r"\s*\w+\w+\w+\w+=", "a" * 100 + "="),  # one end, but all the ways to it
+        (r"\w+(?:=x)?\w+\w+!", "=" + "a" * 400),  # nobody has to come past the equals sign
+        (r"(?i)\w+b\w+\w+!", "B" + "a" * 400),
+        (r"\w+(?i:b)\w+\w+!", "B" + "a" * 400),
+    ],
+)
+def test_every_way_to_try_a_pattern_counts(pattern: str, text: str) -> None:
+    with pytest.raises(Barrier):
+        bounds.matching(new_run(), re.compile(pattern), text)
+
+
+def test_texts_that_have_to_follow_bound_the_ways_to_try_a_pattern() -> None:
+    plan = r"Plan:\s*(.+)\s*(#E\d+)\s*=\s*(\w+)\s*\[([^\]]+)\]"
+    steps = [f"Plan: Look up part {n} of it. #E{n} = Google[part {n}{n}{n}{n} given #E1]" for n in range(30)]
+    bounds.matching(new_run(), re.compile(plan), "\n".join(steps))
+    bounds.matching(new_run(), re.compile(r"(?:a|ab)?\w+=\w+=\w+=\w+="), "a" * 60 + " = " + "b" * 60)
+    bounds.matching(new_run(), re.compile(rb"\w+=\w+="), b"a" * 60 + b" = ")
+
+
 def test_a_pattern_takes_as_long_as_its_text_is_long_for_each_start() -> None:
     bounds.matching(new_run(), re.compile("a*b"), "a" * 1_000)
     with pytest.raises(Barrier):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import re._compiler as regex_compiler  # type: ignore[import-not-found]
 import re._constants as regex  # type: ignore[import-not-found]
 import re._parser as regex_parser  # type: ignore[import-not-found]
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -58,34 +60,78 @@ def spec(text: str) -> None:
 _REPEATS = (regex.MAX_REPEAT, regex.MIN_REPEAT, regex.POSSESSIVE_REPEAT)
 
 
+@dataclass
+class _Segment:
+    """The repeated single characters of a pattern in front of `end`, a text that has to follow them.
+
+    `choices`: in how many ways the options and alternatives among them may be taken.
+    """
+
+    runs: list[re.Pattern[Any]] = field(default_factory=list)
+    end: str = ""
+    choices: int = 1
+
+    def tries(self, text: Any) -> tuple[int, int]:
+        """Return in how many ways the segment is tried from one place of the text, and how many come past `end`.
+
+        To one place of `end`, all lengths but one decide the last.
+        """
+        lengths = [1 + max((m.end() - m.start() for m in each.finditer(text)), default=0) for each in self.runs]
+        ways = self.choices * math.prod(lengths)
+        if not self.end or type(text) is not str:
+            return ways, ways
+        width = sum(lengths) - len(lengths) + 1 if self.choices == 1 else len(text)
+        ends = _most_within(text, min(self.end, key=text.count), width)
+        return ways, min(ways, ends * ways // max(lengths, default=1))
+
+
+def _most_within(text: str, character: str, width: int) -> int:
+    """Return how often a character occurs, at the most, within so many places of a text that follow each other."""
+    places = [match.start() for match in re.finditer(re.escape(character), text)]
+    first = most = 0
+    for n, place in enumerate(places):
+        while place - places[first] >= width:
+            first += 1
+        most = max(most, n - first + 1)
+    return most
+
+
 class _Shape:
     """The parts of a pattern that decide the time: repeated single characters, and whether there are harder repeats."""
 
     def __init__(self, pattern: re.Pattern[Any]) -> None:
         tree = regex_parser.parse(pattern.pattern, pattern.flags & ~regex.SRE_FLAG_DEBUG)
         self.is_hard = False
-        self.runs: list[re.Pattern[Any]] = []
-        self.prefix = _prefix(tree) if not pattern.flags & re.IGNORECASE else ""
+        self.segments = [_Segment()]
         self._flags = pattern.flags
-        self._walk(tree, is_last=True)
+        is_literal = not pattern.flags & re.IGNORECASE
+        self.prefix = _prefix(tree) if is_literal else ""
+        self._walk(tree, is_last=True, is_needed=is_literal)
 
-    def _walk(self, tree: Any, *, is_last: bool) -> None:
+    def _walk(self, tree: Any, *, is_last: bool, is_needed: bool = False) -> None:
+        """Collect the parts. `is_needed`: no match goes round this part of the pattern."""
         for at, (op, argument) in enumerate(tree):
-            self._visit(op, argument, tree, is_last=is_last and at == len(tree) - 1)
+            if op is regex.LITERAL and is_needed and self.segments[-1] != _Segment():
+                self.segments[-1].end = _prefix(list(tree)[at:])
+                self.segments.append(_Segment())
+            self._visit(op, argument, tree, is_last=is_last and at == len(tree) - 1, is_needed=is_needed)
 
-    def _visit(self, op: Any, argument: Any, tree: Any, *, is_last: bool) -> None:
+    def _visit(self, op: Any, argument: Any, tree: Any, *, is_last: bool, is_needed: bool) -> None:
         if op in _REPEATS:
             low, high, body = argument
             if high is not regex.MAXREPEAT and high <= 1:
+                self.segments[-1].choices *= 1 + high - low
                 self._walk(body, is_last=False)
             elif len(body) == 1 and body[0][0] in (regex.IN, regex.ANY, regex.LITERAL, regex.NOT_LITERAL):
                 if not (is_last and op is not regex.MIN_REPEAT):
-                    self.runs.append(self._run_of(tree, body))
+                    self.segments[-1].runs.append(self._run_of(tree, body))
             elif high is regex.MAXREPEAT or low != high or _repeats(body):
                 self.is_hard = True
         elif op is regex.SUBPATTERN:
-            self._walk(argument[3], is_last=is_last)
+            _, added, dropped, body = argument
+            self._walk(body, is_last=is_last, is_needed=is_needed and not added and not dropped)
         elif op is regex.BRANCH:
+            self.segments[-1].choices *= len(argument[1])
             for branch in argument[1]:
                 self._walk(branch, is_last=is_last)
         elif op in (regex.ASSERT, regex.ASSERT_NOT):
@@ -133,9 +179,11 @@ def matching(run: Any, pattern: re.Pattern[Any], text: Any, *, is_anchored: bool
     starts = 1 if is_anchored else size
     if shape.prefix and type(text) is str and not is_anchored:
         starts = text.count(shape.prefix) + 1
-    steps = starts
-    for each in shape.runs:
-        steps *= 1 + max((match.end() - match.start() for match in each.finditer(text)), default=0)
+    steps = 0
+    for segment in shape.segments:
+        tries, passed = segment.tries(text)
+        steps += starts * tries
+        starts *= passed
         if steps > STEPS:
             raise Barrier("it uses a regular expression that may take long", hint="simplify the pattern")
     run.tick(1 + steps // 1_000)
