@@ -212,6 +212,10 @@ def test_slow():
     assert larger(1, 2)
 
 
+def test_that_fails():
+    assert larger(1, 2) == 1
+
+
 class TestClass:
     def test_fast(self):
         assert larger(1, 2) == 2
