@@ -1,7 +1,7 @@
 """Which tests run the function that a fault is in, from one run of a layer's tests with probes in these functions.
 
-Only tests that pass there count. A probe is a call at the beginning of the innermost function around the fault. A fault outside of any function, or in
-one that only other processes run, is reached by no test as far as this can tell.
+Only tests that pass there count. A probe is a call at the beginning of the innermost function around the fault. A fault
+outside of any function, or in one that only other processes run, is reached by no test as far as this can tell.
 """
 
 from __future__ import annotations
