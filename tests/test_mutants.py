@@ -161,7 +161,10 @@ def test_what_is_known_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFi
         ("tests/test_thing.py", "", "\n\ndef test_more():\n    assert larger(3, 4) == 4\n", [True, False]),
         ("tests/test_thing.py", "larger(1, 2) == 2", "larger(2, 1) == 2", [False, False]),
         ("thing.py", "pass", "a = 1", [False, True]),
-        ("unused.py", "return a", "return a  # what is asked", [True, False]),
+        ("unused.py", "return a", "return [a]", [True, False]),
+        ("unused.py", "return a", "return a  # what is asked", [True, True]),
+        ("thing.py", "while", '"""Return the larger one."""\n    while', [True, True]),
+        ("tests/test_thing.py", "    assert", '    """Compare."""\n    assert', [True, True]),
         (f"{LISTS}/tiny.toml", 'new = "a < b"', 'new = "a != b"', [False, True]),
     ],
 )
@@ -207,6 +210,10 @@ def test_nothing():
 def test_slow():
     time.sleep(0.1)
     assert larger(1, 2)
+
+
+def test_that_fails():
+    assert larger(1, 2) == 1
 
 
 class TestClass:

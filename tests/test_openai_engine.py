@@ -183,6 +183,14 @@ async def test_a_budget_delays_and_is_never_exceeded(hosted: Service) -> None:
     assert clock.slept == [60.0, 60.0]
 
 
+async def test_tokens_that_an_answer_did_not_need_are_free_again(hosted: Service) -> None:
+    clock = Clock()
+    async with opened(hosted.url, tokens_per_minute=100, clock=clock, sleep=clock.sleep) as engine:
+        for _ in range(3):
+            assert await decode(engine, "Who?", max_tokens=70) == TEXT
+    assert clock.slept == []
+
+
 async def outcomes_of_many(engine: OpenAIEngine, items: Sequence[Item]) -> None:
     for said in await outcomes(engine, "decoding", items, max_tokens=9):
         if isinstance(said[-1], Failed):

@@ -116,3 +116,14 @@ async def test_what_was_told_of_a_broken_answer_is_not_told_twice(hosted: Servic
     async with opened(hosted.url) as engine:
         ((*pieces, last),) = await outcomes(engine, "decoding", [PROMPT])
         assert (pieces, isinstance(last, Failed)) == ([Delta(ANSWER[0])], True)
+
+
+async def test_a_call_that_began_before_a_failure_is_no_part_of_the_next_answer(hosted: Service) -> None:
+    clock, hosted.endpoints, hosted.calls = Clock(), ("chat/completions",), [("look", '{"at": 1}')]
+    begun = piece(delta={"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": '{"a'}}]})
+    async with opened(hosted.url, clock=clock, sleep=clock.sleep) as engine:
+        whole = await decode(engine, PROMPT)
+        hosted.faults.append(Raw(sse(begun, {"error": {"message": "overloaded", "code": 503}})))
+        assert await decode(engine, PROMPT) == whole
+    assert '{"at": 1}' in whole
+    assert len(clock.slept) == 1

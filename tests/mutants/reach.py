@@ -1,7 +1,7 @@
 """Which tests run the function that a fault is in, from one run of a layer's tests with probes in these functions.
 
-A probe is a call at the beginning of the innermost function around the fault. A fault outside of any function, or in
-one that only other processes run, is reached by no test as far as this can tell.
+Only tests that pass there count. A probe is a call at the beginning of the innermost function around the fault. A fault
+outside of any function, or in one that only other processes run, is reached by no test as far as this can tell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROBE = 'getattr(__import__("builtins"), "_teola_probe", int)({number})'
 
 
 def reaching(faults: Sequence[Fault], tests: Sequence[str], tree: Tree, *, is_real: bool) -> dict[str, list[str]]:
-    """For the name of each fault, the tests that run its function, the shortest first."""
+    """For the name of each fault, the tests that run its function and pass, the shortest first."""
     with contextlib.ExitStack() as stack:
         for file in {fault.file for fault in faults}:
             text = (tree.path / file).read_text()

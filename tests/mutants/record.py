@@ -1,9 +1,10 @@
 """What was found for each fault of a layer, kept so that only what may have changed is run again.
 
 tests/mutants/LAYER.json has a line for each fault: a key, and the test or other sign that noticed it, null if none did.
-The key is a digest of what the result depends on as far as that is cheap to tell: the change, the text of its file, and
-the source of the test that noticed it, or else of all test files that were run. Not in it: the rest of the package, and
-what tests share (fakes, worlds, files of cases). A result that depends on these is found again with `--again`.
+The key is a digest of what the result depends on as far as that is cheap to tell: the change, the code of its file, and
+the code of the test that noticed it, or else of all test files that were run. Not in it: comments and docstrings, the
+rest of the package, and what tests share (fakes, worlds, files of cases). A result that depends on these is found again
+with `--again`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from tests.mutants.faults import Fault, Layer
 
 LIKELY = 8
 """So many tests that noticed other faults of a file are run before all others."""
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Record:
@@ -59,18 +63,28 @@ class Record:
 
     def _key(self, fault: Fault, by: str, root: Path) -> str:
         tests = [by] if by.startswith("tests/") else fault.tests or self._layer.tests
-        texts = [fault.file, fault.old, fault.new, (root / fault.file).read_text(), *_sources(tests, root)]
+        texts = [fault.file, fault.old, fault.new, _code((root / fault.file).read_text()), *_sources(tests, root)]
         if not by.startswith("tests/"):
             texts += tests
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def _sources(tests: Sequence[str], root: Path) -> list[str]:
-    """The source of one test function; of more than one, or of a file, the whole text."""
+    """The code of one test function; of more than one, or of a file, all of it."""
     files = sorted({test.partition("::")[0] for test in tests})
     texts = [path.read_text() if (path := root / file).exists() else "" for file in files]
     if len(tests) > 1 or "::" not in tests[0]:
-        return texts
+        return [*map(_code, texts)]
     name = tests[0].rpartition("::")[2].partition("[")[0]
     found = [node for node in ast.walk(ast.parse(texts[0])) if getattr(node, "name", None) == name]
-    return [ast.unparse(node) for node in found]
+    return [_code(ast.unparse(node)) for node in found]
+
+
+@lru_cache(maxsize=64)  # the faults of a file stand together, and so do those that one test notices
+def _code(text: str) -> str:
+    """Return a program without its comments and docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)

@@ -147,6 +147,7 @@ class Trial:
         began_s = time.monotonic()
         with self._tree() as tree:
             reached = reaching(unknown, self.layer.tests, tree, is_real=self.layer.is_real)
+        self.failing.update({(test,): "" for tests in reached.values() for test in tests})
         print(
             f"{time.monotonic() - began_s:4.0f} s  which tests run the functions of {len(unknown)} faults", flush=True
         )
