@@ -146,9 +146,7 @@ def test_an_output_that_was_skipped() -> None:
     """A rule may give a value that does not run; by itself it is None, among others it is left out."""
 
     def rule(part: Part) -> None:
-        is_long = part.add(
-            "condition", part.value("text"), fn=part.draft.call("is_long", lambda text: len(text) > 3)
-        )
+        is_long = part.add("condition", part.value("text"), fn=part.draft.call("is_long", lambda text: len(text) > 3))
         part.draft.guard = When(is_long.name)
         part.give("loud", part.call(str.upper, part.value("text"), fn="upper", named="loud"))
         part.draft.guard = None
