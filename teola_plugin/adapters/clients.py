@@ -59,7 +59,7 @@ def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any
     cls = type(value)
     if _is_class_of("httpx", "URL", cls):
         return cls, str(value)
-    if not _is_of_sdk(cls) or _keeps_connections(cls):
+    if not _is_of_sdk(cls) or _keeps_connections(cls):  # type: ignore[arg-type]
         return Same(value)
     known = _known.get(value)
     if known is not None and _is_as_seen(known[0], tell, looked_at if looked_at is not None else set()):
@@ -152,7 +152,7 @@ def _is_transport(value: Any) -> bool:
         return True
     cls = type(value)
     if any(_is_class_of("httpx", name, cls) for name in ("HTTPTransport", "AsyncHTTPTransport")):
-        return vars(value).keys().isdisjoint(_SENDING)
+        return not vars(value).keys() & set(_SENDING)
     return (declared := declared_effects(cls)) is not None and declared.pure
 
 
@@ -195,7 +195,8 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     if cls.__module__.split(".")[0] not in _SDKS:
         return _is_installed(cls)  # type: ignore[arg-type]
     own = vars(value)
-    if _keeps_connections(type(http_client := own.get("_client"))) and not _sends_alone(http_client):
+    http_client = own.get("_client")
+    if _keeps_connections(type(http_client)) and not _sends_alone(http_client):  # type: ignore[arg-type]
         return False
     inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
     inner = [each for each in inner if _is_of_sdk(type(each))]
