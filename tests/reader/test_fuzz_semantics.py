@@ -185,6 +185,16 @@ WRONG_ONCE = {
             pass
         return m.ask(str(docs))
     """,
+    "an error that a finally block swallows": """
+        def inner():
+            try:
+                int(q.ask('a'))
+                docs.append('b')
+            finally:
+                return 1
+        inner()
+        return m.ask(str(docs))
+    """,
     "a change before an error in a round": """
         try:
             for _ in range(n.ask('a') % 4):

@@ -407,7 +407,7 @@ class Statements(Expressions):
 
         def finished(frame: Frame) -> Ended:
             run: Run = frame[RUN]
-            marked = run.leaves
+            marked, raised = run.leaves, run.raised
             try:
                 ended = guarded(frame)
             except Exception:
@@ -418,6 +418,8 @@ class Statements(Expressions):
                 raise Stalled("some paths have left, by way of the finally block")
             returned = frame.get(RETURNED)
             after = final(frame) if final is not None else None
+            if after is not None and run.raised > raised:
+                raise Barrier("a finally block leaves, perhaps from an error")
             if after is None:
                 frame[RETURNED] = returned  # a path that has left may have returned something else
             return ended if after is None else after
