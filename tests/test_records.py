@@ -239,3 +239,19 @@ def test_what_a_handler_counts_is_not_known_ahead() -> None:
         handler.heard.clear()
         said.append(outcome_of(build, RUNS["node.invoke"][1], handler, is_fast=is_fast)[:2])
     assert said[1] == said[0]
+
+
+def test_a_logger_that_is_made_during_a_request_is_heard_in_its_place_once() -> None:
+    said = []
+    for is_fast in (False, True):
+        first, second = Keeps(), Keeps()
+        first.addFilter(Marks())
+
+        def plan(text: str, count: int, is_fast: bool = is_fast) -> None:
+            logging.getLogger(f"tests.made.{is_fast}.{text}").info("asked")
+
+        with handled(second):
+            hits = outcome_of(*RUNS["assigns.invoke"], first, is_fast=is_fast, plan=plan)[2]
+        said.append([[(each[2], each[-1]) for each in handler.heard] for handler in (first, second)])
+    assert said[1] == said[0]
+    assert hits
