@@ -10,7 +10,7 @@ TEOLA_CHAOS ?= full
 BENCH ?= single_query langchain_and_langgraph llamaindex $(if $(ARGS),,load overhead runtime_overhead)
 GPU ?=
 RUNTIME ?=
-SAMPLE ?= -p tests.llamaindex_sample
+SAMPLE ?= -p tests.support.llamaindex_sample
 
 BIN := .venv/bin
 UV := $(BIN)/uv
@@ -62,7 +62,7 @@ check: $(READY)  ## lint, formatting, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/project/test_layers.py
 
 bench: $(READY)  ## compare latencies side by side in one run (one file: BENCH=single_query ARGS='--engines real')
 	for name in $(BENCH); do $(BIN)/python benchmarks/$$name.py $(ARGS) || exit 1; done
@@ -73,12 +73,12 @@ bench-papers: $(READY)  ## simulate the papers' figures, into docs/papers.md and
 	$(BIN)/python benchmarks/paper_figures.py $(or $(ARGS),--markdown docs/papers.md --html build/papers.html)
 
 chaos: $(READY)  ## run engines and servers under fire, for minutes (TEOLA_CHAOS=small: for seconds)
-	$(if $(filter full,$(TEOLA_CHAOS)),TEOLA_TEST_SIMULATIONS=2000 $(BIN)/python -m pytest tests/test_simulated_runtime.py)
+	$(if $(filter full,$(TEOLA_CHAOS)),TEOLA_TEST_SIMULATIONS=2000 $(BIN)/python -m pytest tests/runtime/hosts/test_simulated_runtime.py)
 	TEOLA_CHAOS=$(TEOLA_CHAOS) $(BIN)/python -m pytest -s tests/chaos $(ARGS)
 
 soak: $(READY)  ## run the tests ROUNDS times, each in another order
-	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-to-host
-	$(BIN)/python -m pytest tests/test_langchain_differential.py --garbage-under-locks
+	$(BIN)/python -m pytest tests/adapters/langchain/test_langchain_differential.py --garbage-to-host
+	$(BIN)/python -m pytest tests/adapters/langchain/test_langchain_differential.py --garbage-under-locks
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest $(ARGS) || exit 1; done
 
 llamaindex: $(LLAMAINDEX:%=.venv-%/.ready)  ## run a sample of the tests of LlamaIndex on older releases of it (all: SAMPLE=)
@@ -86,7 +86,7 @@ llamaindex: $(LLAMAINDEX:%=.venv-%/.ready)  ## run a sample of the tests of Llam
 	for layer in $(LLAMAINDEX); do \
 	  core=$$(echo $(CURDIR)/.venv-$$layer/lib/python*/site-packages/llama_index/core); \
 	  export NLTK_DATA=$$core$$([ $$layer = llamaindex-0.12 ] || echo /_static/nltk_cache); \
-	  .venv-$$layer/bin/python -m pytest $(SAMPLE) tests/test_llamaindex_*.py $(ARGS) || exit 1; \
+	  .venv-$$layer/bin/python -m pytest $(SAMPLE) tests/adapters/llamaindex/test_llamaindex_*.py $(ARGS) || exit 1; \
 	done
 
 conformance: .venv-conformance/.ready  ## run the frameworks' own tests through optimize (a part: ARGS=core or ARGS=core:exec)

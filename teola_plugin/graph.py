@@ -35,9 +35,9 @@ primitive otherwise. A graph input is a gate too: a call without the input fails
 dependence in compilers. On engines of the process, early work is merely wasted, so requests to such engines carry no
 gates.
 
-Primitives stand in an order which defines every name before use, so no cycle can be written. `tests/interpret.py`
-defines the meaning of a graph. The text form holds all of a graph but the origins. Source: the p-graph of Teola/Ayo
-(arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
+Primitives stand in an order which defines every name before use, so no cycle can be written.
+`tests/support/interpret.py` defines the meaning of a graph. The text form holds all of a graph but the origins. Source:
+the p-graph of Teola/Ayo (arXiv 2407.00326, section 4 and Table 1), with lists sized at run time.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from teola_plugin.passes import Context, Record
 from teola_plugin.profile import PAPER_LLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.seams import active
-from tests.tiny_profiles import TINY_CPU_LLM
+from tests.support.tiny_profiles import TINY_CPU_LLM
 
 
 def chain() -> Runnable[Any, Any]:

@@ -14,7 +14,7 @@ from teola_plugin.engines import Done
 from teola_plugin.runtime.engines.worker import Worker
 from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.seams import Reply
-from tests.fakes import collect_garbage
+from tests.support.fakes import collect_garbage
 
 closed_by: list[int] = []
 

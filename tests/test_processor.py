@@ -10,7 +10,7 @@ from langgraph.graph import START
 
 from teola_plugin import optimize, optimized, processor
 from teola_plugin.processor import BUSY, STALE_S, WINDOW_S, Processor
-from tests.test_langgraph import A, D, built
+from tests.adapters.langgraph.test_langgraph import A, D, built
 
 
 class Clocks:

@@ -26,7 +26,7 @@ from teola_plugin.runtime.session.provider_calls import OURS, Outside, provider_
 from teola_plugin.runtime.session.session import Session
 from teola_plugin.runtime.session.slots import Slots
 from teola_plugin.seams import Reply, active, ashare, share
-from tests.fakes import FakeEngine
+from tests.support.fakes import FakeEngine
 
 # --- the breaker -----------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ from teola_plugin.runtime.engines.reranking import RerankingEngine
 from teola_plugin.runtime.engines.simulated import ProfileEmbedding, ProfileLLM, ProfileReranker
 from teola_plugin.runtime.engines.vllm import VllmEngine
 from teola_plugin.runtime.scheduler.policies import PolicyName
-from tests.fakes import FakeEngine
-from tests.real_models import values
+from tests.support.fakes import FakeEngine
+from tests.support.real_models import values
 
 EMBEDDER = EngineConfig("embedder", "embedding", model=str(minilm_path()), config={"device": "cpu"})
 SIMULATED = EngineConfig("waits", "profile_embedding", profile=PAPER["embedding"])

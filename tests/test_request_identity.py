@@ -22,9 +22,9 @@ from teola_plugin.runtime.session.session import NEXT, Session
 from teola_plugin.runtime.session.slots import Slots
 from teola_plugin.seams import Reply
 from teola_plugin.tenancy import Terms
-from tests.by_id import Scheduler, request_of
-from tests.fakes import FakeEngine
-from tests.request_variants import ANSWER_FIRST, REASONING_FIRST, VALUES, assert_all_differ
+from tests.support.by_id import Scheduler, request_of
+from tests.support.fakes import FakeEngine
+from tests.support.request_variants import ANSWER_FIRST, REASONING_FIRST, VALUES, assert_all_differ
 from tests.test_value_keys import INCOMPARABLE, Raising, written
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 from teola_plugin.errors import EngineClosed
 from teola_plugin.resources import IdentityMap, exclusive, held, lock_for, resetting, version, writing
 from teola_plugin.value_keys import value_key
-from tests.fakes import collect_garbage
+from tests.support.fakes import collect_garbage
 
 
 class Thing:

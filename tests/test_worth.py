@@ -13,7 +13,7 @@ from teola_plugin.models.langchain import EngineLLM
 from teola_plugin.runtime.engines.simulated import ProfileLLM
 from teola_plugin.runtime.session.report import Report
 from teola_plugin.worth import MOST_REST_CALLS, PATIENCE_CALLS, REST_CALLS, Worth
-from tests.tiny_profiles import TINY_CPU_LLM
+from tests.support.tiny_profiles import TINY_CPU_LLM
 
 USELESS = Report(hits=3, gained_s=0.02, started_s=7.0, ended_s=8.0)
 USEFUL = Report(hits=3, gained_s=0.04, started_s=7.0, ended_s=8.0)

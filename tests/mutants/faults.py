@@ -1,14 +1,14 @@
 """Lists of planted faults: one file tests/mutants/LAYER.toml for each layer of the package.
 
 files = ["teola_plugin/runtime/scheduler/worker.py"]                # what `--sample` changes at random
-tests = ["tests/test_recovery.py"]                      # what has to notice
+tests = ["tests/runtime/scheduler/test_recovery.py"]                      # what has to notice
 
 [[fault]]
 name = "stop words are left out of the key"
 file = "teola_plugin/runtime/session/slots.py"
 old = '''freeze(settings)'''                            # occurs exactly once in the file
 new = '''None'''
-tests = ["tests/test_runtime.py::test_stop_words"]      # optional: instead of the layer's
+tests = ["tests/runtime/hosts/test_runtime.py::test_stop_words"]      # optional: instead of the layer's
 equivalent = "why no test can notice"                   # optional: shown, neither run nor counted
 """
 

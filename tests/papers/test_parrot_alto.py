@@ -30,7 +30,7 @@ from papers.parrot.summaries import Beside, Lone, Together, beside_s, chain_s, m
 
 from teola_plugin.graph import parse
 from teola_plugin.passes import DEFAULT, OPTIONAL, optimize_graph
-from tests.interpret import interpret
+from tests.support.interpret import interpret
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,300 @@
+"""LlamaIndex on its own default stack: embeddings and chats of a hosted service, and stores in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.callbacks.base_handler import BaseCallbackHandler
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.llms import LLM
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
+from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.schema import TextNode
+from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.llms.openai_like import OpenAILike
+from pydantic import Field
+
+from teola_plugin import optimize
+from teola_plugin.adapters.configured import AsSetNow, Vector
+from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
+from teola_plugin.adapters.llamaindex.reachable import reachable
+from teola_plugin.adapters.rehearsal import rehearse
+from teola_plugin.api import optimized
+from teola_plugin.seams import Reply
+from tests.support.hosted_service import Service, counted, served
+from tests.support.llamaindex_world import apart
+
+openai = pytest.importorskip("llama_index.embeddings.openai")
+
+QUESTION = "Who keeps the hives?"
+TEXTS = ("Anna keeps hive 1.", "Ben keeps hive 2.", "Carla keeps hive 3.", "Nobody keeps hive 4.")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served() as service:
+        yield service
+
+
+def embedder(service: Service, **settings: Any) -> Any:
+    return openai.OpenAIEmbedding(**{"api_key": "none", "api_base": service.url, "max_retries": 0, **settings})
+
+
+def chat(service: Service) -> Any:
+    return OpenAILike(
+        model="m", api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096
+    )
+
+
+def retriever(service: Service, **settings: Any) -> Any:
+    nodes = [TextNode(text=text, id_=f"n{number}") for number, text in enumerate(TEXTS)]
+    return VectorStoreIndex(nodes, embed_model=embedder(service, **settings)).as_retriever(similarity_top_k=2)
+
+
+class Splitting(CustomQueryEngine):
+    """Searches for each part of a question, one after the other."""
+
+    retriever: BaseRetriever
+    llm: LLM
+
+    def custom_query(self, query_str: str) -> str:
+        found = ""
+        for part in self.llm.complete(f"Split {query_str}").text.split("\n"):
+            found += self.retriever.retrieve(part)[0].text
+        return str(self.llm.complete(f"{query_str} by {found}"))
+
+
+def splitting(service: Service) -> Any:
+    return Splitting(retriever=retriever(service), llm=chat(service))
+
+
+def fusing(service: Service, **settings: Any) -> Any:
+    llm, searches = chat(service), [retriever(service), retriever(service)]
+    prompt = "Split {query} {num_queries}"
+    fusion = QueryFusionRetriever(searches, llm=llm, num_queries=3, query_gen_prompt=prompt, **settings)
+    return RetrieverQueryEngine(fusion, get_response_synthesizer(llm=llm))
+
+
+def plain(service: Service) -> Any:
+    return RetrieverQueryEngine(retriever(service), get_response_synthesizer(llm=chat(service)))
+
+
+def hyde(service: Service) -> Any:
+    return TransformQueryEngine(plain(service), HyDEQueryTransform(llm=chat(service)))
+
+
+ENGINES: dict[str, Callable[[Service], Any]] = {
+    "splitting": splitting,
+    "fusing": lambda service: fusing(service, use_async=False),
+    "plain": plain,
+    "hyde": hyde,
+}
+
+
+def asked(engine: Any, *, is_async: bool) -> str:
+    return apart(lambda: str(asyncio.run(_asked(engine)) if is_async else engine.query(QUESTION)))
+
+
+async def _asked(engine: Any) -> Any:
+    """The answer; clients are closed while their event loop is there."""
+    try:
+        return await engine.aquery(QUESTION)
+    finally:
+        for model in reachable(engine, (BaseEmbedding,)):
+            if (client := getattr(model, "_aclient", None)) is not None:
+                await client.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("name", ENGINES)
+def test_answers_and_requests_are_the_same(service: Service, name: str, is_async: bool) -> None:
+    with counted(service) as original:
+        answer = asked(ENGINES[name](service), is_async=is_async)
+    engine = ENGINES[name](service)
+    with counted(service) as built:
+        fast = optimize(engine)
+        assert asked(fast, is_async=is_async) == answer
+    assert built == original - counted_of_storing(service, ENGINES[name])
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+def counted_of_storing(service: Service, make: Callable[[Service], Any]) -> Any:
+    with counted(service) as made:
+        make(service)
+    return made
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_searches_run_ahead(service: Service, is_async: bool) -> None:
+    fast = optimize(splitting(service))
+    service.holds, service.awaits = "embed ['hive 1']", "embed ['hive 3']"
+    asked(fast, is_async=is_async)
+    assert not service.has_waited_in_vain
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.misses, report.fallbacks) == (0, 0, ())
+
+
+def test_each_client_gets_a_vector_of_its_own(service: Service) -> None:
+    engine = splitting(service)
+    model, vectors = engine.retriever._embed_model, list[Any]()
+    original = type(engine.retriever)._get_nodes_with_embeddings
+
+    def note(self: Any, bundle: Any) -> Any:
+        vectors.append(bundle.embedding)
+        bundle.embedding.append(1.0)
+        bundle.embedding.pop()
+        return original(self, bundle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(engine.retriever), "_get_nodes_with_embeddings", note)
+        asked(optimize(engine), is_async=False)
+    assert all(type(each) is list for each in vectors)
+    assert model.get_query_embedding("hive 1") in vectors
+
+
+class Own(openai.OpenAIEmbedding):  # type: ignore[misc,name-defined]
+    """May do more than ask."""
+
+
+def _replaced(service: Service) -> Any:
+    model = embedder(service)
+    vars(model)["_get_query_embedding"] = lambda query: [0.0]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "is_known"),
+    [
+        (embedder, True),
+        (lambda service: Own(api_key="none", api_base=service.url), False),
+        (lambda service: embedder(service, http_client=httpx.Client()), False),
+        (lambda service: embedder(service, async_http_client=httpx.AsyncClient()), False),
+        (_replaced, False),
+    ],
+)
+def test_only_stock_clients_are_known(service: Service, make: Callable[[Service], Any], is_known: bool) -> None:
+    assert is_hosted(make(service)) is is_known
+
+
+def test_a_cache_is_asked_in_its_place(service: Service) -> None:
+    engine = RetrieverQueryEngine(
+        retriever(service, embeddings_cache=SimpleKVStore()), get_response_synthesizer(llm=chat(service))
+    )
+    fast = optimize(engine)
+    assert {each.code for each in optimized(fast).traced.breaks} == {"TB205", "TB214"}
+
+
+def test_documents_are_embedded_by_the_framework_alone(service: Service) -> None:
+    index = VectorStoreIndex([TextNode(text=TEXTS[0])], embed_model=embedder(service))
+    fast = optimize(index)
+    with counted(service) as made:
+        fast.insert_nodes([TextNode(text=TEXTS[1])])
+    assert made.total() == 1
+
+
+def test_what_tells_vectors_apart(service: Service) -> None:
+    model, other = embedder(service), embedder(service)
+
+    def key(model: Any, method: str = "get_query_embedding", text: str = "a") -> Any:
+        (asked,) = rehearse(lambda: getattr(model, method)(text))
+        return asked.payload.key
+
+    assert is_hosted(model)
+    assert is_hosted(other)
+    first = key(model)
+    assert key(model) == first
+    assert len({first, key(other), key(model, "get_text_embedding"), key(model, text="b")}) == 4
+    model._query_engine = "another"
+    assert key(model) != first
+
+
+def test_two_takers_have_vectors_of_their_own() -> None:
+    vector = [1.0]
+    met = Vector((Reply(), True), AsSetNow.of(object()))
+    assert met.taken(vector) == vector
+    assert met.taken(vector) is not vector
+
+
+def test_settings_that_change_are_asked_with(service: Service) -> None:
+    engine = plain(service)
+    fast = optimize(engine)
+    engine._retriever._embed_model.additional_kwargs["dimensions"] = 8
+    with counted(service) as made:
+        asked(fast, is_async=False)
+    assert [each for each in made if each.startswith("embed")] == [f"embed ['{QUESTION}'] 8"]
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+
+
+class Counts(BaseCallbackHandler):
+    """Counts what models are asked; may refuse the second request."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        super().__init__([], [])
+        self.refuses, self.notes = refuses, list[int]()
+
+    def on_event_start(self, event_type: Any, *args: Any, event_id: str = "", **kwargs: Any) -> str:
+        self.notes.append(1)
+        if self.refuses and len(self.notes) > 1:
+            raise PermissionError("the budget is spent")
+        return event_id
+
+    def on_event_end(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+    def start_trace(self, trace_id: str | None = None) -> None:
+        """Nothing."""
+
+    def end_trace(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+
+class Telling(CustomQueryEngine):
+    llm: LLM
+    notes: list[int]
+
+    def custom_query(self, query_str: str) -> str:
+        self.llm.complete("A")
+        self.llm.complete(f"B {len(self.notes)}")
+        return self.llm.complete("C").text
+
+
+class Notices(BaseEventHandler):
+    notes: list[int] = Field(default_factory=list)
+
+    def handle(self, event: Any, **kwargs: Any) -> None:
+        self.notes.append(1)
+
+
+@pytest.mark.parametrize("kind", ["counts", "refuses", "notices"])
+def test_what_handlers_note_or_refuse_is_not_asked_ahead(service: Service, kind: str) -> None:
+    def made(is_fast: bool) -> Any:
+        handler, notices, llm = Counts(refuses=kind == "refuses"), Notices(), chat(service)
+        llm.callback_manager = CallbackManager([] if kind == "notices" else [handler])
+        engine: Any = Telling.model_construct(
+            llm=llm, notes=notices.notes if kind == "notices" else handler.notes, callback_manager=CallbackManager([])
+        )
+        dispatcher = get_dispatcher()
+        with counted(service) as asked_for:
+            if kind == "notices":
+                dispatcher.add_event_handler(notices)
+            try:
+                (optimize(engine) if is_fast else engine).query(QUESTION)
+            except PermissionError:
+                pass
+            finally:
+                dispatcher.event_handlers[:] = [each for each in dispatcher.event_handlers if each is not notices]
+        return asked_for
+
+    assert made(True) == made(False)

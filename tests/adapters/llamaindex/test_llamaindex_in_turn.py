@@ -1,0 +1,172 @@
+"""Stock code that asks one request after the other: all that it will ask is asked as it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from llama_index.core import (
+    Document,
+    DocumentSummaryIndex,
+    MockEmbedding,
+    PromptTemplate,
+    SummaryIndex,
+    get_response_synthesizer,
+)
+from llama_index.core.extractors import TitleExtractor
+from llama_index.core.indices.document_summary import DocumentSummaryIndexLLMRetriever
+from llama_index.core.indices.list.retrievers import SummaryIndexLLMRetriever
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.postprocessor import LLMRerank
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.schema import TextNode
+from llama_index.llms.openai_like import OpenAILike
+
+from teola_plugin import optimize
+from teola_plugin.adapters.llamaindex.in_turn import loops_in
+from teola_plugin.adapters.llamaindex.known import reads_any_choice
+from teola_plugin.api import optimized
+from teola_plugin.runtime.session.slots import Slots
+from tests.support.hosted_service import Service, counted, served
+from tests.support.llamaindex_comparing import Stage, same
+from tests.support.llamaindex_world import QUESTION, apart
+
+COUNT = 6
+CHOICE = PromptTemplate("Choose for {query_str} from {context_str}")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served() as service:
+        yield service
+
+
+def chat(service: Service) -> Any:
+    return OpenAILike(
+        model="m", api_base=service.url, api_key="none", is_chat_model=True, max_retries=0, context_window=4096,
+    )  # fmt: skip
+
+
+def nodes(count: int = COUNT) -> list[TextNode]:
+    return [TextNode(text=f"text {number}", id_=f"n{number}") for number in range(count)]
+
+
+def listed(llm: Any) -> Any:
+    retriever = SummaryIndexLLMRetriever(
+        SummaryIndex(nodes()), llm=llm, choice_batch_size=2, choice_select_prompt=CHOICE
+    )
+    return RetrieverQueryEngine(retriever, get_response_synthesizer(llm=llm))
+
+
+def summarized(llm: Any) -> Any:
+    index = DocumentSummaryIndex.from_documents(
+        [Document(text=f"text {number}", id_=f"d{number}") for number in range(COUNT)], llm=llm,
+        response_synthesizer=get_response_synthesizer(llm=llm), embed_summaries=False, embed_model=MockEmbedding(8),
+    )  # fmt: skip
+    return DocumentSummaryIndexLLMRetriever(index, llm=llm, choice_batch_size=2, choice_select_prompt=CHOICE)
+
+
+def titled(llm: Any) -> Any:
+    return TitleExtractor(llm=llm, nodes=3, node_template="Title of {context_str}")
+
+
+ACTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "listed": (listed, lambda engine: str(engine.query(QUESTION))),
+    "listed, async": (listed, lambda engine: str(asyncio.run(engine.aquery(QUESTION)))),
+    "summarized": (summarized, lambda retriever: [each.text for each in retriever.retrieve(QUESTION)]),
+    "titled": (titled, lambda extractor: extractor.extract(nodes())),
+    "titled, async": (titled, lambda extractor: asyncio.run(extractor.aextract(nodes()))),
+    "titled in a pipeline": (
+        lambda llm: IngestionPipeline(transformations=[titled(llm)], disable_cache=True),
+        lambda pipeline: [each.metadata for each in pipeline.run(nodes=nodes())],
+    ),
+}
+LAST = {"listed": "text 4", "summarized": "text 4", "titled": "Title of text 2"}
+FIRST = {"listed": "text 0", "summarized": "text 0", "titled": "Title of text 0"}
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_all_rounds_are_asked_as_the_loop_begins(service: Service, name: str) -> None:
+    make, act = ACTS[name]
+    kind = name.split()[0].strip(",")
+    component = make(chat(service))
+    with counted(service) as original:
+        plain = apart(act, component)
+    fast = optimize(component)
+    assert fast is not component
+    service.holds, service.awaits = FIRST[kind], LAST[kind]
+    with counted(service) as made:
+        assert apart(act, fast) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.fallbacks) == (0, ())
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_nothing_is_asked_ahead_where_speculation_is_off(service: Service, name: str) -> None:
+    make, act = ACTS[name]
+    fast = optimize(make(chat(service)), speculate="off")
+    apart(act, fast)
+    assert optimized(fast).reports[-1].hits == 0
+
+
+def test_a_reranker_asks_for_all_batches_at_once(service: Service) -> None:
+    llm = chat(service)
+    retriever = SummaryIndex(nodes()).as_retriever()
+    reranker = LLMRerank(llm=llm, choice_batch_size=2, choice_select_prompt=CHOICE)
+    engine = RetrieverQueryEngine(retriever, get_response_synthesizer(llm=llm), [reranker])
+    with counted(service) as original:
+        plain = apart(lambda: str(engine.query(QUESTION)))
+    service.holds, service.awaits = "text 0", "text 4"
+    with counted(service) as made:
+        assert apart(lambda: str(optimize(engine).query(QUESTION))) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+
+
+class Own(TitleExtractor):
+    """Whose loop is the user's."""
+
+    async def get_title_candidates(self, nodes: Any) -> list[str]:
+        return ["x"]
+
+
+def _parsed(answer: str, count: int, raise_error: bool = False) -> Any:
+    return [int(answer)], [1.0]
+
+
+def test_loops_that_hold_code_of_the_users_are_left_alone(service: Service) -> None:
+    llm = chat(service)
+    parsing = SummaryIndexLLMRetriever(SummaryIndex(nodes()), llm=llm, parse_choice_select_answer_fn=_parsed)
+    assert loops_in([Own(llm=llm), parsing]) == ()
+    assert not any(map(reads_any_choice, (_parsed, None)))
+    assert loops_in([titled(llm)]) == ("TitleExtractor.get_title_candidates",)
+
+
+@pytest.mark.parametrize(
+    ("make", "act"), [(listed, lambda engine: engine.query(QUESTION)), (titled, lambda e: e.aextract(nodes()))]
+)
+def test_events_are_those_of_the_original(make: Callable[[Any], Any], act: Callable[[Any], Any]) -> None:
+    def look(component: Any, stage: Stage) -> Any:
+        return sorted(stage.engines.llm.seen)
+
+    same(lambda stage: make(stage.engines.model), act, exact=False, look=look)
+
+
+def test_the_slots_that_come_next() -> None:
+    slots = Slots()
+    begun = slots.mark()
+    first, second = (slots.coming("key", begun) for _ in range(2))
+    assert (first.outcome, second.outcome) == ("miss", "miss")
+    assert slots.coming("key", slots.mark())[:2] == (first.reply, "hit")
+    assert slots.retire("key").reply is first.reply
+    assert slots.coming("key", slots.mark()).reply is second.reply
+    assert slots.ahead("key").outcome == "miss"
+    assert slots.give_up(second.reply)
+    again = slots.coming("key", slots.mark())
+    assert again.outcome == "miss"
+    assert slots.retire("key").reply is again.reply
+    assert slots.clear()[1] == 1

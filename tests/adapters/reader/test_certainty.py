@@ -1,0 +1,640 @@
+"""What is certain, possible and not known in programs that ask a model, before anybody has answered."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
+
+from teola_plugin.adapters.reader.run import Answer
+from tests.adapters.reader.world import Model, ModelAsker, predicted, read
+
+
+def asked_in_an_arm_and_behind_it(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        m.ask("x")
+    m.ask("x")
+
+
+def asked_in_both_arms(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        m.ask("x")
+    else:
+        m.ask("x")
+    m.ask("x")
+
+
+def asked_in_one_arm(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        m.ask("x")
+    m.ask("b")
+
+
+def asked_in_one_arm_behind_what_may_raise(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        m.ask("x")
+    else:
+        int(m.ask("q"))
+        m.ask("x")
+
+
+def left_perhaps(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        return 1
+    return m.ask("b")
+
+
+def returned_in_a_helper(m: Any) -> Any:
+    def inner() -> int:
+        if m.ask("a") == "yes":
+            return 1
+        return 2
+
+    m.ask("b")
+    m.ask(f"got {inner()}")
+
+
+def raised_in_a_helper_behind_a_return(m: Any) -> Any:
+    def inner() -> int:
+        if m.ask("a") == "yes":
+            return 1
+        raise ValueError("no")
+
+    inner()
+    m.ask("b")
+
+
+def raised_perhaps(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        raise ValueError("no")
+    m.ask("b")
+
+
+def raised_in_both_arms(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        raise ValueError("no")
+    else:  # noqa: RET506
+        raise KeyError("no")
+    m.ask("b")
+
+
+def may_raise_in_one_arm(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        int(m.ask("c"))
+    m.ask("b")
+
+
+def not_bound_perhaps(m: Any) -> Any:
+    if m.ask("a") == "yes":
+        found = 1
+    str(found)
+    m.ask("b")
+
+
+def caught_in_the_state_in_which_it_raised(m: Any) -> Any:
+    n = 0
+    try:
+        n = 1
+        int(m.ask("a"))
+        n = 2
+    except ValueError:
+        m.ask(f"{n}")
+
+
+def made_a_generator(m: Any) -> Any:
+    def inner() -> Any:
+        m.ask("a")
+        yield 1
+
+    inner()
+
+
+def copied_twice(m: Any) -> Any:
+    inner = [m.ask("a")]
+    one, two = copy.deepcopy([inner, inner])
+    m.ask(f"{one is two} {one is inner} {len(one)}")
+
+
+def metadata_of_its_own(m: Any) -> Any:
+    given = {"k": m.ask("a")}
+    document = Document("p", metadata=given)
+    document.metadata["x"] = "y"
+    m.ask(f"{'x' in given}")
+
+
+def fields_that_are_perhaps_given(m: Any) -> Any:
+    message = HumanMessage("x")
+    if m.ask("a") == "yes":
+        message.name = "n"
+    m.ask(str(sorted(message.model_fields_set)))
+
+
+def caught_by_every_handler(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+    except Exception:
+        m.ask("b")
+    m.ask("c")
+
+
+def caught_by_the_handler_of_another(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+    except KeyError:
+        m.ask("b")
+    m.ask("c")
+
+
+def caught_in_one_of_two_states(m: Any) -> Any:
+    n = 0
+    try:
+        int(m.ask("a"))
+        n = 1
+        int(m.ask("b"))
+    except ValueError:
+        m.ask(f"{n}")
+
+
+def caught_by_its_handler(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+    except ValueError:
+        m.ask("b")
+    m.ask("c")
+
+
+def asked_for_what_is_kept(m: Any) -> Any:
+    return [m.ask("g" + d) for d in "pq" if m.ask(d) == "yes"]
+
+
+def grown_perhaps(m: Any) -> Any:
+    keep: list[str] = []
+    if m.ask("a") == "yes":
+        keep.append("x")
+    m.ask(", ".join(keep))
+
+
+def grown_perhaps_in_an_arm(m: Any) -> Any:
+    keep: list[str] = []
+    if m.ask("a") == "yes":
+        keep += []
+        if m.ask("b") == "yes":
+            keep.append("x")
+    m.ask(str(keep))
+
+
+def grown_perhaps_and_chosen(m: Any) -> Any:
+    one: list[str] = []
+    if m.ask("a") == "yes":
+        one.append("x")
+    chosen = one if m.ask("b") == "yes" else []
+    m.ask(str(chosen))
+
+
+def chosen_where_it_grows(m: Any) -> Any:
+    one, chosen = [1], [1]
+    if m.ask("a") == "yes":
+        chosen = one
+        one.append(2)
+    m.ask(str(chosen))
+
+
+def dicts_in_another_order(m: Any) -> Any:
+    chosen = {"a": 1, "b": 2} if m.ask("a") == "yes" else {"b": 2, "a": 1}
+    m.ask(str(chosen))
+
+
+def sets_of_one_and_true(m: Any) -> Any:
+    found: set[Any] = set()
+    if m.ask("a") == "yes":
+        found.add(1)
+    else:
+        found.add(True)
+    m.ask(str(found))
+
+
+def sets_of_one_size(m: Any) -> Any:
+    found: set[Any] = set()
+    if m.ask("a") == "yes":
+        found.add("x")
+    else:
+        found.add("y")
+    m.ask(str(sorted(found)))
+
+
+def left_in_a_round_with_a_change(m: Any) -> Any:
+    count, names = 0, ["n"]
+    for d in "pq":
+        names[0] = d
+        if m.ask(d) == "yes":
+            if m.ask("really " + d) == "yes":
+                count += 1
+            continue
+        count += 1
+    m.ask(f"{count}")
+    m.ask(names[0] + "!")
+
+
+def left_before_it_was_put_right(m: Any) -> Any:
+    names = ["n"]
+    for d in "p":
+        if m.ask(d) == "yes":
+            names[0] = "x"
+            if m.ask("b") == "yes":
+                continue
+            names[0] = "n"
+    m.ask(names[0])
+
+
+def told_of_a_reply(m: Any) -> Any:
+    m.ask({"k": [m.ask("a")]})
+    m.ask("b")
+
+
+def formatted_as_a_number(m: Any) -> Any:
+    print(f"{m.ask('a'):d}")
+    m.ask("b")
+
+
+def formatted_in_a_width(m: Any) -> Any:
+    print(f"{m.ask('a'):>5}")
+    m.ask("b")
+
+
+def spread_in_a_dict(m: Any) -> Any:
+    {**m.ask("a")}
+    m.ask("b")
+
+
+def given_to_who_knows_how_many(m: Any) -> Any:
+    print(*m.ask("a").split())
+    m.ask("b")
+
+
+def compared_with_what_is_perhaps_asked(m: Any) -> Any:
+    return m.ask("a") < "m" < m.ask("x")
+
+
+def taken_from_an_iterator_perhaps(m: Any) -> Any:
+    numbers = iter([1, 2])
+    if m.ask("a") == "yes":
+        next(numbers)
+    m.ask(f"{next(numbers)}")
+
+
+def replaced_where_nothing_is_to_be_replaced(m: Any) -> Any:
+    m.ask("no such".replace("{x}", m.ask("a")))
+
+
+def sliced_by_steps_of_nothing(m: Any) -> Any:
+    m.ask("a")[::0]
+    m.ask("b")
+
+
+def joined_with_a_number(m: Any) -> Any:
+    " ".join(["x", int(m.ask("a"))])  # type: ignore[list-item]
+    m.ask("b")
+
+
+def found_in_a_list_of_replies(m: Any) -> Any:
+    return m.ask("b") if "yes" in [m.ask("a"), "no"] else m.ask("c")
+
+
+def matched_by_a_pattern(m: Any) -> Any:
+    match m.ask("a"):
+        case "yes":
+            m.ask("b")
+    m.ask("c")
+
+
+def looped_while_it_says_so(m: Any) -> Any:
+    while m.ask("a") == "yes":
+        m.ask("b")
+    m.ask("c")
+
+
+def returned_on_the_way_of_a_try(m: Any) -> Any:
+    try:
+        return int(m.ask("a"))
+    except ValueError:
+        return m.ask("b")
+
+
+def raised_behind_what_may_raise(m: Any) -> Any:
+    try:
+        int(m.ask("a"))
+        raise KeyError("k")
+    except KeyError:
+        m.ask("b")
+    except ValueError:
+        m.ask("c")
+
+
+def sorted_by_what_changes_something(m: Any) -> Any:
+    seen: list[Any] = []
+    list(map(lambda x: seen.append(x), m.ask("a").split()))  # noqa: C417
+    m.ask(str(seen))
+
+
+def stored_in_an_arm(m: Any) -> Any:
+    state = {"n": 0}
+    if m.ask("a") == "yes":
+        state["n"] += 1
+    m.ask(f"{state['n']}")
+
+
+def stored_by_an_inner_function(m: Any) -> Any:
+    count = 0
+
+    def more() -> None:
+        nonlocal count
+        count += 1
+
+    if m.ask("a") == "yes":
+        more()
+    m.ask(f"{count}")
+
+
+def deleted_in_an_arm(m: Any) -> Any:
+    found = "x"
+    if m.ask("a") == "yes":
+        del found
+    else:
+        m.ask(found)
+
+
+def formatted_by_what_is_not_known(m: Any) -> Any:
+    print(f"{5:{m.ask('a')}}")
+    m.ask("b")
+
+
+def formatted_as_a_number_by_a_method(m: Any) -> Any:
+    print("{:d}".format(m.ask("a")))
+    m.ask("b")
+
+
+def asked_as_often_as_is_not_known(m: Any) -> Any:
+    [m.ask(word) for word in m.ask("a").split()]
+    m.ask("b")
+
+
+def called_without_being_known(m: Any) -> Any:
+    m.ask("a")("x")
+    m.ask("b")
+
+
+def shown_though_it_is_of_others(m: Any) -> Any:
+    print(m)
+    m.ask("b")
+
+
+def looked_for_attributes(m: Any) -> Any:
+    return m.ask("b") if hasattr(m.ask("a"), "nothing") else m.ask("c")
+
+
+def drawn_from_nothing(m: Any) -> Any:
+    random.randint(5, 1)
+    m.ask("b")
+
+
+def drawn_from_something(m: Any) -> Any:
+    random.randint(1, 5)
+    m.ask("b")
+
+
+def written_with_keys_that_cannot_be(m: Any) -> Any:
+    json.dumps({(1, 2): m.ask("a")})
+    m.ask("b")
+
+
+def written_with_keys(m: Any) -> Any:
+    json.dumps({"k": [m.ask("a")]})
+    m.ask("b")
+
+
+def compared_with_a_time_without_a_zone(m: Any) -> Any:
+    print(datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.now())  # noqa: UP017
+    m.ask("b")
+
+
+def substituted_by_groups(m: Any) -> Any:
+    re.sub("(a)|b", r"\2", m.ask("a"))
+    m.ask("b")
+
+
+def compared_with_a_list_of_another_length(m: Any) -> Any:
+    if [m.ask("a")] == []:
+        m.ask("b")
+    m.ask("c")
+
+
+def grown_by_more_than_texts(m: Any) -> Any:
+    words = same = m.ask("a").split()
+    words += [1]
+    m.ask(f"{isinstance(same[-1], str)}")
+
+
+def one_more_than_a_text(m: Any) -> Any:
+    words = m.ask("a").split()
+    words.append(1)
+    " ".join(words)
+    m.ask("b")
+
+
+def shown_as_an_error_of_others(m: Any) -> Any:
+    try:
+        int("x")
+    except ValueError as e:
+        m.ask(str(e))
+
+
+def not_sorted_to_the_end(m: Any) -> Any:
+    items: list[Any] = [3, 1, "x", 2]
+    try:
+        items.sort()
+    except TypeError:
+        m.ask(str(items))
+
+
+def used_up_in_part(m: Any) -> Any:
+    numbers = iter([1, 2, 3])
+    next(filter(lambda n: m.ask("a"), numbers))
+    m.ask(f"{next(numbers)}")
+
+
+def sorted_by_what_is_not_known(m: Any) -> Any:
+    one = [1]
+    if m.ask("a") == "yes":
+        one.append(2)
+    m.ask(str(sorted([one, [1, 1]])[1]))
+
+
+def kept_in_the_order_of_a_chosen_list(m: Any) -> Any:
+    first, *rest = ["x", m.ask("a"), "z"]
+    m.ask(first + rest[-1])
+
+
+Case = tuple[Callable[..., Any], list[Any], list[Any]]
+CASES: list[Case] = [
+    (asked_in_an_arm_and_behind_it, ["a", "x"], []),
+    (asked_in_both_arms, ["a", "x", "x"], []),
+    (asked_in_one_arm, ["a", "b"], ["x"]),
+    (asked_in_one_arm_behind_what_may_raise, ["a"], ["x", "q"]),
+    (left_perhaps, ["a"], ["b"]),
+    (returned_in_a_helper, ["b", "a"], []),
+    (raised_in_a_helper_behind_a_return, ["a"], ["b"]),
+    (raised_perhaps, ["a"], ["b"]),
+    (raised_in_both_arms, ["a"], []),
+    (may_raise_in_one_arm, ["a"], ["c", "b"]),
+    (not_bound_perhaps, ["a"], ["b"]),
+    (caught_in_the_state_in_which_it_raised, ["a"], ["1"]),
+    (made_a_generator, [], []),
+    (copied_twice, ["a", "True False 1"], []),
+    (metadata_of_its_own, ["a", "False"], []),
+    (fields_that_are_perhaps_given, ["a"], []),
+    (caught_by_every_handler, ["a", "c"], ["b"]),
+    (caught_by_its_handler, ["a", "c"], ["b"]),
+    (caught_by_the_handler_of_another, ["a"], ["b", "c"]),
+    (caught_in_one_of_two_states, ["a"], ["b"]),
+    (asked_for_what_is_kept, ["p", "q"], ["gp", "gq"]),
+    (grown_perhaps, ["a"], []),
+    (grown_perhaps_in_an_arm, ["a"], ["b"]),
+    (grown_perhaps_and_chosen, ["a", "b"], []),
+    (chosen_where_it_grows, ["a"], []),
+    (dicts_in_another_order, ["a"], []),
+    (sets_of_one_and_true, ["a"], []),
+    (sets_of_one_size, ["a"], []),
+    (left_in_a_round_with_a_change, ["p", "q", "q!"], ["really p", "really q"]),
+    (left_before_it_was_put_right, ["p"], ["b"]),
+    (told_of_a_reply, ["a", "b"], []),
+    (formatted_as_a_number, ["a"], ["b"]),
+    (formatted_in_a_width, ["a", "b"], []),
+    (spread_in_a_dict, ["a"], ["b"]),
+    (given_to_who_knows_how_many, ["a"], []),
+    (compared_with_what_is_perhaps_asked, ["a"], []),
+    (taken_from_an_iterator_perhaps, ["a"], []),
+    (replaced_where_nothing_is_to_be_replaced, ["a", "no such"], []),
+    (sliced_by_steps_of_nothing, ["a"], ["b"]),
+    (joined_with_a_number, ["a"], ["b"]),
+    (found_in_a_list_of_replies, ["a"], ["b", "c"]),
+    (matched_by_a_pattern, ["a"], []),
+    (looped_while_it_says_so, ["a"], []),
+    (returned_on_the_way_of_a_try, ["a"], ["b"]),
+    (raised_behind_what_may_raise, ["a"], []),
+    (sorted_by_what_changes_something, ["a"], []),
+    (stored_in_an_arm, ["a"], []),
+    (stored_by_an_inner_function, ["a"], []),
+    (deleted_in_an_arm, ["a"], ["x"]),
+    (formatted_by_what_is_not_known, ["a"], ["b"]),
+    (formatted_as_a_number_by_a_method, ["a"], ["b"]),
+    (asked_as_often_as_is_not_known, ["a"], []),
+    (called_without_being_known, ["a"], ["b"]),
+    (shown_though_it_is_of_others, [], ["b"]),
+    (looked_for_attributes, ["a"], ["b", "c"]),
+    (drawn_from_nothing, [], ["b"]),
+    (drawn_from_something, ["b"], []),
+    (written_with_keys_that_cannot_be, ["a"], ["b"]),
+    (written_with_keys, ["a", "b"], []),
+    (compared_with_a_time_without_a_zone, [], ["b"]),
+    (substituted_by_groups, ["a"], ["b"]),
+    (compared_with_a_list_of_another_length, ["a", "c"], []),
+    (grown_by_more_than_texts, ["a"], []),
+    (one_more_than_a_text, ["a"], ["b"]),
+    (shown_as_an_error_of_others, [], []),
+    (not_sorted_to_the_end, [], []),
+    (used_up_in_part, ["a"], []),
+    (sorted_by_what_is_not_known, ["a"], []),
+    (kept_in_the_order_of_a_chosen_list, ["a", "xz"], []),
+]
+
+
+@pytest.mark.parametrize(("program", "certain", "possible"), CASES, ids=lambda each: getattr(each, "__name__", ""))
+def test_what_is_certain(program: Callable[..., Any], certain: list[Any], possible: list[Any]) -> None:
+    found = read(program, Model(lambda question, number: ""))
+    assert (sorted(found.certain), sorted(found.possible)) == (sorted(certain), sorted(possible))
+
+
+def test_a_value_that_stands_for_two_objects_is_not_changed() -> None:
+    def program(m: Any) -> Any:
+        one, two = [1], [1]
+        chosen = one if m.ask("a") == "yes" else two
+        chosen.append(2)
+        m.ask(str(one))
+
+    found = read(program, Model(lambda question, number: ""))
+    assert found.barrier is not None
+    assert found.certain == ["a"]
+
+
+def test_an_error_that_an_engine_gave_is_raised_where_the_program_asks() -> None:
+    def program(m: Any) -> Any:
+        try:
+            return m.ask("a")
+        except KeyError:
+            return "caught"
+
+    model = Model(lambda question, number: "")
+    asks = read(program, model, asker=ModelAsker(may_raise=True)).asks
+    assert read(program, model, answers={ask.key: Answer(error=KeyError()) for ask in asks}).value == "caught"
+
+
+def test_replies_to_calls_in_two_places_may_raise_by_themselves() -> None:
+    def program(m: Any) -> Any:
+        m.ask("a")
+        return m.ask("b")
+
+    def by_a_helper(m: Any) -> Any:
+        def one(text: str) -> Any:
+            return m.ask(text)
+
+        one("a")
+        return one("b")
+
+    for each in (program, by_a_helper):
+        found = read(each, Model(lambda question, number: ""), asker=ModelAsker(may_raise=True))
+        assert (found.certain, found.possible) == (["a"], ["b"])
+
+
+def test_two_equal_requests_have_two_replies() -> None:
+    def program(m: Any) -> Any:
+        return [m.ask("a"), m.ask("a")]
+
+    model = Model(lambda question, number: str(number))
+    assert predicted(program, model)[0].value == ["0", "1"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_more_paths_are_told_apart_than_are_kept() -> None:
+    def program(m: Any) -> Any:
+        for each in range(60):
+            if m.ask(each) == "no":
+                return each
+        return None
+
+    assert len(read(program, Model(lambda question, number: "")).asks) == 41
+
+
+def endless() -> Any:
+    while True:
+        pass
+
+
+def deep(n: int) -> Any:
+    return deep(n + 1) if n < 100 else n
+
+
+@pytest.mark.parametrize(("program", "why"), [(lambda: endless(), "too long"), (lambda: deep(0), "too deeply")])
+def test_a_program_that_takes_long_is_left(program: Callable[[], Any], why: str) -> None:
+    barrier = read(program).barrier
+    assert barrier is not None
+    assert why in barrier.what

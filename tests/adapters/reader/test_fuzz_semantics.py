@@ -1,0 +1,305 @@
+"""The reader against CPython on random programs that ask models, and on those that it once got wrong.
+
+TEOLA_TEST_PROGRAMS sets how many programs there are, TEOLA_TEST_SEED where they begin.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.adapters.reader.fuzzing import Difference, Verdict, judged
+from tests.adapters.reader.random_programs import HEADER, INPUTS, MODELS, inputs, shown, source
+
+PROGRAMS = int(os.environ.get("TEOLA_TEST_PROGRAMS", "300"))
+FIRST = int(os.environ.get("TEOLA_TEST_SEED", "0"))
+PER_FILE = 50
+
+
+def module_of(text: str, path: Path) -> ModuleType:
+    """A module with a file, so that the source of its functions can be read."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE)))
+def test_what_is_read_of_a_random_program_is_so(seed: int, tmp_path: Path) -> None:
+    found: Counter[str] = Counter()
+    text = source(seed, PER_FILE)
+    module = module_of(text, tmp_path / f"random_programs_{seed}.py")
+    for number in range(PER_FILE):
+        name, case = f"program_{number}", seed * 1000 + number
+        try:
+            verdict = judged(getattr(module, name), inputs(case), case)
+        except Difference as e:
+            raise AssertionError(f"{e}\n\n{shown(text, name)}\n{inputs(case)()}") from e
+        found[_name(verdict)] += 1
+    assert found["known"] > PER_FILE // 2, found
+
+
+def _name(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "endless"
+    return verdict.barrier or ("stalled" if verdict.is_stalled else "known")
+
+
+# --- found by the fuzzer ---------------------------------------------------------------------------------------------
+
+WRONG_ONCE = {
+    "a variable that one path has not set": """
+        if jb.ask('a'):
+            v = 1
+        m.ask(f'{v}')
+        return m.ask('b')
+    """,
+    "a closure over such a variable": """
+        def inner():
+            return v
+        if jb.ask('a'):
+            v = 1
+        inner()
+        return m.ask('b')
+    """,
+    "a path that raises behind one that returns": """
+        def inner():
+            if jb.ask('a'):
+                return 1
+            raise ValueError('b')
+        inner()
+        return m.ask('c')
+    """,
+    "break in the else of a loop": """
+        while True:
+            for x in 'ab':
+                m.ask(x)
+            else:
+                break
+        return docs
+    """,
+    "break in the else of a loop, undecided": """
+        for d in ['a', 'b', 'c']:
+            for x in 'xy':
+                if jb.ask(d + x):
+                    break
+            else:
+                if jb.ask(d):
+                    break
+            words.append(d)
+        return words
+    """,
+    "break in the else of while": """
+        for d in 'abc':
+            while jb.ask(d) and count < 3:
+                count += 1
+            else:
+                break
+        return count, m.ask('b')
+    """,
+    "a key that cannot be hashed stops a comprehension": "return {x: m.ask(str(x)) for x in [['a'], 'b']}",
+    "an element that perhaps cannot be hashed": "return {q.ask(x) for x in ['a', 'b', 'c']}",
+    "a key that perhaps cannot be hashed": "return {q.ask(x): m.ask(x) for x in ['a', 'b', 'c']}",
+    "a display evaluates all before it hashes": "return {[]: m.ask('a'), 'b': m.ask('b')}",
+    "a method that is perhaps not there, before its arguments": "return q.ask('a').get(m.ask('b'))",
+    "a name in the default of a lambda": """
+        def inner(x):
+            return lambda y=(label := x): y
+        inner([])
+        return {label}
+    """,
+    "a function that is called as often as is not known": """
+        def add(x):
+            docs.append(x)
+        list(map(add, w.ask('a')))
+        return len(docs), m.ask(str(docs))
+    """,
+    "a key function that changes something": """
+        def key(x):
+            docs.append(x)
+            return x
+        found = sorted(w.ask('a'), key=key)
+        return found, m.ask(str(docs))
+    """,
+    "a generator in which StopIteration is raised": "return ', '.join(next(iter([])) for x in docs)",
+    "a finally block that perhaps returns": """
+        try:
+            return 1
+        finally:
+            if jb.ask('a'):
+                return 2
+    """,
+    "an assertion that perhaps fails": """
+        assert jb.ask('a')
+        return m.ask('b')
+    """,
+    "sorting nothing, with a wrong argument": "return sorted([], reverse=label)",
+    "a list that one path makes and the other empties": """
+        for _ in range(5):
+            if jb.ask('a'):
+                words = []
+                words.append(m.ask('a'))
+            else:
+                words.clear()
+        return q.ask(min(words, default='yes'))
+    """,
+    "the order of a set that was given": "return m.ask(', '.join(names))",
+    "the order of a set that was given, though empty": """
+        names.update(docs)
+        names.update(['d', 'e', 'f'])
+        return m.ask(', '.join(names))
+    """,
+    "the order of a set that was given, shown": "return m.ask(f'{names}')",
+    "the order of a set that was given, united": "return list(names | {'b', 'c', 'd'})",
+    "what is taken from a set that was given": "return names.pop()",
+    "a change before an error on one path": """
+        try:
+            if jb.ask('a'):
+                label = 'b'
+                raise ValueError
+        except ValueError:
+            pass
+        return m.ask(label)
+    """,
+    "a change in place before an error on one path": """
+        try:
+            if jb.ask('a'):
+                docs.append('b')
+                count / 0
+        except ZeroDivisionError:
+            pass
+        return m.ask(str(docs))
+    """,
+    "an error that a finally block swallows": """
+        def inner():
+            try:
+                int(q.ask('a'))
+                docs.append('b')
+            finally:
+                return 1
+        inner()
+        return m.ask(str(docs))
+    """,
+    "a change before an error in a round": """
+        try:
+            for _ in range(n.ask('a') % 4):
+                names.add('b')
+                docs.index('none')
+        except Exception:
+            pass
+        return m.ask(str(len(names)))
+    """,
+    "a change before an error behind a path that has left": """
+        try:
+            for x in 'ab':
+                if jb.ask(x):
+                    break
+                label = 'c'
+                int(x)
+        except ValueError:
+            pass
+        return m.ask(label)
+    """,
+    "a change between many errors": """
+        try:
+            for x in 'abcdefghijkl':
+                label = x
+                int(m.ask(x))
+                label = ''
+                int(m.ask(x + x))
+        except ValueError:
+            pass
+        return label
+    """,
+    "a list that stands for one of two": """
+        found = docs
+        if jb.ask('a'):
+            found = ['b']
+        docs.append('c')
+        return m.ask(str(found))
+    """,
+    "a dict that stands for one of two": """
+        found = {'a': docs}
+        if jb.ask('a'):
+            found['a'] = ['b']
+        docs.clear()
+        return [m.ask(x) for x in found['a']]
+    """,
+    "several values for one keyword in a handler": """
+        try:
+            [].pop()
+        except IndexError:
+            return dict(a=count, **{'a': 1})
+    """,
+    "the order of a set that is put back": """
+        found = set(docs)
+        if jb.ask('a'):
+            found.add('q')
+            found.discard('a')
+        return m.ask(str(list(found)))
+    """,
+}
+
+
+@pytest.mark.parametrize("what", WRONG_ONCE)
+def test_what_was_read_wrong_once(what: str, tmp_path: Path) -> None:
+    body = "\n".join("    " + line.removeprefix("        ") for line in WRONG_ONCE[what].strip().splitlines())
+    head = f"def program({', '.join([*MODELS, *INPUTS])}):\n"
+    program = module_of(HEADER + "\n" + head + body + "\n", tmp_path / "wrong_once.py").program
+    for case in range(60):
+        assert judged(program, inputs(case), case) is not None
+
+
+# --- the judge judges ------------------------------------------------------------------------------------------------
+
+
+def _wrong(change: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        for case in range(40):
+            judged(_sample, inputs(case), case)
+
+
+def _sample(m: Any, q: Any, jb: Any, n: Any, w: Any, c: Any, **given: Any) -> Any:
+    if jb.ask("a"):
+        given["docs"].append("x")
+        return m.ask("b")
+    return [m.ask("c"), given["docs"]]
+
+
+def test_the_judge_finds_requests_that_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from teola_plugin.adapters.reader.asking import Ask
+
+    judged(_sample, inputs(1), 1)
+    monkeypatch.setattr(Ask, "is_certain", property(lambda ask: True))
+    with pytest.raises(Difference, match="is called certain"):
+        _wrong(lambda patch: None)
+
+
+def test_the_judge_finds_inputs_that_are_not_put_back() -> None:
+    from teola_plugin.adapters.reader.heap import Heap
+
+    with pytest.raises(Difference, match="not put back"):
+        _wrong(lambda patch: patch.setattr(Heap, "put_back", lambda heap: None))
+
+
+def test_the_judge_finds_wrong_values() -> None:
+    from teola_plugin.adapters.reader.heap import Heap
+
+    with pytest.raises(Difference, match="is really"):
+        _wrong(lambda patch: patch.setattr(Heap, "joined", lambda heap, one, two, *why: one))

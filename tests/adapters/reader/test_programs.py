@@ -1,0 +1,218 @@
+"""Programs that ask a model: what is certain when, and what they come to, against a run of CPython."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.adapters.reader.world import Model, ModelAsker, predicted
+
+DOCS = ["a doc", "b doc", "c doc", "d doc"]
+
+
+def judge(question: Any, number: int) -> str:
+    return "yes" if "a" in str(question)[:1] or "c" in str(question)[:1] else "no"
+
+
+def grade(model: Any, docs: Any) -> Any:
+    keep = []
+    search = "No"
+    for d in docs:
+        print("grading", d)
+        if model.ask(d) == "yes":
+            keep.append(d)
+        else:
+            search = "Yes"
+            continue
+    return {"documents": keep, "search": search}
+
+
+def grade_comprehension(model: Any, docs: Any) -> Any:
+    return [d for d in docs if model.ask(d).strip().lower() == "yes"]
+
+
+def two_in_turn(model: Any, docs: Any) -> Any:
+    first = model.ask(docs[0])
+    second = model.ask(docs[1])
+    return f"{first} / {second}"
+
+
+def chained(model: Any, docs: Any) -> Any:
+    first = model.ask(docs[0])
+    return model.ask(f"{first} and {docs[1]}")
+
+
+def either(model: Any, docs: Any) -> Any:
+    if model.ask(docs[0]) == "yes":
+        return model.ask("one")
+    return model.ask("two")
+
+
+def both_arms(model: Any, docs: Any) -> Any:
+    if model.ask(docs[0]) == "yes":
+        note = "good"
+        x = model.ask("same")
+    else:
+        note = "bad"
+        x = model.ask("same")
+    return note, x
+
+
+def until(model: Any, docs: Any) -> Any:
+    for d in docs:
+        if model.ask(d) == "no":
+            break
+    else:
+        return "all"
+    return d
+
+
+def returning(model: Any, docs: Any) -> Any:
+    found = []
+    for d in docs:
+        reply = model.ask(d)
+        if reply == "no":
+            return found
+        found.append(d)
+    return None
+
+
+def trying(model: Any, docs: Any) -> Any:
+    out = []
+    for d in docs:
+        try:
+            out.append(model.ask(d).upper())
+        except Exception as e:
+            out.append(str(e))
+    return out
+
+
+def returning_what_is_caught(model: Any, docs: Any) -> Any:
+    def one(d: str) -> int:
+        try:
+            if model.ask(d) == "no":
+                return 0
+            return int(model.ask(d + d))
+        except ValueError:
+            return 1
+
+    return [one(d) for d in docs]
+
+
+def caught_in_a_known_state(model: Any, docs: Any) -> Any:
+    rows = [{"d": d} for d in docs]
+    for row in rows:
+        try:
+            row["score"] = int(model.ask(row["d"]))
+        except ValueError:
+            row["score"] = 0
+        row["seen"] = len(row)
+    return [model.ask(str(row["seen"])) for row in rows]
+
+
+def caught_between_changes(model: Any, docs: Any) -> Any:
+    seen: list[Any] = []
+    try:
+        seen.append(int(model.ask(docs[0])))
+        seen.append(int(model.ask(docs[1])))
+    except ValueError:
+        seen.append("bad")
+    return model.ask(str(seen))
+
+
+def an_iterator_that_an_error_leaves_behind(model: Any, docs: Any) -> Any:
+    each = enumerate(docs)
+    try:
+        int(model.ask("first"))
+        next(each)
+    except ValueError:
+        pass
+    return model.ask(str(next(each)))
+
+
+def left_by_way_of_finally(model: Any, docs: Any) -> Any:
+    seen = []
+
+    def one() -> Any:
+        try:
+            if model.ask("first") == "no":
+                return "no"
+        finally:
+            seen.append(1)
+        return "yes"
+
+    return one(), model.ask(str(seen))
+
+
+def by_helper(model: Any, docs: Any) -> Any:
+    def one(d: str) -> str:
+        return model.ask("q " + d)  # type: ignore[no-any-return]
+
+    return ", ".join(one(d) for d in docs)
+
+
+def guarded(model: Any, docs: Any) -> Any:
+    if "forbidden" in docs[0]:
+        raise ValueError("no")
+    return model.ask(docs[0])
+
+
+def nested(model: Any, docs: Any) -> Any:
+    scores = {}
+    for _, d in enumerate(docs):
+        verdict = model.ask(d)
+        scores[d] = 1 if verdict == "yes" else 0
+    best = [k for k, v in scores.items() if v]
+    return model.ask(" ".join(best)), scores
+
+
+async def gathered(model: Any, docs: Any) -> Any:
+    replies = await asyncio.gather(*[model.aask(d) for d in docs])
+    return list(replies)
+
+
+PROGRAMS: list[tuple[Callable[..., Any], int]] = [
+    (grade, 1), (grade_comprehension, 1), (two_in_turn, 1), (chained, 2), (either, 2), (both_arms, 1), (until, 2),
+    (returning, 2), (trying, 1), (by_helper, 1), (guarded, 1), (nested, 2), (gathered, 1),
+    (returning_what_is_caught, 2), (caught_in_a_known_state, 1), (caught_between_changes, 2),
+    (an_iterator_that_an_error_leaves_behind, 2), (left_by_way_of_finally, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "rounds"), PROGRAMS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_program_is_read_as_it_runs(program: Callable[..., Any], rounds: int) -> None:
+    original, model = Model(judge), Model(judge)
+    expected = program(original, DOCS)
+    if asyncio.iscoroutine(expected):
+        expected = asyncio.run(expected)
+    found, asked = predicted(program, model, DOCS)
+    assert found.is_known, (found.barrier, found.barrier and found.barrier.where)
+    assert found.error is None
+    assert found.value == expected
+    assert sorted(map(str, model.asked)) == sorted(map(str, original.asked))
+    assert len(asked) == rounds, asked
+
+
+def test_nothing_is_certain_behind_what_may_raise() -> None:
+    def program(model: Any) -> Any:
+        first = model.ask("one")
+        int(first)
+        return model.ask("two")
+
+    found, asked = predicted(program, Model(lambda q, n: "no number"))
+    assert asked == [["one"]]
+    assert isinstance(found.error, ValueError)
+
+
+def test_a_judge_that_may_raise_overlaps_with_itself_alone() -> None:
+    def program(model: Any, other: Any) -> Any:
+        for d in "abc":
+            model.ask(d)
+        return other.ask("z")
+
+    asker = ModelAsker(may_raise=True)
+    _, asked = predicted(program, Model(judge), Model(judge), asker=asker)
+    assert asked[0] == ["a", "b", "c"]

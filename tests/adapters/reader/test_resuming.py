@@ -1,0 +1,351 @@
+"""Reading on behind what is not read: nothing is asked that the run does not ask, and what it will ask is found."""
+
+from __future__ import annotations
+
+import gc
+import random
+import textwrap
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from teola_plugin.adapters.reader import stacks
+from teola_plugin.adapters.reader.values import STALE, Stale
+from tests.adapters.reader.fuzzing import Key, TooLong, native, replies
+from tests.adapters.reader.random_programs import inputs, shown, source
+from tests.adapters.reader.resumed import HIDDEN, SideBySide, hide
+from tests.adapters.reader.test_fuzz_semantics import FIRST, PROGRAMS, module_of
+
+PER_FILE = 50
+
+
+@pytest.fixture(autouse=True)
+def tests_are_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of this folder may stand between those of a program, as those of a framework do."""
+    monkeypatch.setattr(stacks, "_PASSING", stacks._PASSING | {"tests", "contextlib"})
+    monkeypatch.setattr(stacks, "_libraries", {})
+
+
+def numbered(seed: int) -> Any:
+    """Replies that differ each time that the same is asked."""
+
+    def reply(key: Key, number: int) -> Any:
+        return replies(zlib.crc32(repr((seed, number)).encode()))(key, 0)
+
+    return reply
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE)))
+def test_a_random_program_asks_for_what_it_would_have_asked(seed: int, tmp_path: Path) -> None:
+    text = hide(source(seed, PER_FILE), random.Random(seed))
+    module = module_of(text, tmp_path / f"hidden_programs_{seed}.py")
+    found: Counter[str] = Counter()
+    for number in range(PER_FILE):
+        name, case = f"program_{number}", seed * 1000 + number
+        for turn in range(3):
+            program, make, reply = getattr(module, name), inputs(case), numbered(case)
+            side = SideBySide(program, reply, random.Random(case + turn))
+            try:
+                alone, value = native(program, make, reply), side.run(make())
+            except TooLong:
+                continue
+            told = f"{shown(text, name)}\n{make()}"
+            assert side.extra == 0, told
+            assert repr(value) == repr(alone.value if alone.error is None else alone.error), told
+            found["ahead"] += side.ahead
+            found["behind"] += side.skipped > 0 and side.ahead > 0
+    assert found["behind"] > 3, found
+
+
+# --- one by one ------------------------------------------------------------------------------------------------------
+
+READ_ON = {
+    "a loop over rows of a client": (3, """
+        rows = unread(lambda: ["a", "b", "c"])
+        return [m.ask(row) for row in rows]
+    """),
+    "a file that is closed again": (3, """
+        with unread(lambda: contextlib.nullcontext("a b c")) as file:
+            text = file
+        out = []
+        for part in text.split():
+            out.append(m.ask(part))
+        return out
+    """),
+    "inside of a try": (3, """
+        try:
+            rows = unread(lambda: ["a", "b", "c"])
+            out = []
+            for row in rows:
+                out.append(m.ask(row))
+            return out
+        except ValueError as e:
+            return str(e)
+    """),
+    "a helper that has returned, and one that has not": (3, """
+        rows = fetch(3)
+        return judge(m, rows)
+    """),
+    "two clients in turn": (6, """
+        rows = unread(lambda: ["a", "b", "c"])
+        first = [m.ask(row) for row in rows]
+        more = unread(lambda: ["d", "e", "f"])
+        return first, [m.ask(row) for row in more]
+    """),
+    "a list that it fills": (3, """
+        rows = []
+        for name in ("a", "b", "c"):
+            rows.extend(unread(lambda: [name]))
+        return [m.ask(row) for row in rows]
+    """),
+    "what is made of its rows before the first request": (3, """
+        rows = unread(lambda: ["a", "b", "c"])
+        table = {row: row * 2 for row in rows}
+        out = {}
+        for key, value in table.items():
+            out[key] = m.ask(value)
+        return out
+    """),
+    "a request before it": (4, """
+        first = m.ask("first")
+        rows = unread(lambda: ["a", "b", "c"])
+        return [first, *[m.ask(row) for row in rows]]
+    """),
+    "the same asked before, by what is not read": (3, """
+        rows = unread(lambda: [m.ask("a"), "a", "a", "b"])
+        return [m.ask(row) for row in rows[1:]]
+    """),
+    "a client that asks, made by what is not read": (3, """
+        client = unread(lambda: ["b", "c"])
+        rows = unread(lambda: [m.ask("a"), *client, "d"])
+        return [m.ask(row) for row in rows[1:]]
+    """),
+    "what is changed between the two": (3, """
+        counts = unread(lambda: [1])
+        counts.append(len(counts) + 1)
+        rows = unread(lambda: [m.ask("a"), "b", "c", "d"])
+        return [m.ask(f"{row} {counts}") for row in rows[1:]]
+    """),
+    "what is outside, as it is behind it": (3, """
+        before = BOX.number
+        rows = unread(lambda: BOX.count() or ["a", "b", "c"])
+        return [m.ask(f"{row} {BOX.number - before}") for row in rows]
+    """),
+    "a model that is handed on": (3, """
+        rows = unread(lambda: ["a", "b", "c"])
+        return ask_all(m, rows)
+    """),
+}  # fmt: skip
+"""Programs, with how many requests are found ahead of the run from its second time on."""
+
+LEFT = {
+    "in a loop": """
+        out = []
+        for name in ("a", "b", "a"):
+            if name == "a":
+                rows = unread(lambda: next(ROUNDS))
+                for row in rows:
+                    out.append(m.ask(row))
+            elif out:
+                out.append(m.ask("b, too"))
+        return out
+    """,
+    "in a function that map calls": """
+        out = []
+        list(map(functools.partial(visit, m, out), ["a", "b", "a"]))
+        return out
+    """,
+    "equal requests of a function written in C": """
+        unread(lambda: 0)
+        return sorted(["x"] * 4, key=lambda each: m.ask(each))
+    """,
+    "a list that the function around it has, too": """
+        kept = ["x"]
+        add(m, kept)
+        return m.ask(str(kept))
+    """,
+    "one list under two names": """
+        one = ["x"]
+        pair = unread(lambda: (one, 1))
+        m.ask("same")
+        one.append("y")
+        return m.ask(str(pair[0]))
+    """,
+    "variables that were handed out": """
+        held = locals()
+        rows = unread(lambda: ["a", "b", "c"])
+        found = [m.ask(row) for row in rows]
+        return found, sorted(held)
+    """,
+    "a list that changes between it and the request": """
+        seen = []
+        rows = unread(lambda: ["a", "b", "c"])
+        seen.append(len(rows))
+        return [m.ask(f"{row}{seen}") for row in rows]
+    """,
+    "what was given, changed in place": """
+        unread(lambda: docs.append("new"))
+        for each in ("a", "b"):
+            m.ask(f"{each}{len(words)}")
+        return docs
+    """,
+    "a function that looks at its variables": """
+        rows = unread(lambda: ["a", "b", "c"])
+        shown = sorted(locals())
+        return [m.ask(f"{row}{shown}") for row in rows]
+    """,
+    "the class of what is not copied": """
+        box = unread(lambda: Box())
+        m.ask("same")
+        return [m.ask(box.__class__.__name__), m.ask(type(box).__name__), m.ask(str(isinstance(box, Box)))]
+    """,
+    "whether it is of a class": """
+        box = unread(lambda: Box())
+        m.ask("same")
+        return m.ask(str([isinstance(box, Box), isinstance(box, str), callable(box)]))
+    """,
+    "an iterator that is used up in part": """
+        steps = iter(["a", "b", "c", "d"])
+        first = unread(lambda: next(steps))
+        return [m.ask(first), *[m.ask(step) for step in steps]]
+    """,
+    "other variables on the way to the same request": """
+        kept = ["x"]
+        for number in range(2):
+            kept = unread(lambda: [*kept, number])
+        m.ask("same")
+        return m.ask(str(kept.pop()))
+    """,
+}
+"""Programs that go on as far as it is certain, or not at all."""
+
+
+class Prompt(random.Random):
+    """Everything is read, and answered, at once."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def randrange(self, *_: Any) -> int:
+        return 0
+
+
+HELPERS = """
+import contextlib
+import functools
+import itertools
+
+ROUNDS = itertools.cycle([[], ["p", "q"]])
+
+class Box:
+    number = 0
+
+    def count(self):
+        self.number += 1
+
+BOX = Box()
+
+def ask_all(m, xs):
+    return [m.ask(x) for x in xs]
+
+def fetch(n):
+    return unread(lambda: ["a", "b", "c"][:n])
+
+def judge(m, rows):
+    kept = unread(lambda: [row for row in rows if row])
+    return [m.ask(row) for row in kept]
+
+def visit(m, out, name):
+    if name == "a":
+        rows = unread(lambda: next(ROUNDS))
+        for row in rows:
+            out.append(m.ask(row))
+    elif out:
+        out.append(m.ask("b, too"))
+
+def add(m, kept):
+    unread(lambda: kept.append("y"))
+    m.ask("same")
+
+def program(m, docs, words, **rest):
+"""
+
+
+def program_of(text: str, tmp_path: Path, name: str) -> Any:
+    body = textwrap.indent(textwrap.dedent(text), "    ")
+    return module_of(f"{HIDDEN}\n{HELPERS}{body}", tmp_path / f"{name}.py").program
+
+
+def sides(program: Any, given: dict[str, Any], rnd: random.Random) -> list[SideBySide]:
+    """Three runs of a program, which come to what it comes to alone."""
+    made: list[SideBySide] = []
+    for _ in range(3):
+        make, reply = lambda: {key: list(value) for key, value in given.items()}, numbered(0)
+        alone = native(program, make, reply)
+        made.append(SideBySide(program, reply, rnd))
+        value = made[-1].run(make())
+        assert repr(value) == repr(alone.value if alone.error is None else alone.error)
+    return made
+
+
+@pytest.mark.parametrize("name", READ_ON)
+def test_what_stands_behind_it_is_found(name: str, tmp_path: Path) -> None:
+    ahead, text = READ_ON[name]
+    program = program_of(text, tmp_path, "read_on")
+    runs = sides(program, {"docs": ["a"], "words": ["b"]}, Prompt())
+    assert [run.ahead for run in runs[1:]] == [ahead] * 2, [run.barriers for run in runs]
+    assert [run.extra for run in runs] == [0] * 3
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_not_certain_is_left(name: str, seed: int, tmp_path: Path) -> None:
+    program = program_of(LEFT[name], tmp_path, "left")
+    runs = sides(program, {"docs": ["a"], "words": ["b"]}, Prompt() if seed == 0 else random.Random(seed))
+    assert [run.extra for run in runs] == [0] * 3
+
+
+@pytest.mark.parametrize("seed", [0, 86, 117])
+def test_a_reply_is_not_used_while_it_may_be_that_of_another_time(seed: int, tmp_path: Path) -> None:
+    program = program_of(
+        """
+        if m.ask("first") == "yes":
+            m.ask("same")
+        found = m.ask("same")
+        return m.ask(f"then {found}")
+        """,
+        tmp_path,
+        "perhaps",
+    )
+    side = SideBySide(program, numbered(seed), random.Random(seed))
+    side.run({"docs": [], "words": []})
+    assert side.extra == 0
+
+
+class Later(SideBySide):
+    """Something changes what is outside, between a request and the reading of what comes behind it."""
+
+    def _turn(self) -> None:
+        if self._works:
+            self._program.__globals__["BOX"].count()
+        super()._turn()
+
+
+def test_what_comes_to_another_request_asks_for_nothing(tmp_path: Path) -> None:
+    text = """
+        rows = unread(lambda: ["a", "b", "c"])
+        return [m.ask(f"{row} {BOX.number}") for row in rows]
+    """
+    program = program_of(text, tmp_path, "later")
+    for _ in range(3):
+        side = Later(program, numbered(0), Prompt())
+        side.run({"docs": [], "words": []})
+        assert side.extra == 0
+
+
+def test_who_looks_through_all_objects_finds_none_that_refuses() -> None:
+    found = [each for each in gc.get_objects() if isinstance(each, Stale)]
+    assert any(each is STALE.held for each in found)

@@ -1,0 +1,198 @@
+"""Stock clients of web searches: they are asked ahead as a hosted model is, and nobody else's tools are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
+
+import pytest
+from langchain.agents import create_agent
+from langchain_community.tools.file_management import WriteFileTool
+from langchain_community.tools.tavily_search import TavilySearchResults
+from langchain_community.utilities import tavily_search
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+
+from teola_plugin import optimize, optimized
+from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
+from tests.adapters.langchain.test_agents import QUESTION, World
+from tests.adapters.reader.langchain_reading import read, stopped
+from tests.support.hosted_service import Service, counted, served
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+RAN: list[str] = []
+
+
+class State(TypedDict, total=False):
+    plan: str
+    found: str
+    said: str
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _address(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TAVILY_API_KEY", "none")
+    monkeypatch.setattr(tavily_search, "TAVILY_API_URL", service.url)
+    RAN.clear()
+    yield
+    assert not RAN
+
+
+def app_of(service: Service, tool: Any) -> Any:
+    """A model plans, a tool is asked in turn, and a model is told what was found."""
+    llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+    def plan(state: State) -> dict[str, Any]:
+        return {"plan": llm.invoke("Split it.").content}
+
+    def find(state: State) -> dict[str, Any]:
+        found = ""
+        for part in state["plan"].split("\n"):
+            found += str(tool.invoke({"query": part}))
+        return {"found": found}
+
+    def say(state: State) -> dict[str, Any]:
+        return {"said": llm.invoke(state["found"]).content}
+
+    builder = StateGraph(State).add_node("planned", plan).add_node("finding", find).add_node("saying", say)
+    builder.add_edge(START, "planned").add_edge("planned", "finding").add_edge("finding", "saying")
+    return builder.add_edge("saying", END).compile()
+
+
+class _Made:
+    """A tool that is made for each call."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def invoke(self, given: Any) -> Any:
+        return self._make().invoke(given)
+
+
+def _two() -> Any:
+    return TavilySearchResults(max_results=2)
+
+
+@pytest.mark.parametrize("make", [_two, lambda: _Made(_two)], ids=["made before", "made for each search"])
+def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], Any]) -> None:
+    app = app_of(service, make())
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.fallbacks) == (0, ())
+    assert report.misses <= 1  # the first, where the framework's run is there before the reader
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("make", [_two, lambda: _Made(_two)], ids=["made before", "made for each search"])
+def test_a_search_engine_that_has_answered_the_framework_is_asked_ahead(
+    service: Service, make: Callable[[], Any]
+) -> None:
+    fast = optimize(app_of(service, make()))
+    plain = fast.invoke({})
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+
+
+def test_who_leaves_a_streamed_reply_of_an_agent_has_searched_for_nothing(service: Service) -> None:
+    """While the model writes, its caller may still leave."""
+    model = World((_two().name, {"query": "hive 1"}), waits=False)
+    model.lingers_s = 0.3
+    agent = optimize(create_agent(model.model, [_two()]))
+    for _ in agent.stream(QUESTION, stream_mode="messages"):
+        break
+    assert service.asked == []
+    agent.invoke(QUESTION)
+    assert service.asked == ["search hive 1"]
+
+
+def test_a_tool_that_is_set_otherwise_is_another() -> None:
+    assert _resource_of(_two()) is _resource_of(_two())
+    others = [TavilySearchResults(max_results=3), TavilySearchResults(max_results=2, tavily_api_key="b"), _Own()]
+    assert all(_resource_of(other) is not _resource_of(_two()) for other in others)
+
+
+def test_reading_leaves_the_warning_of_a_deprecated_class_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    init: Any = TavilySearchResults.__init__
+    (warned,) = (c for n, c in zip(init.__code__.co_freevars, init.__closure__, strict=True) if n == "warned")
+    warned.cell_contents = False
+    found = read(lambda x: _two().invoke({"query": x}), "hive 1")
+    assert not found.stopped
+    assert found.certain == [[True]]
+    assert warned.cell_contents is False
+    monkeypatch.setattr("warnings.showwarning", lambda *args: RAN.append("early"))
+    assert read(lambda x: _two().invoke({"query": x}), "hive 1").certain == [[False]]
+
+
+class _Loud(TavilySearchResults):
+    def __init__(self, **given: Any) -> None:
+        RAN.append("early")
+        super().__init__(**given)
+
+
+def test_tools_with_a_constructor_of_the_users_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "_Loud" in stopped(lambda x: _Loud().invoke({"query": x}), "a")
+    assert "_Wrapper" in stopped(lambda x: TavilySearchResults(api_wrapper=_Wrapper()).invoke(x), "a")
+    monkeypatch.setattr(TavilySearchResults, "__init__", lambda self, **given: RAN.append("early"))
+    assert "TavilySearchResults" in stopped(lambda x: _two().invoke({"query": x}), "a")
+
+
+class _Own(TavilySearchResults):
+    def _run(self, query: str, run_manager: Any = None) -> Any:
+        return f"own {query}", {}
+
+
+class _Wrapper(tavily_search.TavilySearchAPIWrapper):
+    def raw_results(self, *args: Any, **kwargs: Any) -> Any:
+        return {"results": []}
+
+
+def _own_wrapper() -> Any:
+    return TavilySearchResults(api_wrapper=_Wrapper())  # type: ignore[call-arg]
+
+
+def _own_method() -> Any:
+    tool = TavilySearchResults()
+    vars(tool)["_run"] = lambda query, **given: ("own", {})
+    return tool
+
+
+@pytest.mark.parametrize("make", [_Own, _own_wrapper, _own_method])
+def test_what_is_the_users_is_left_to_the_framework(service: Service, make: Callable[[], Any]) -> None:
+    assert not isinstance(read_tool(make()), EarlyTool)
+    app = app_of(service, make())
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert made == original
+
+
+def test_a_replaced_client_is_left_to_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = TavilySearchResults()
+    assert isinstance(read_tool(tool), EarlyTool)
+    monkeypatch.setattr(tavily_search.TavilySearchAPIWrapper, "raw_results", lambda *args: RAN.append("early"))
+    assert not isinstance(read_tool(tool), EarlyTool)
+
+
+def test_a_replaced_method_is_left_to_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TavilySearchResults, "_run", lambda *args, **given: RAN.append("early"))
+    assert not isinstance(read_tool(TavilySearchResults()), EarlyTool)
+
+
+def test_other_tools_of_the_same_package_are_left_to_the_framework() -> None:
+    assert not isinstance(read_tool(WriteFileTool()), EarlyTool)
