@@ -30,14 +30,14 @@ PER_FILE = 50
 NAME = "effects_module"
 
 
-def effects_module(seed: int, path: Path) -> ModuleType:
-    """A module of random functions."""
+def effects_module(seed: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of random functions, while the test runs: vLLM looks through all modules, and their objects are odd."""
     path.write_text(effects_source(seed, PER_FILE))
     spec = importlib.util.spec_from_file_location(NAME, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = module
+    monkeypatch.setitem(sys.modules, NAME, module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         spec.loader.exec_module(module)
@@ -64,8 +64,10 @@ def read_through(program: Any, seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, PROGRAMS // PER_FILE)))
-def test_reading_leaves_no_trace(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    module = effects_module(seed, tmp_path / f"{NAME}.py")
+def test_reading_leaves_no_trace(
+    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = effects_module(seed, tmp_path / f"{NAME}.py", monkeypatch)
     counts: Counter[str] = Counter()
     before = Snapshot(module)
     for number in range(PER_FILE):
@@ -79,7 +81,7 @@ def test_reading_leaves_no_trace(seed: int, tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_traces_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = effects_module(1, tmp_path / f"{NAME}.py")
+    module = effects_module(1, tmp_path / f"{NAME}.py", monkeypatch)
     before, load = Snapshot(module), Run.load
 
     def not_copied(run: Run, value: Any, *, is_given: bool = False) -> Any:
