@@ -72,11 +72,16 @@ class GraphBuilder:
         """Return the name of a function; functions with the same `identity`, if given, share a name."""
         if identity is not None and identity in self._known_functions:
             return self._known_functions[identity]
-        name = unique(name, self.functions)
+        name = unique(name, self.function_names)
         self.functions[name] = function
         if identity is not None:
             self._known_functions[identity] = name
         return name
+
+    @property
+    def function_names(self) -> Container[str]:
+        """The names that no further function may get."""
+        return self.functions
 
     def drop_function(self, name: str) -> None:
         """Remove a function."""

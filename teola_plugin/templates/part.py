@@ -13,7 +13,7 @@ component runs, an argument
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,9 +52,14 @@ class Draft(GraphBuilder):
         """Return the name of a function in the graph."""
         return self.function(name, Function(call, is_glue=GLUE.get(name) is call), (name, id(call)))
 
+    @property
+    def function_names(self) -> Container[str]:
+        """See `GraphBuilder.function_names`."""
+        return {*self.functions, *self.rounds}
+
     def add_rounds(self, name: str, rounds: Rounds) -> str:
         """Return the name of the rounds in the graph."""
-        name = unique(name, {*self.functions, *self.rounds})
+        name = unique(name, self.function_names)
         self.rounds[name] = rounds
         return name
 

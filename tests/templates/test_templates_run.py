@@ -410,6 +410,12 @@ def test_two_functions_of_one_component_are_two() -> None:
     assert App("x", both, {}, outputs=["loud", "quiet"]).run(question="Who") == {"loud": "WHO", "quiet": "who"}
 
 
+def test_a_function_may_have_the_name_of_a_loop() -> None:
+    loop = Loop(Apply(lambda n: n + 1, "n", "n"), lambda n: False, of="n", at_most=6, name="count")
+    app = App("sums", loop >> Apply(lambda n: n * 100, "n", "m", name="count"), {}, inputs=["n"])
+    assert app.run(n=0) == 600
+
+
 def test_an_error_in_a_late_round_is_that_of_the_query() -> None:
     def fails(count: int) -> int:
         if count == 5:
