@@ -71,7 +71,7 @@ class AsSetNow:
         return value
 
     def note(self) -> None:
-        """Note at the end of a call whether the call left the model unchanged. Calls of stock clients do."""
+        """Note at the end of a call whether the call left the model unchanged, as a stock client always does."""
         if self.is_known_by_settings:
             return
         if self._is_as_it_was():

@@ -106,7 +106,7 @@ def over_s(waves: Collection[Sequence[int]], costs: Costs) -> float:
 
 @dataclass(slots=True)
 class _Plan:
-    """A plan of waves. `left`: by instance, the texts of each wave yet to begin; the first wave runs, of `size` texts.
+    """A plan of waves. `left`: by replica, the texts of each wave yet to begin; the first wave runs, of `size` texts.
 
     `running`: the running texts.
     """

@@ -11,7 +11,7 @@ rest.
     tenant, group      line by arrival, heap of lots by rank; a heap for each prefix
 
 A request that has left stays in a line until it is the first, an outdated rank in a heap until it is at the top, or
-until most are of no use.
+until a push finds most of no use.
 """
 
 from __future__ import annotations
