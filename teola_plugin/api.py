@@ -173,8 +173,9 @@ class OptimizedPipeline:
         if is_alone:
             return OpenCall(session, self._ended)
         try:
+            self.traced.check(inputs[0])
             values = [self.traced.bind(value) for value in inputs]
-        except Exception as e:  # an input that the pipeline cannot take either: it will say so itself
+        except Exception as e:  # an input that the pipeline cannot take either, or a changed pipeline
             session.fell_back(e)
         else:
             for act, value in product(self.traced.on_call, inputs):

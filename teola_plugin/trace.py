@@ -96,7 +96,8 @@ class Traced:
     pipelines to be optimized (an index makes engines). `readings`: the user functions which are read; they change from
     call to call. `repeats`: a single function makes several requests, so that running ahead can pay in the function
     alone. `loops` names components which make one request after the other; all are sent as the component begins.
-    `on_call` is told each input of a call before the framework's run begins.
+    `on_call` is told each input of a call before the framework's run begins. `check` is asked once per call, with an
+    input, and raises LookupError if the pipeline was changed after it was traced.
     """
 
     graph: Graph
@@ -113,6 +114,7 @@ class Traced:
     repeats: bool = False
     loops: tuple[str, ...] = ()
     on_call: tuple[Callable[[Any, Asides], None], ...] = ()
+    check: Callable[[Any], None] = lambda value: None
 
     @property
     def may_gain(self) -> bool:

@@ -12,6 +12,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, HumanMessagePromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import VectorStoreRetriever
+from pydantic import Field
 
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import trace
@@ -42,6 +43,28 @@ class Parts:
         return Counter(each for engine, n in zip(engines, before, strict=True) for each in engine.seen[n:])
 
 
+class Counting(StrOutputParser):
+    """A parser of the user's with a class method of the library's name, and attributes of its own."""
+
+    calls: int = 0
+    seen: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def format(cls, text: str) -> str:
+        return text
+
+
+class CountingRetriever(VectorStoreRetriever):
+    """A retriever of the user's that counts its searches."""
+
+    searches: int = 0
+    judge: Any = None
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any, **given: Any) -> list[Any]:
+        self.searches += 1
+        return super()._get_relevant_documents(query, run_manager=run_manager, **given)
+
+
 class Loud(StrOutputParser):
     def parse(self, text: str) -> str:
         return text.upper()
@@ -69,6 +92,8 @@ CHANGES: dict[str, Callable[[Parts, pytest.MonkeyPatch], Any]] = {
     "a parser": lambda p, _: setattr(p.first, "last", Loud()),
     "a search": lambda p, _: p.retriever.search_kwargs.update(k=2),
     "a method of a parser": lambda p, patch: patch.setattr(StrOutputParser, "parse", shout),
+    "a method of one parser": lambda p, _: object.__setattr__(p.first.last, "parse", str.upper),  # type: ignore[attr-defined]
+    "a class method": lambda p, patch: patch.setattr(StrOutputParser, "parse", classmethod(shout)),
     "a method of a retriever": lambda p, patch: patch.setattr(
         VectorStoreRetriever, "_get_relevant_documents", find_nothing
     ),
@@ -100,3 +125,41 @@ def test_a_model_is_looked_at_for_each_request() -> None:
 def test_a_method_that_was_replaced_before_is_the_frameworks_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StrOutputParser, "parse", shout)
     assert "TB102" in [each.code for each in trace(Parts().chain).breaks]
+
+
+def test_a_method_of_one_object_is_the_frameworks_to_call() -> None:
+    parts = Parts()
+    object.__setattr__(parts.first.last, "parse", str.upper)  # type: ignore[attr-defined]
+    assert "TB102" in [each.code for each in trace(parts.chain).breaks]
+
+
+def counted() -> tuple[Parts, CountingRetriever, Any]:
+    """A pipeline with components of the user's classes that count, optimized."""
+    parts = Parts()
+    store = parts.retriever.vectorstore
+    retriever = CountingRetriever(vectorstore=store, judge=StrOutputParser())
+    parser = Counting()
+    found = RunnableLambda(lambda given: given["q"]) | retriever
+    chain = RunnablePassthrough.assign(a=parts.first, b=parts.second | parser, d=found)
+    return parts, retriever, optimize(chain)
+
+
+def test_a_component_of_the_users_may_change_its_own_attributes() -> None:
+    parts, retriever, fast = counted()
+    for _ in range(3):
+        parts.asked(fast)
+        fast.mapper.steps__["b"].last.calls += 1
+        fast.mapper.steps__["b"].last.seen.append("a")
+        report = optimized(fast).reports[-1]
+        assert report.hits
+        assert not report.fallbacks
+    assert retriever.searches == 3
+
+
+@pytest.mark.parametrize("change", ["judge", "search_kwargs"])
+def test_components_and_settings_that_a_users_component_holds_count(change: str) -> None:
+    parts, retriever, fast = counted()
+    parts.asked(fast)
+    setattr(retriever, change, {"k": 1} if change == "search_kwargs" else Loud())
+    parts.asked(fast)
+    assert optimized(fast).reports[-1].fallbacks

@@ -1,14 +1,16 @@
 """Whether the components of a pipeline are as they were read: changed components ask for something else.
 
-Whoever replaces a step, the text of a template or a method of LangChain's classes after `optimize` gets the framework's
-own run: the graph that was read does not hold any more. The settings of models are looked at for each request.
+A pipeline with a step, the text of a template or a method of LangChain's classes replaced after `optimize` is left to
+the framework: the graph that was read does not hold any more. The settings of models are looked at for each request.
+Attributes that the user's own classes add are theirs to change (a counter): the graph does not depend on them, unless
+they hold components.
 
     chain.last.messages[0].prompt.template = "..."      the next calls run ahead of nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from operator import is_
 from types import FunctionType
 from typing import Any
@@ -17,16 +19,17 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.message import BaseMessagePromptTemplate
+from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.templates import parts_of
-from teola_plugin.adapters.reader.foreign import is_library_class
+from teola_plugin.adapters.reader.foreign import is_library_class, mro_of
 from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
 
-_METHODS = (
+_METHODS = frozenset([
     "format_prompt", "format_messages", "format", "parse_result", "parse",
     "_get_relevant_documents", "_aget_relevant_documents",
-)  # fmt: skip
+])  # fmt: skip
 """Methods of prompts, parsers and retrievers that early code calls, or stands in for."""
 
 
@@ -47,35 +50,32 @@ class Components:
             self._parts[id(part)] = _Part(part)
             self._methods.update(((type(part), name), method) for name, method in _methods(type(part)))
 
-    def are_as_read(self, twin: Any = None) -> bool:
-        """Whether nothing was changed since. `twin`: the object called in place of the first component."""
+    def check(self, entered: Any) -> None:
+        """Raise LookupError if a component was changed since. `entered`: an input of the call."""
+        twin = entered.twin if isinstance(entered, Entered) else None
+        if not self._are_as_read(twin):
+            raise LookupError("a component was changed after it had been read; optimize the pipeline again")
+
+    def _are_as_read(self, twin: Any) -> bool:
+        """Whether nothing was changed. `twin`: the object called in place of the first component."""
         if not all(_method(cls, name) is method for (cls, name), method in self._methods.items()):
             return False
         return all(part.is_as_read(twin if part.part is self._root else None) for part in self._parts.values())
 
-    def bind(self, bind: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Mapping[str, Any]]:
-        """Return `bind` for as long as the components are as they were read; then it raises LookupError."""
-
-        def bind_as_read(entered: Any) -> Mapping[str, Any]:
-            if not self.are_as_read(entered.twin if isinstance(entered, Entered) else None):
-                raise LookupError("a component was changed after it had been read; optimize the pipeline again")
-            return bind(entered)
-
-        return bind_as_read
-
 
 def replaced_method(component: Any) -> str:
     """Return the name of a method of the library's that was replaced by code of the user's, or ""."""
-    if not is_library_class(type(component)):
-        return ""
+    of_object = _METHODS.intersection(getattr(component, "__dict__", ()))
+    if of_object or not is_library_class(type(component)):
+        return min(of_object, default="")
     return next((name for name, method in _methods(type(component)) if not _is_installed(method)), "")
 
 
 class _Part:
-    """A component: its attributes, and what lists and dicts among them hold."""
+    """A component: the attributes that the graph depends on, and what lists and dicts among them hold."""
 
     def __init__(self, part: Any) -> None:
-        own = getattr(part, "__dict__", {})
+        own = {name: value for name, value in getattr(part, "__dict__", {}).items() if _counts(part, name, value)}
         self.part = part
         self._names, self._values = list(own), list(own.values())
         self._contents = [(value, held) for value in self._values if (held := _content(value)) is not None]
@@ -83,8 +83,16 @@ class _Part:
     def is_as_read(self, twin: Any) -> bool:
         """Whether nothing was replaced, in `twin` if given."""
         own = getattr(self.part if twin is None else twin, "__dict__", {})
-        is_same = all(map(is_, map(own.get, self._names), self._values))
+        is_same = all(map(is_, map(own.get, self._names), self._values)) and _METHODS.isdisjoint(own)
         return is_same and all(_are_same(_content(value) or [], held) for value, held in self._contents)
+
+
+def _counts(part: Any, name: str, value: Any) -> bool:
+    """Whether an attribute belongs to a class of the library, or holds components."""
+    base = next((cls for cls in mro_of(type(part)) if is_library_class(cls)), object)
+    if base is type(part) or name in getattr(base, "model_fields", ()):
+        return True
+    return any(isinstance_of(each, Runnable) for each in _content(value) or [value])
 
 
 def _parts_of(component: Any) -> Iterator[Any]:
@@ -107,14 +115,17 @@ def _are_same(now: list[Any], then: list[Any]) -> bool:
 
 
 def _methods(cls: type) -> list[tuple[str, Any]]:
-    return [(name, method) for name in _METHODS if (method := _method(cls, name)) is not None]
+    return [(name, method) for name in sorted(_METHODS) if (method := _method(cls, name)) is not None]
 
 
 def _method(cls: type, name: str) -> Any:
-    """Return a method without our own replacement."""
-    method = getattr(cls, name, None)
-    return getattr(method, "__teola_original__", method)
+    """Return the class's attribute as it stands in the namespace, without our own replacements."""
+    method = next((vars(each)[name] for each in mro_of(cls) if name in vars(each)), None)
+    while type(method) is FunctionType and "__teola_original__" in vars(method):
+        method = vars(method)["__teola_original__"]
+    return method
 
 
 def _is_installed(method: Any) -> bool:
-    return type(method) is not FunctionType or is_installed_file(method.__code__.co_filename)
+    function = method.__func__ if type(method) in (classmethod, staticmethod) else method
+    return type(function) is not FunctionType or is_installed_file(function.__code__.co_filename)

@@ -68,7 +68,7 @@ def trace(pipeline: Runnable[Any, Any]) -> Traced:
     """Return the p-graph of a runnable."""
     tracer = Tracer()
     traced = tracer.draft.traced(tracer.trace(pipeline, Root(), "answer"))
-    return replace(traced, bind=tracer.components.bind(traced.bind))
+    return replace(traced, check=tracer.components.check)
 
 
 @dataclass
