@@ -272,6 +272,11 @@ class Session(Protocol):
         ...
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nothing has run ahead so far in the call."""
+        ...
+
+    @property
     def is_unheard(self) -> bool:
         """Whether the running code is not the framework's own run, so that callbacks, traces and logs are muted."""
         ...
@@ -284,7 +289,8 @@ class Session(Protocol):
         """Return the reply of a leaf which only the caller can compute (a foreign model), and whether the caller must.
 
         True: nothing ran ahead. The caller computes in the current thread and must `put` a `Done` or `Failed`, shared
-        with any early request for the same key.
+        with any early request for the same key. `payload`: None in a session that `is_alone`, which has no early
+        request to look for, so that the caller need not make a key.
         """
         ...
 
@@ -358,12 +364,17 @@ def active(session: Session | None) -> Iterator[None]:
         _session.reset(token)
 
 
-def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
+def _always() -> bool:
+    return True
+
+
+def share(claimed: tuple[Reply, bool], compute: Callable[[], Any], may_repeat: Callable[[], bool] = _always) -> Any:
     """Return the value of a `claim`ed leaf: from the early request, or computed here and shared with equal requests.
 
     An error is raised if the framework's run would have met the error by itself (providers.py). Otherwise the value is
     computed again, since the early requests were more, or slightly different, than the framework's. The value is also
-    computed again if a handler of logging raises, which clients take for an error of the request.
+    computed again if a handler of logging raises, which clients take for an error of the request. `may_repeat`: asked
+    before anything is computed again.
     """
     reply, is_mine = claimed
     try:
@@ -376,14 +387,16 @@ def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
         if _is_told(reply):
             return value
     except BaseException as e:
-        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
+        if (_stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply))) or not may_repeat():
             raise
     if reply.provider_call:
         reply.provider_call.wait_for_company()
     return compute()
 
 
-async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]]) -> Any:
+async def ashare(
+    claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]], may_repeat: Callable[[], bool] = _always
+) -> Any:
     """`share` for a coroutine."""
     reply, is_mine = claimed
     try:
@@ -396,7 +409,7 @@ async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[An
         if _is_told(reply):
             return value
     except BaseException as e:
-        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
+        if (_stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply))) or not may_repeat():
             raise
     if reply.provider_call:
         await reply.provider_call.await_company()

@@ -24,7 +24,6 @@ from typing import Any
 
 from teola_plugin import forks
 from teola_plugin.adapters import records
-from teola_plugin.engines import EngineSpec
 from teola_plugin.finalizers import kept_off
 from teola_plugin.seams import Reply, Session, ashare, current, is_unheard, share
 
@@ -225,10 +224,10 @@ def muted(answer: Any) -> Wrapper:
 class Met:
     """A call of a leaf whose reply is shared between the early request and the framework's run.
 
-    `claimed`: see `seams.Session.claim`; None for a call that shares nothing and only runs in the context `asking`.
+    `claimed`: see `seams.Session.claim`.
     """
 
-    claimed: tuple[Reply, bool] | None
+    claimed: tuple[Reply, bool]
 
     def asking(self) -> AbstractContextManager[Any]:
         """Return the context for the original, if this call makes the request."""
@@ -242,33 +241,24 @@ class Met:
         """Return the reply in the form that the caller gets."""
         return value
 
-
-Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
-"""From the session, the original, the component, its arguments and whether it is async: the shared call, if any."""
+    def may_repeat(self) -> bool:
+        """Whether the original may be called again after an error that early requests have caused."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
-class Unshared(Met):
-    """A call of a leaf in a session where nothing has run ahead: there is no early reply to look for.
+class Alone(Met):
+    """A call where nothing has run ahead (`seams.Session.is_alone`). `is_plain`: the call only makes a request."""
 
-    `noted`: the context in which the call runs.
-    """
+    is_plain: Callable[[], bool]
 
-    noted: AbstractContextManager[Any]
-
-    @classmethod
-    def of(cls, session: Session, spec: EngineSpec, op: str) -> Unshared:
-        """Return a call that the session notes. Only for sessions that are `is_alone`."""
-        return cls(None, session.noted(spec, op))  # type: ignore[attr-defined]
-
-    def asking(self) -> AbstractContextManager[Any]:
-        """See `Met.asking`."""
-        return self.noted
+    def may_repeat(self) -> bool:
+        """See `Met.may_repeat`."""
+        return self.is_plain()
 
 
-def is_alone(session: Session) -> bool:
-    """Whether nothing has run ahead in a session, so that a call may be `Unshared`."""
-    return getattr(session, "is_alone", False)
+Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
+"""From the session, the original, the component, its arguments and whether it is async: the shared call, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,16 +284,13 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, False)) is None:
                 return original(self, *args, **kwargs)
-            if met.claimed is None:
-                with met.asking():
-                    return original(self, *args, **kwargs)
 
             def ask() -> Any:
                 with met.asking():
                     value = original(self, *args, **kwargs)
                 return met.reply(value)
 
-            return met.taken(share(met.claimed, ask))
+            return met.taken(share(met.claimed, ask, met.may_repeat))
 
         return method
 
@@ -312,16 +299,13 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, True)) is None:
                 return await original(self, *args, **kwargs)
-            if met.claimed is None:
-                with met.asking():
-                    return await original(self, *args, **kwargs)
 
             async def ask() -> Any:
                 with met.asking():
                     value = await original(self, *args, **kwargs)
                 return met.reply(value)
 
-            return met.taken(await ashare(met.claimed, ask))
+            return met.taken(await ashare(met.claimed, ask, met.may_repeat))
 
         return method
 

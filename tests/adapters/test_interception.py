@@ -293,6 +293,7 @@ def test_loggers_and_handlers_are_as_they_were_afterwards() -> None:
 class Unheard:
     is_closed = False
     is_unheard = True
+    is_alone = False
 
 
 def test_what_runs_ahead_is_not_heard() -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.configured import Vector
-from teola_plugin.adapters.interception import Met, Unshared, is_alone, sharing
+from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
@@ -72,8 +73,9 @@ def _meet(
     if getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
         return None
     text = args[0] if args else kwargs.get("text")
-    if is_alone(session) and models.is_known_by_settings(embeddings):
-        return Unshared.of(session, models.spec_of(embeddings), "embedding")
+    if session.is_alone and models.is_known_by_settings(embeddings):
+        claimed = session.claim(models.spec_of(embeddings), "embedding", None, {})
+        return Alone(claimed, partial(_is_stock, embeddings))
     if type(text) is not str or not _is_stock(embeddings):
         return None
     now = models.as_set_now(embeddings)

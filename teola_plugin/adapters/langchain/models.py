@@ -39,7 +39,7 @@ from langchain_core.prompt_values import PromptValue
 
 from teola_plugin.adapters.clients import are_own_clients, send_alone
 from teola_plugin.adapters.configured import AsSetNow
-from teola_plugin.adapters.interception import Met, Unshared, intercept, is_alone, sharing
+from teola_plugin.adapters.interception import Alone, Met, intercept, sharing
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.draft import Draft
 from teola_plugin.adapters.langchain.prompts import cut, maker
@@ -501,19 +501,23 @@ def _meet(
 ) -> Met | None:  # fmt: skip
     if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
+    if session.is_alone and is_known_by_settings(model):
+        return Alone(session.claim(spec_of(model), "decoding", None, {}), partial(_is_plain, session, model))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
-    if is_alone(session) and is_known_by_settings(model):
-        return Unshared.of(session, spec_of(model), "decoding")
-    with assuming(getattr(session, "assumed", NOTHING)):
-        if not is_stateless(model):
-            return None
+    if not _is_plain(session, model):
+        return None
     rest = {k: v for k, v in kwargs.items() if k not in ("stop", "run_manager")}
     now = as_set_now(model)
     key = _key(now, args[0], args[1] if len(args) > 1 else kwargs.get("stop"), is_async, rest)
     if not is_comparable(key):
         return None
     return _Completion(session.claim(spec_of(model), "decoding", Foreign(key, lambda: None, is_async), {}), now)
+
+
+def _is_plain(session: Session, model: Model) -> bool:
+    with assuming(getattr(session, "assumed", NOTHING)):
+        return is_stateless(model)
 
 
 _SHARED = sharing(_meet)

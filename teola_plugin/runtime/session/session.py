@@ -37,7 +37,7 @@ from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.batch_gates import Lockstep
 from teola_plugin.runtime.session.nested import AskedAhead, pass_on, require_asking, withheld
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
-from teola_plugin.runtime.session.provider_calls import OURS, Outside, provider_of
+from teola_plugin.runtime.session.provider_calls import Outside, provider_of
 from teola_plugin.runtime.session.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.session.report import Listener, Report
 from teola_plugin.runtime.session.slots import SHARED, Next, Slots
@@ -495,7 +495,7 @@ class Session:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing has run ahead, so that there is no early reply for any request."""
+        """See `seams.Session.is_alone`."""
         return self._is_alone
 
     @property
@@ -544,13 +544,14 @@ class Session:
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
         provider = self._provider_of(spec)
-        if self._hearing:
+        if payload is not None and self._hearing:
             self._tell(lambda: request_key(spec, op, payload, settings))
         with kept_off, self._lock:
             if self._is_closed:
                 self._outside.ask(provider, reply := Reply(), is_own=True)
                 return reply, True
-            slot = self._retire(request_key(spec, op, payload, settings))
+            is_known = payload is not None
+            slot = self._retire(request_key(spec, op, payload, settings)) if is_known else Next(Reply(), "miss")
         if slot.outcome == "hit" and (taken := taken_over(slot.reply)):
             with kept_off, self._lock:
                 self._slots.is_taken_over(slot.reply)
@@ -563,22 +564,6 @@ class Session:
             self._outside.ask(provider, slot.reply, is_own=True)
             slot.reply.when_ended(partial(self._computed, spec.name or spec.kind, op, asked_s))
         return slot.reply, slot.outcome != "hit"
-
-    @contextlib.contextmanager
-    def noted(self, spec: EngineSpec, op: str) -> Iterator[None]:
-        """Record a request that the caller makes inside the context, where nothing has run ahead."""
-        engine, asked_s = spec.name or spec.kind, time.perf_counter()
-        error: BaseException | None = None
-        self._events.append(Retired(engine, op, "miss", asked_s))
-        try:
-            yield
-        except BaseException as e:
-            error = e
-            raise
-        finally:
-            self._computed(engine, op, asked_s)
-            if (provider := self._provider_of(spec)) and not isinstance(error, OURS):
-                provider.heard(error, time.monotonic())
 
     def _computed(self, engine: str, op: str, asked_s: float) -> None:
         """Record that the caller of `claim` has computed the request: a batch of one."""

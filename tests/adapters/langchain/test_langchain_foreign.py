@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar, copy_context
 from threading import Event, Lock, Semaphore
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -30,7 +31,7 @@ from teola_plugin.adapters.service import service_of
 from teola_plugin.engines import Batch, Delta, Failed, Foreign, Item, Outcome
 from teola_plugin.errors import Cancelled
 from teola_plugin.events import BatchRan, Retired
-from teola_plugin.providers import FEW
+from teola_plugin.providers import FEW, ProviderCall
 from teola_plugin.runtime.engines.python import PythonEngine
 from teola_plugin.runtime.session import queued_calls, session
 from teola_plugin.runtime.session.report import Report
@@ -278,6 +279,37 @@ def test_a_provider_hears_of_calls_where_nothing_can_run_ahead() -> None:
     assert (breaker.failures, breaker.successes) == (FEW, 0)  # a refusal counts as an outage
     chain.invoke({"q": "x"})
     assert (breaker.failures, breaker.successes) == (0, 1)
+
+
+def refused_in_company(service: Service, chain: Runnable[Any, Any]) -> Any:
+    """Call a chain whose first request is refused while a request of another call runs ahead."""
+    provider = providers.provider(service_of(openai(service)))
+    early = ProviderCall(provider, is_own=False)
+    provider.begin(early)
+    early.over.set_result(None)
+    try:
+        return chain.invoke({"q": "x"})
+    finally:
+        provider.end(early)
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_call_refused_because_of_what_runs_ahead_of_others_is_repeated(rests: bool) -> None:
+    service = Service(refuse="x")
+    step = ask("{q}") | openai(service) | StrOutputParser()
+    chain = optimize(step | step if rests else step)
+    optimized(chain)._worth = SimpleNamespace(is_worth=lambda: not rests, judge=lambda report: None)  # type: ignore[assignment]
+    assert refused_in_company(service, chain) == ("<<x>>" if rests else "<x>")
+    assert service.made[:2] == ["x", "x"]
+
+
+def test_a_call_with_hooks_is_not_repeated() -> None:
+    service, sent = Service(refuse="x"), []
+    client = httpx.Client(transport=service, event_hooks={"request": [sent.append]})
+    model = ChatOpenAI(model="m", api_key="none", base_url="http://service/v1", max_retries=0, http_client=client)  # type: ignore[arg-type,call-arg]
+    with pytest.raises(openai_sdk.RateLimitError):
+        refused_in_company(service, optimize(ask("{q}") | model))
+    assert len(sent) == 1
 
 
 def test_a_method_replaced_between_two_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ class Said:
         self.observed: list[Any] = []
         self.is_closed = False
         self.is_unheard = False
+        self.is_alone = False
 
     def ask(self, *args: Any) -> Any:
         raise AssertionError
