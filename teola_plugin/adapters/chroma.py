@@ -36,7 +36,7 @@ from teola_plugin.errors import TeolaError
 from teola_plugin.finalizers import kept_off
 from teola_plugin.processor import processor
 from teola_plugin.resources import resetting, writing
-from teola_plugin.seams import Session, current
+from teola_plugin.seams import Session, current, share
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,11 @@ def _asking_query(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def query(self: Any, *args: Any, **kwargs: Any) -> Any:
         session = current()
-        if session is not None and not _has_no_company(session) and (spec := _spec_of(self)):
+        spec = None if session is None else _spec_of(self)
+        if session is not None and spec and _has_no_company(session):
+            end_rehearsal()
+            return share(session.claim(spec, "searching", None, {}), lambda: original(self, *args, **kwargs))
+        if session is not None and spec:
             arguments = _arguments(signature, self, args, kwargs)
             vectors = _vectors(arguments.pop("query_embeddings", None))
             settings = searching_settings(**arguments)

@@ -57,7 +57,7 @@ def client_key(value: Any, tell: Tell, looked_at: set[int] | None = None) -> Any
     `looked_at`: parts known to be unchanged, by `id`.
     """
     cls = type(value)
-    if _is_class_of("httpx", "URL", cls):
+    if _is_of_httpx(cls, "URL"):
         return cls, str(value)
     if not _is_of_sdk(cls) or _keeps_connections(cls):  # type: ignore[arg-type]
         return Same(value)
@@ -96,10 +96,18 @@ def _is_class_of(module: str, name: str, cls: type) -> bool:
     return vars(sys.modules.get(module, types)).get(name) is cls
 
 
+_HTTPX = ("httpx", "httpx2")
+"""Packages of HTTP clients, with the same names; the second is the one that Anthropic's SDK has."""
+
+
+def _is_of_httpx(cls: type, *names: str) -> bool:
+    return any(_is_class_of(module, name, cls) for module in _HTTPX for name in names)
+
+
 @functools.lru_cache(maxsize=1024)
 def _keeps_connections(cls: type) -> bool:
-    """Whether the class is an SDK's subclass of httpx's clients, whose objects record their use."""
-    return any(_is_class_of("httpx", name, base) for base in cls.__mro__ for name in ("Client", "AsyncClient"))
+    """Whether the class is one of httpx's clients or a subclass, whose objects record their use."""
+    return any(_is_of_httpx(base, "Client", "AsyncClient") for base in cls.__mro__)
 
 
 def _is_of_sdk(cls: type) -> bool:
@@ -136,8 +144,10 @@ def _sends_alone(http_client: Any) -> bool:
     if any((getattr(http_client, "event_hooks", None) or {}).values()):
         return False
     auth: Any = type(getattr(http_client, "_auth", None))
-    is_known = not _is_class_of("httpx._auth", "FunctionAuth", auth) and (auth is type(None) or _is_installed(auth))
-    return is_known and all(map(_is_transport, _transports(http_client)))
+    is_function = any(_is_class_of(f"{module}._auth", "FunctionAuth", auth) for module in _HTTPX)
+    if is_function or not (auth is type(None) or _is_installed(auth)) or not _are_of_packages(http_client, _ASKING):
+        return False
+    return all(map(_is_transport, _transports(http_client)))
 
 
 def _transports(http_client: Any) -> list[Any]:
@@ -147,16 +157,30 @@ def _transports(http_client: Any) -> list[Any]:
 
 
 def _is_transport(value: Any) -> bool:
-    """Whether the value is an unchanged transport of httpx's that sends over the network, or declared pure."""
+    """Whether the value is an unchanged transport that sends over the network, or declared pure."""
     if value is None:
         return True
     cls = type(value)
-    if any(_is_class_of("httpx", name, cls) for name in ("HTTPTransport", "AsyncHTTPTransport")):
-        return not vars(value).keys() & set(_SENDING)
+    is_known = _is_of_httpx(cls, "HTTPTransport", "AsyncHTTPTransport") or _is_class_of(*_AIOHTTP, cls)
+    if is_known:
+        return _are_of_packages(value, _SENDING)
     return (declared := declared_effects(cls)) is not None and declared.pure
 
 
 _SENDING = ("handle_request", "handle_async_request")
+_ASKING = ("send", "request", "post", "build_request")
+_AIOHTTP = ("httpx_aiohttp", "AiohttpTransport")
+
+
+def _are_of_packages(value: Any, methods: Iterable[str]) -> bool:
+    """Whether the methods are those of installed packages, none replaced on the object."""
+    own = getattr(value, "__dict__", ())
+    return all(name not in own and _is_of_package(getattr(type(value), name, None)) for name in methods)
+
+
+def _is_of_package(method: Any) -> bool:
+    """Whether a method is code of an installed package: of httpx, or of what traces requests."""
+    return type(method) is not types.FunctionType or is_installed_file(method.__code__.co_filename)
 
 
 def _loggers() -> Iterator[tuple[Any, int]]:
@@ -181,7 +205,8 @@ def told_of_requests() -> list[Any]:
 def are_own_clients(clients: Iterable[Any]) -> bool:
     """Whether clients, and resources of clients, are an SDK's own, with no foreign object in place of parts.
 
-    For unknown SDKs: whether the classes stand in installed packages under their own names.
+    For SDKs other than `_SDKS`: whether the classes of a client's attributes, and of the clients that the client has,
+    stand in installed packages under their own names.
     """
     seen: set[int] = set()
     return all(_is_own(each, seen) for each in clients)
@@ -191,9 +216,11 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:
         return True
     seen.add(id(value))
-    cls = type(value)
+    cls: Any = type(value)
+    if _keeps_connections(cls) and not _sends_alone(value):
+        return False
     if cls.__module__.split(".")[0] not in _SDKS:
-        return _is_installed(cls)  # type: ignore[arg-type]
+        return _is_installed(cls) and all(_is_installed_part(*each, seen) for each in _attributes(value))
     own = vars(value)
     http_client = own.get("_client")
     if _keeps_connections(type(http_client)) and not _sends_alone(http_client):  # type: ignore[arg-type]
@@ -203,6 +230,31 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
         _is_own(each, seen) for each in inner
     )
+
+
+_IS_COMPILED = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an object of an unknown SDK; none of httpx's clients, which `_sends_alone` looks at."""
+    cls: Any = type(value)
+    return [] if _keeps_connections(cls) else list(getattr(value, "__dict__", {}).items())
+
+
+def _is_installed_part(name: str, held: Any, seen: set[int]) -> bool:
+    """Whether an attribute of a client of an unknown SDK, and what a collection holds, is no code of the user's."""
+    for each in held if type(held) in (list, tuple) else held.values() if type(held) is dict else [held]:
+        cls: Any = type(each)
+        function = each.__func__ if cls is types.MethodType else each
+        if type(function) is types.FunctionType:
+            if not is_installed_file(function.__code__.co_filename):
+                return False
+        elif "client" in name.lower():
+            if not _is_own(each, seen):
+                return False
+        elif not (isinstance(each, type) or cls.__flags__ & _IS_COMPILED or _is_installed(cls)):
+            return False
+    return True
 
 
 def _is_part(held: Any, client: Any) -> bool:

@@ -470,9 +470,13 @@ def test_a_search_goes_to_the_engine_if_other_calls_may_search_too(
     monkeypatch.setattr(chroma, "processor", Processor())
     for _ in range(calls):
         chroma.processor.begin()
+    submitted: list[Any] = []
+    submit = session.ask
+    monkeypatch.setattr(session, "ask", lambda *given: submitted.append(given) or submit(*given))
     with active(session):
         assert kb.query(query_embeddings=[[0.0, 1.0]], n_results=2) == expected
-    assert session.close().misses == searched_by_the_engine
+    assert len(submitted) == searched_by_the_engine
+    assert session.close().misses == 1
 
 
 def test_a_search_during_a_write_is_stale_after_it() -> None:

@@ -240,7 +240,9 @@ _CALLED = (
 
 
 _HTTP_CLIENTS = ("http_client", "http_async_client")
-_CLIENTS = ("client", "async_client", "root_client", "root_async_client", *_HTTP_CLIENTS)
+_CLIENTS = (
+    "client", "async_client", "root_client", "root_async_client", "_client", "_async_client", *_HTTP_CLIENTS,
+)  # fmt: skip
 
 
 def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:

@@ -276,7 +276,7 @@ def install(shares: Callable[[Any], bool]) -> None:
 
 def provider_of_tool(tool: Any) -> Hashable:
     """Return the key of the service behind a tool, the same for calls that run ahead and for the framework's calls."""
-    return ("tool", tool.name)
+    return "tool", foreign.module_of(type(tool)), type_name(type(tool)), tool.name
 
 
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:

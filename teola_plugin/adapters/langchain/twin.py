@@ -39,6 +39,7 @@ from teola_plugin.adapters import Call, Calls
 from teola_plugin.adapters.langchain.binding import Entered, Mode
 from teola_plugin.adapters.langchain.generators import of_the_kind_of
 from teola_plugin.adapters.langchain.watched import heard_by, is_refusable, is_watched
+from teola_plugin.adapters.reader.foreign import is_one_of
 from teola_plugin.adapters.reader.values import isinstance_of
 from teola_plugin.seams import active, current
 
@@ -239,7 +240,7 @@ KNOWN_ARGUMENTS = frozenset({
 
 def _plainly(inputs: Any, kwargs: Mapping[str, Any]) -> Sequence[Any]:
     """Return the inputs that may run ahead: none with unread arguments, or if `inputs` is no list."""
-    return inputs if type(inputs) in (list, tuple) and not kwargs.keys() - KNOWN_ARGUMENTS else []
+    return inputs if is_one_of(type(inputs), (list, tuple)) and not kwargs.keys() - KNOWN_ARGUMENTS else []
 
 
 @contextmanager

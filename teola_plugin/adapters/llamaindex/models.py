@@ -85,16 +85,16 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
         return False
     if not are_own_clients(each for name in _CLIENTS if (each := getattr(model, name, None)) is not None):
         return False
-    return all(_is_of_package(in_mro(type(model), name)) for name in called)
+    return all(is_of_package(in_mro(type(model), name)) for name in called)
 
 
-def _is_of_package(method: Any) -> bool:
+def is_of_package(method: Any) -> bool:
     """Whether the method is LlamaIndex's, possibly decorated by its instrumentation or by our interception."""
     wrappers = sys.modules.get("wrapt")
     while type(method) is FunctionType and "__teola_original__" in vars(method):
         method = vars(method)["__teola_original__"]
     if wrappers is not None and type(method) is wrappers.FunctionWrapper:
-        return _is_of_package(method._self_wrapper) and _is_of_package(method.__wrapped__)
+        return is_of_package(method._self_wrapper) and is_of_package(method.__wrapped__)
     if type(method) is not FunctionType:
         return method is MISSING
     return method.__globals__.get("__name__", "").split(".")[0] in _PACKAGES

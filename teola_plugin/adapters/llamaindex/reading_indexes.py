@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_index.core import Settings, VectorStoreIndex
 
+from teola_plugin.adapters.llamaindex.models import is_model, is_of_package
 from teola_plugin.adapters.llamaindex.reading_parts import class_of, original_of
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.foreign import ATOMS
@@ -34,8 +35,8 @@ class Indexes:
             run.require_known(*args, *kwargs.values())
             if args or any(type(each) not in ATOMS for each in kwargs.values()) or kwargs.get("streaming"):
                 raise Barrier(f"it calls {name} of an index in an unusual way")
-            if name == "as_query_engine" and (foreign.own_attributes(Settings) or {}).get("_llm") is None:
-                raise Barrier("it makes an engine without a model in Settings")
+            if name == "as_query_engine" and not is_model((foreign.own_attributes(Settings) or {}).get("_llm")):
+                raise Barrier("it makes an engine without a known model in Settings")
             index: Any = original_of(held)
             key, nodes = (id(held), name, value_key(kwargs)), list(index.index_struct.nodes_dict.values())
             if key not in self._made or self._made[key][1] != nodes:
@@ -50,4 +51,5 @@ def makes(held: Any, name: str) -> bool:
     """Whether the object is an index whose method is LlamaIndex's own."""
     if name not in MAKES or not foreign.is_kind_of(held, VectorStoreIndex) or class_of(held) is not VectorStoreIndex:
         return False
-    return not any(each in (foreign.own_attributes(held) or MAKES) for each in MAKES)
+    is_replaced = any(each in (foreign.own_attributes(held) or MAKES) for each in MAKES)
+    return not is_replaced and is_of_package(foreign.in_mro(VectorStoreIndex, name))

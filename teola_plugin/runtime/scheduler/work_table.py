@@ -167,7 +167,8 @@ class WorkTable:
 
     def _failed(self, work: WorkItem, error: BaseException, *, to_all: bool) -> None:
         self.counts.failed += 1
-        work.status = Status.FAILED
+        for waiter in work.waiters:
+            waiter.status = Status.FAILED
         first, *others = work.waiters
         if to_all or work.told or isinstance(error, SHARED):
             work.fail(error)

@@ -126,6 +126,7 @@ class EngineWorker:
             self.counts.refused += len(works)
             for work in works:
                 work.notify(Failed(e))
+            request.items = []  # no cycle of a request and items is left to the garbage collector
             return
         for work in works:
             self.held = engine

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from llama_index.core import Settings, VectorStoreIndex
-from llama_index.core.llms import LLM, CompletionResponse
+from llama_index.core.llms import LLM, CompletionResponse, MockLLM
 from llama_index.core.schema import TextNode
 from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Workflow, step
 from llama_index.llms.openai_like import OpenAILike
@@ -220,6 +220,29 @@ def test_an_index_of_the_users_makes_nothing_early() -> None:
     assert len(noted) == made
 
 
+def test_a_replaced_method_of_indexes_makes_nothing_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow, made = indexed(Stage()), len(noted)
+    monkeypatch.setattr(VectorStoreIndex, "as_retriever", lambda self, **settings: noted.append("made"))
+    assert read_on(workflow, lambda self: self.index.as_retriever().retrieve("a")).barrier
+    assert len(noted) == made
+
+
+class _OwnModel(MockLLM):
+    @property
+    def metadata(self) -> Any:
+        noted.append("metadata")
+        return super().metadata
+
+
+def test_metadata_of_a_model_of_the_users_is_not_read_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    workflow = indexed(Stage())
+    monkeypatch.setattr(Settings, "_llm", _OwnModel())
+    noted.clear()
+    read = read_on(workflow, lambda self: str(self.index.as_query_engine().query("a")))
+    assert "without a known model" in read.barrier
+    assert not noted
+
+
 def test_a_stream_of_an_engine_made_there_is_left_alone() -> None:
     read = read_on(indexed(Stage()), lambda self: str(self.index.as_query_engine(streaming=True).query("a")))
     assert "as_query_engine" in read.barrier
@@ -228,7 +251,7 @@ def test_a_stream_of_an_engine_made_there_is_left_alone() -> None:
 def test_no_model_is_made_up_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow = indexed(Stage())
     monkeypatch.setattr(Settings, "_llm", None)
-    assert "without a model" in read_on(workflow, lambda self: self.index.as_query_engine().query("a")).barrier
+    assert "without a known model" in read_on(workflow, lambda self: self.index.as_query_engine().query("a")).barrier
 
 
 def read_on(workflow: Any, function: Any) -> Found:

@@ -1,0 +1,86 @@
+"""Which clients send requests without running the user's code: no hook, transport or method of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from teola_plugin.adapters.clients import are_own_clients
+
+
+class Transport(httpx.HTTPTransport):
+    """A transport of the user's."""
+
+
+class Wrapper:
+    """A client of an SDK that nothing is known of, as far as its attributes tell. Stands in for an installed class."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+@pytest.fixture(autouse=True)
+def wrapper_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from teola_plugin.adapters import clients
+
+    is_installed = clients._is_installed
+    monkeypatch.setattr(clients, "_is_installed", lambda cls: cls is Wrapper or is_installed(cls))
+
+
+def hooked() -> httpx.Client:
+    return httpx.Client(event_hooks={"request": [print]})
+
+
+def with_own_method() -> httpx.Client:
+    client = httpx.Client()
+    vars(client)["send"] = print
+    return client
+
+
+PLAIN: dict[str, Callable[[], Any]] = {
+    "httpx": httpx.Client,
+    "httpx, asynchronous": httpx.AsyncClient,
+    "openai": lambda: openai.OpenAI(api_key="x"),
+    "a client with a client": lambda: Wrapper(_client_wrapper=Wrapper(httpx_client=httpx.Client()), retries=None),
+    "functions of packages": lambda: Wrapper(middleware=(httpx.get,), kind=httpx.Client),
+}
+WITH_USER_CODE: dict[str, Callable[[], Any]] = {
+    "a hook": hooked,
+    "a transport": lambda: httpx.Client(transport=Transport()),
+    "a mounted transport": lambda: httpx.Client(mounts={"http://": Transport()}),
+    "a method on the client": with_own_method,
+    "a hook of openai's": lambda: openai.OpenAI(api_key="x", http_client=hooked()),
+    "a hook of an inner client's": lambda: Wrapper(_client_wrapper=Wrapper(httpx_client=hooked())),
+    "an object of the user's": lambda: Wrapper(tracer=Transport()),
+    "a function": lambda: Wrapper(_key_of=lambda: "key"),
+    "a function in a list": lambda: Wrapper(middleware=[lambda request: request]),
+    "a method of an object": lambda: Wrapper(_after=Transport().__init__, _before=hooked),
+    "a function in a dict": lambda: Wrapper(headers={"key": lambda: "x"}),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_client_without_user_code_is_its_own(name: str) -> None:
+    assert are_own_clients([PLAIN[name]()])
+
+
+@pytest.mark.parametrize("name", WITH_USER_CODE)
+def test_a_client_with_user_code_is_not(name: str) -> None:
+    assert not are_own_clients([WITH_USER_CODE[name]()])
+
+
+@pytest.mark.parametrize(
+    ("cls", "method"),
+    [(httpx.Client, "send"), (httpx.Client, "build_request"), (httpx.HTTPTransport, "handle_request")],
+)
+def test_a_method_of_the_http_client_replaced_on_the_class(
+    cls: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = openai.OpenAI(api_key="x")
+    assert are_own_clients([client])
+    monkeypatch.setattr(cls, method, lambda self, *args, **kwargs: None)
+    assert not are_own_clients([client])
