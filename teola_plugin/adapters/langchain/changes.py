@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import is_
-from types import FunctionType
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
@@ -23,8 +22,9 @@ from langchain_core.runnables import Runnable
 
 from teola_plugin.adapters.langchain.binding import Entered
 from teola_plugin.adapters.langchain.templates import parts_of
+from teola_plugin.adapters.methods import Methods, is_replaced
 from teola_plugin.adapters.reader.foreign import is_library_class, mro_of
-from teola_plugin.adapters.reader.values import is_installed_file, isinstance_of
+from teola_plugin.adapters.reader.values import isinstance_of
 
 _METHODS = frozenset([
     "format_prompt", "format_messages", "format", "parse_result", "parse",
@@ -38,7 +38,7 @@ class Components:
 
     def __init__(self) -> None:
         self._parts: dict[int, _Part] = {}
-        self._methods: dict[tuple[type, str], Any] = {}
+        self._methods = Methods(_METHODS)
         self._root: Any = None
 
     def add(self, component: Any) -> None:
@@ -48,7 +48,7 @@ class Components:
             return
         for part in _parts_of(component):
             self._parts[id(part)] = _Part(part)
-            self._methods.update(((type(part), name), method) for name, method in _methods(type(part)))
+            self._methods.note(type(part))
 
     def check(self, entered: Any) -> None:
         """Raise LookupError if a component was changed since. `entered`: an input of the call."""
@@ -58,17 +58,15 @@ class Components:
 
     def _are_as_read(self, twin: Any) -> bool:
         """Whether nothing was changed. `twin`: the object called in place of the first component."""
-        if not all(_method(cls, name) is method for (cls, name), method in self._methods.items()):
-            return False
-        return all(part.is_as_read(twin if part.part is self._root else None) for part in self._parts.values())
+        return self._methods.are_unchanged() and all(
+            part.is_as_read(twin if part.part is self._root else None) for part in self._parts.values()
+        )
 
 
 def replaced_method(component: Any) -> str:
     """Return the name of a method of the library's that was replaced by code of the user's, or ""."""
     of_object = _METHODS.intersection(getattr(component, "__dict__", ()))
-    if of_object or not is_library_class(type(component)):
-        return min(of_object, default="")
-    return next((name for name, method in _methods(type(component)) if not _is_installed(method)), "")
+    return min([*of_object, *(name for name in _METHODS if is_replaced(type(component), name))], default="")
 
 
 class _Part:
@@ -112,20 +110,3 @@ def _content(value: Any) -> list[Any] | None:
 
 def _are_same(now: list[Any], then: list[Any]) -> bool:
     return len(now) == len(then) and all(map(is_, now, then))
-
-
-def _methods(cls: type) -> list[tuple[str, Any]]:
-    return [(name, method) for name in sorted(_METHODS) if (method := _method(cls, name)) is not None]
-
-
-def _method(cls: type, name: str) -> Any:
-    """Return the class's attribute as it stands in the namespace, without our own replacements."""
-    method = next((vars(each)[name] for each in mro_of(cls) if name in vars(each)), None)
-    while type(method) is FunctionType and "__teola_original__" in vars(method):
-        method = vars(method)["__teola_original__"]
-    return method
-
-
-def _is_installed(method: Any) -> bool:
-    function = method.__func__ if type(method) in (classmethod, staticmethod) else method
-    return type(function) is not FunctionType or is_installed_file(function.__code__.co_filename)

@@ -5,15 +5,26 @@ Each method adds one primitive and returns its name; names are made unique by a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.observers import await_value
+from teola_plugin.adapters.methods import Methods
 from teola_plugin.engines import EngineSpec
 from teola_plugin.graph import PIPELINE, Arg, Graph, Input, Primitive, Ref, validate
 from teola_plugin.graph_builder import GraphBuilder, unique
 from teola_plugin.trace import Function, Traced
+
+_METHODS = (
+    "query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "_retrieve", "_aretrieve",
+    "synthesize", "asynthesize", "get_response", "aget_response",
+    "postprocess_nodes", "apostprocess_nodes", "_postprocess_nodes", "_apostprocess_nodes",
+    "complete", "acomplete", "chat", "achat", "predict", "apredict", "structured_predict", "astructured_predict",
+    "_complete", "_acomplete", "_chat", "_achat", "_get_query_embedding", "_aget_query_embedding",
+    "get_query_embedding", "aget_query_embedding", "get_agg_embedding_from_queries", "aget_agg_embedding_from_queries",
+)  # fmt: skip
+"""Methods that a run of the graph stands in for."""
 
 
 def star(name: str) -> Ref:
@@ -38,6 +49,7 @@ class Draft(GraphBuilder):
         self._origin = ""
         self._static: list[tuple[object, Any]] = []
         self._conditions: list[Callable[[], bool]] = []
+        self._methods = Methods(_METHODS)
 
     def reading(self, component: object) -> None:
         """Make the component the origin of all primitives added from now on."""
@@ -51,6 +63,7 @@ class Draft(GraphBuilder):
     def cover(self, *components: object) -> None:
         """Mark components with all requests predicted by the graph, so no second prediction covers a component."""
         self.covered.update(map(id, components))
+        self._note_methods(components)
 
     def run_ahead(self, *components: object) -> None:
         """As `cover`; but the graph runs these components' own code, so their inner components are entered there."""
@@ -66,14 +79,23 @@ class Draft(GraphBuilder):
     def rely_on(self, *components: object) -> None:
         """Note that the graph holds settings of these components, and no longer fits once the settings change."""
         self._static += [(component, _state(component)) for component in components]
+        self._note_methods(components)
+
+    def _note_methods(self, components: Iterable[object]) -> None:
+        for component in components:
+            self._methods.note(plain_class(component))
 
     def rely_on_that(self, holds: Callable[[], bool]) -> None:
         """Note that the graph fits only as long as the condition `holds`."""
         self._conditions.append(holds)
 
     def still_fits(self) -> bool:
-        """Whether all settings and conditions of the graph are unchanged."""
-        is_same = all(_state(component) == state for component, state in self._static)
+        """Whether all settings and conditions of the graph, and the methods of the components, are unchanged."""
+        is_same = (
+            not self._methods.replaced
+            and self._methods.are_unchanged()
+            and all(_state(component) == state for component, state in self._static)
+        )
         return is_same and all(holds() for holds in self._conditions)
 
     def call(

@@ -15,6 +15,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -85,24 +86,33 @@ def _entries(cls: type, calls: Calls) -> dict[str, Any]:
             original = inspect.getattr_static(cls, method, None)
             if original is None:
                 continue
-            entry = functools.wraps(original)(make(original, calls, does, is_root=not is_engine))
+            entry = functools.wraps(original)(make(partial(_found, cls, method), calls, does, is_root=not is_engine))
             setattr(entry, DISPATCHER_SPAN_DECORATED_ATTR, True)
             entries[method] = entry
     return entries
 
 
+def _found(cls: type, name: str) -> Any:
+    """Return a method as it is now: a method may be replaced after `optimize`."""
+    return next(vars(each)[name] for each in cls.__mro__ if name in vars(each))
+
+
 def _read_steps(pipeline: Any) -> dict[str, Any]:
     """Return the steps of a workflow, which are read as they begin."""
-    steps = steps_of(pipeline)
-    return {name: _step(steps, name, function) for name, function in steps.functions.items()} if steps else {}
+    steps, cls = steps_of(pipeline), plain_class(pipeline)
+    return {name: _step(steps, cls, name, function) for name, function in steps.functions.items()} if steps else {}
 
 
-def _step(steps: OwnSteps, name: str, function: Any) -> Any:
+def _step(steps: OwnSteps, cls: type, name: str, function: Any) -> Any:
     async def astep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (now := _found(cls, name)) is not function:
+            return await now.__get__(self, cls)(*args, **kwargs)
         with _reading(steps, name, args, kwargs):
             return await function(self, *args, **kwargs)
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (now := _found(cls, name)) is not function:
+            return now.__get__(self, cls)(*args, **kwargs)
         with _reading(steps, name, args, kwargs):
             return function(self, *args, **kwargs)
 
@@ -122,9 +132,11 @@ def _reading(
         return contextlib.nullcontext()
 
 
-def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_root: bool) -> Callable[..., Any]:
+def _sync_entry(
+    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], *, is_root: bool
+) -> Callable[..., Any]:
     def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
-        method = original.__get__(self, type(self))
+        method = find().__get__(self, type(self))
         if current() is not None:
             return method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=False, is_root=is_root)
@@ -140,9 +152,11 @@ def _sync_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_roo
     return entry
 
 
-def _async_entry(original: Any, calls: Calls, does: Mapping[str, bool], *, is_root: bool) -> Callable[..., Any]:
+def _async_entry(
+    find: Callable[[], Any], calls: Calls, does: Mapping[str, bool], *, is_root: bool
+) -> Callable[..., Any]:
     async def entry(self: Any, *args: Any, **kwargs: Any) -> Any:
-        method = original.__get__(self, type(self))
+        method = find().__get__(self, type(self))
         if current() is not None:
             return await method(*args, **kwargs)
         inputs = _inputs_of(self, args, kwargs, does, is_async=True, is_root=is_root)
@@ -176,11 +190,9 @@ def _loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
-    original = inspect.getattr_static(cls, name)
-
-    @functools.wraps(original)
+    @functools.wraps(_found(cls, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return calls.again(original.__get__(original_of(self), cls)(*args, **kwargs))
+        return calls.again(_found(cls, name).__get__(original_of(self), cls)(*args, **kwargs))
 
     return method
 

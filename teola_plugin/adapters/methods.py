@@ -1,0 +1,62 @@
+"""Methods of components' classes: whether one was replaced after the pipeline was read, or before.
+
+Our own replacements (interception.py) do not count: the methods beneath are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from teola_plugin.adapters.reader.foreign import is_library_class, mro_of
+from teola_plugin.adapters.reader.values import is_installed_file
+
+
+class Methods:
+    """Methods, by class and name, as they were when noted.
+
+    `replaced`: the names of methods of the library's that were code of the user's by then.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """`names`: the methods that count."""
+        self.replaced: list[str] = []
+        self._names = sorted(names)
+        self._noted: dict[tuple[type, str], Any] = {}
+
+    def note(self, cls: type) -> None:
+        """Note the methods of a class, including inherited methods."""
+        self.replaced += [name for name in self._names if is_replaced(cls, name)]
+        for name in self._names:
+            if (method := method_of(cls, name)) is not None:
+                self._noted.setdefault((cls, name), method)
+
+    def are_unchanged(self) -> bool:
+        """Whether the methods are still the same objects."""
+        return all(method_of(cls, name) is method for (cls, name), method in self._noted.items())
+
+
+def is_replaced(cls: type, name: str) -> bool:
+    """Whether a method that a class of a library defines is code of the user's."""
+    owner = next((each for each in mro_of(cls) if name in vars(each)), None)
+    if owner is None or not is_library_class(owner):
+        return False
+    method = method_of(cls, name)
+    while (inner := getattr(method, "__wrapped__", None)) is not None:
+        method = inner
+    return not is_installed(method)
+
+
+def is_installed(method: Any) -> bool:
+    """Whether a method is code of an installed package, or no function."""
+    function = method.__func__ if type(method) in (classmethod, staticmethod) else method
+    return type(function) is not FunctionType or is_installed_file(function.__code__.co_filename)
+
+
+def method_of(cls: type, name: str) -> Any:
+    """Return the attribute as it stands in the class, without our own replacements; None without such an attribute."""
+    method = next((vars(each)[name] for each in mro_of(cls) if name in vars(each)), None)
+    while type(method) is FunctionType and "__teola_original__" in vars(method):
+        method = vars(method)["__teola_original__"]
+    return method
