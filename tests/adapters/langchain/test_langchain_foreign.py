@@ -293,22 +293,32 @@ def refused_in_company(service: Service, chain: Runnable[Any, Any]) -> Any:
         provider.end(early)
 
 
-@pytest.mark.parametrize("rests", [False, True])
-def test_a_call_refused_because_of_what_runs_ahead_of_others_is_repeated(rests: bool) -> None:
+def test_a_call_refused_because_of_what_runs_ahead_of_others_is_repeated() -> None:
+    service = Service(refuse="x")
+    assert refused_in_company(service, optimize(ask("{q}") | openai(service) | StrOutputParser())) == "<x>"
+    assert service.made == ["x", "x"]
+
+
+def test_so_is_a_call_of_a_resting_pipeline() -> None:
     service = Service(refuse="x")
     step = ask("{q}") | openai(service) | StrOutputParser()
-    chain = optimize(step | step if rests else step)
-    optimized(chain)._worth = SimpleNamespace(is_worth=lambda: not rests, judge=lambda report: None)  # type: ignore[assignment]
-    assert refused_in_company(service, chain) == ("<<x>>" if rests else "<x>")
-    assert service.made[:2] == ["x", "x"]
+    chain = optimize(RunnablePassthrough.assign(a=step) | RunnablePassthrough.assign(b=step))
+    optimized(chain)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda report: None)  # type: ignore[assignment]
+    assert refused_in_company(service, chain) == {"q": "x", "a": "<x>", "b": "<x>"}
+    assert service.made == ["x"] * 3
+    assert report_of(chain).rested
 
 
 def test_a_call_with_hooks_is_not_repeated() -> None:
-    service, sent = Service(refuse="x"), []
+    service, sent = Service(refuse="<x>"), list[Any]()
     client = httpx.Client(transport=service, event_hooks={"request": [sent.append]})
-    model = ChatOpenAI(model="m", api_key="none", base_url="http://service/v1", max_retries=0, http_client=client)  # type: ignore[arg-type,call-arg]
+    hooked = ChatOpenAI(model="m", api_key="none", base_url="http://service/v1", max_retries=0, http_client=client)  # type: ignore[arg-type,call-arg]
+    plain = openai(Service())
+    chain = ask("{q}") | plain | StrOutputParser() | RunnableLambda(lambda text: text) | hooked
+    fast = optimize(chain)
+    assert fast is not chain
     with pytest.raises(openai_sdk.RateLimitError):
-        refused_in_company(service, optimize(ask("{q}") | model))
+        refused_in_company(service, fast)
     assert len(sent) == 1
 
 
