@@ -84,7 +84,7 @@ def made(run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _settings(held: Any) -> Hashable:
     """Return the key of a client's settings; None for a client with user code."""
     own = foreign.own_attributes(held)
-    if own is None or own.keys() & set(CLIENTS[foreign.module_of(type(held))][1]):
+    if own is None:
         return None
     sessions = {name for name, value in own.items() if is_plain_session(value)}
     plain = {name: value for name, value in own.items() if name not in sessions}

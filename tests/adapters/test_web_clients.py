@@ -20,7 +20,9 @@ from tavily import BadRequestError, TavilyClient
 from teola_plugin import optimize, optimized, pure
 from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.interception import interception
-from tests.adapters.reader.langchain_reading import read, stopped
+from teola_plugin.engines import Done
+from teola_plugin.seams import Reply, active
+from tests.adapters.reader.langchain_reading import Recording, read, stopped
 from tests.support.hosted_service import Service, counted, served
 
 RAN: list[Any] = []
@@ -124,6 +126,22 @@ def test_the_reply_belongs_to_the_caller(service: Service) -> None:
     assert app.invoke({}) == fast.invoke({}) == fast.invoke({})
     report = optimized(fast).reports[-1]
     assert report.hits + report.shared >= 3
+
+
+def test_reader_and_program_get_copies_of_their_own(service: Service) -> None:
+    client = client_of(service)
+
+    class Claiming(Recording):
+        """A session whose early reply is there already."""
+
+        def claim(self, *given: Any) -> tuple[Reply, bool]:
+            return reply, False
+
+    reply = Reply()
+    reply.put(Done({"results": [{"content": "early"}]}))
+    with active(Claiming()):
+        client.search("a")["results"].clear()
+        assert client.search("a") == {"results": [{"content": "early"}]}
 
 
 def test_no_search_is_lost_or_repeated_when_the_service_fails(service: Service) -> None:
