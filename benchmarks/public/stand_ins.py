@@ -104,9 +104,11 @@ class Finder:
         return _post(query)
 
 
-class AsyncFinder(Finder):
-    async def search(self, query: str, **options: Any) -> dict[str, Any]:  # type: ignore[override]
-        return await _apost(query)
+def _at_the_service(constructor: Any) -> None:
+    """Let the clients of a constructor ask the service by default, in place of the address in its code."""
+    code = constructor.__code__
+    consts = tuple(address() if each == "https://api.tavily.com" else each for each in code.co_consts)
+    constructor.__code__ = code.replace(co_consts=consts)
 
 
 class SearchTool(BaseTool):
@@ -296,7 +298,6 @@ MODULES: dict[str, dict[str, Any]] = {
     "langchain_google_genai": {"ChatGoogleGenerativeAI": ChatOpenAI},
     "langchain_ollama": {"ChatOllama": ollama, "OllamaEmbeddings": OpenAIEmbeddings},
     "langchain_tavily": {"TavilySearch": SearchTool},
-    "tavily": {"TavilyClient": Finder, "AsyncTavilyClient": AsyncFinder},
     "langchain_elasticsearch": {"ElasticsearchStore": Store},
     "langchain_pinecone": {"PineconeVectorStore": Store, "Pinecone": Store},
     "IPython": {},
@@ -374,5 +375,7 @@ def install() -> None:
             setattr(importlib.import_module(parent), last, module)
     for name, content in REPLACED.items():
         vars(importlib.import_module(name)).update(content)
+    for module, cls in (("tavily.tavily", "TavilyClient"), ("tavily.async_tavily", "AsyncTavilyClient")):
+        _at_the_service(getattr(importlib.import_module(module), cls).__init__)
     importlib.import_module("langchain_community.utilities.tavily_search").TAVILY_API_URL = address()
     sys.meta_path.append(_Classic())

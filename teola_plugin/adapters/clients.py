@@ -127,6 +127,7 @@ _LOGGERS = {
     "google_genai.models": logging.INFO,
     **dict.fromkeys([f"{sdk}._base_client" for sdk in _SDKS_THAT_LOG], logging.DEBUG),
     **dict.fromkeys([f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy")], logging.DEBUG),
+    "urllib3.connectionpool": logging.DEBUG,
 }
 """The loggers for clients' requests, with the lowest level of the records."""
 
@@ -167,6 +168,20 @@ def _is_transport(value: Any) -> bool:
     return (declared := declared_effects(cls)) is not None and declared.pure
 
 
+def is_plain_session(value: Any) -> bool:
+    """Whether the value is a session of requests that sends over the network without user code."""
+    requests: Any = sys.modules.get("requests")
+    if requests is None or type(value) is not vars(requests).get("Session"):
+        return False
+    adapters = [each for each in value.adapters.values() if type(each) is not requests.adapters.HTTPAdapter]
+    has_code = value.auth is not None or any(value.hooks.values()) or adapters
+    return not has_code and all(
+        _are_of_packages(each, names)
+        for each, names in ((value, _ASKED_SESSION), (value.get_adapter("http://"), ("send",)))
+    )
+
+
+_ASKED_SESSION = ("request", "send", "get", "post", "prepare_request", "get_adapter")
 _SENDING = ("handle_request", "handle_async_request")
 _ASKING = ("send", "request", "post", "build_request")
 _AIOHTTP = ("httpx_aiohttp", "AiohttpTransport")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.configured import Vector
 from teola_plugin.adapters.interception import Alone, Met, sharing
 from teola_plugin.adapters.langchain import models
@@ -38,12 +39,13 @@ def provider_spec(embeddings: Any) -> EngineSpec | None:
 
 
 def instrument_loaded() -> None:
-    """Make calls of all loaded classes of hosted models, chat models included, share early requests.
+    """Make calls of all loaded classes of hosted models, and of clients of web searches, share early requests.
 
     A function may find a model that no search finds before the function is read, and by then the framework's run may be
     calling the model.
     """
     models.instrument_loaded()
+    web_clients.instrument_loaded()
     for package, names in HOSTED.items():
         for name in names if package in sys.modules else ():
             _share(getattr(sys.modules[package], name))

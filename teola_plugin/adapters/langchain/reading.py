@@ -12,6 +12,7 @@ import sys
 from collections.abc import Hashable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -25,10 +26,12 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthro
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
+from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
+from teola_plugin.adapters.langchain.quiet import apart
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
@@ -117,6 +120,8 @@ class LangChainAsker:
             return self._reading(held, name) if name in SEARCHES or name.removeprefix("a") in SEARCHES else NOT_MINE
         if foreign.is_kind_of(held, BaseMessagePromptTemplate) and _is_known(held):
             return _field(run, held, name)
+        if web_clients.searches(held, name):
+            return web_clients.searching(held, name, round_of, partial(apart, self._context))
         if name in splitters.METHODS and splitters.is_splitter(held):
             return Callee(lambda run, args, kwargs: splitters.split(run, held, name, args, kwargs), name)
         return NOT_MINE
@@ -211,6 +216,8 @@ class LangChainAsker:
             return NOT_MINE
         if splitters.is_splitter_class(cls):
             return splitters.made(run, cls, args, kwargs)
+        if web_clients.is_client_class(cls):
+            return web_clients.made(run, cls, args, kwargs)
         if not can_construct(cls):
             return NOT_MINE
         return self._builder.construct(run, cls, args, kwargs)

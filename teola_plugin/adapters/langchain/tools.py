@@ -30,6 +30,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from pydantic import BaseModel
 
+from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.early import is_free_of_code, is_harmless
 from teola_plugin.adapters.interception import Met, sharing
 from teola_plugin.adapters.langchain import reading_retrievers
@@ -261,7 +262,7 @@ class _Call(Met):
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
         """See `Met.asking`."""
-        with told(self.kwargs.get("run_manager")) as names:
+        with told(self.kwargs.get("run_manager")) as names, web_clients.in_tool():
             yield
         self.names.extend(names)
 

@@ -17,6 +17,7 @@ from llama_index.core.async_utils import run_jobs
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
+from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
@@ -35,6 +36,7 @@ from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.natives_async import gather
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Handler, Opaque, Pending, type_name
+from teola_plugin.value_keys import Same
 
 _STREAMS = frozenset({
     "stream", "astream", "stream_complete", "astream_complete", "stream_chat", "astream_chat",
@@ -83,6 +85,8 @@ class LlamaIndexAsker:
             return Callee(_making(held), name) if is_maker else NOT_MINE
         if foreign.is_kind_of(held, LLM):
             return self._of_model(held, name)
+        if web_clients.searches(held, name):
+            return web_clients.searching(held, name, Same, lambda search: search())
         if is_template(held) and name in FORMATTING:
             return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
         return self._indexes.attribute(held, name) if makes(held, name) else self._of_part(run, owner, name)
@@ -160,6 +164,8 @@ class LlamaIndexAsker:
         """See `asking.Asker`."""
         if is_event_class(cls):
             return make_event(run, cls, tuple(args), kwargs)
+        if web_clients.is_client_class(cls):
+            return web_clients.made(run, cls, args, kwargs)
         return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:

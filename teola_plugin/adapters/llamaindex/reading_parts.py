@@ -26,7 +26,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from teola_plugin.adapters import chroma
+from teola_plugin.adapters import chroma, web_clients
 from teola_plugin.adapters.early import private_of
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
@@ -201,11 +201,11 @@ def is_read(component: Any) -> bool:
 
 
 def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
-    """Whether these functions of a component may make requests: to inner components, indexes, or what they name."""
+    """Whether these functions of a component may make requests: to inner components, or to what they name."""
     for function in functions:
         for each in functions_in(function):
             compiled(each)
-    if len(reachable(component, (BaseEmbedding, VectorStoreIndex))) > 1:
+    if len(reachable(component, (BaseEmbedding, VectorStoreIndex, *web_clients.loaded()))) > 1:
         return True
     return any(not is_harmless(value) for function in functions for value in mentioned(function))
 

@@ -1,0 +1,175 @@
+"""Clients of web searches, such as Tavily's: a search in a function that is read is a request to an outside service.
+
+    for query in queries:
+        found += client.search(query, max_results=2)["results"]        all searches are sent at once
+
+A search leaves nothing behind in the client, and its reply is plain data. So the searches of a function are requested
+ahead under the conditions for hosted models, and the framework's run takes the replies. Only published clients without
+user code count: no replaced method, no session with hooks or adapters of the user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from teola_plugin.adapters.clients import is_plain_session, send_alone
+from teola_plugin.adapters.early import is_free_of_code
+from teola_plugin.adapters.interception import Met, sharing
+from teola_plugin.adapters.methods import is_installed, method_of
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.asking import Request
+from teola_plugin.adapters.reader.exchange import Exchange
+from teola_plugin.adapters.reader.partly import unknown_from
+from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Undecided, type_name
+from teola_plugin.adapters.rehearsal import outcome
+from teola_plugin.adapters.service import is_json
+from teola_plugin.engines import EngineSpec
+from teola_plugin.seams import Session
+from teola_plugin.value_keys import is_comparable, value_key
+
+_COMMUNITY = "langchain_community.utilities."
+CLIENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "tavily.tavily": ("TavilyClient", ("search", "extract", "qna_search")),
+    _COMMUNITY + "tavily_search": ("TavilySearchAPIWrapper", ("raw_results",)),
+    _COMMUNITY + "duckduckgo_search": ("DuckDuckGoSearchAPIWrapper", ("_ddgs_text", "_ddgs_news", "_ddgs_images")),
+    _COMMUNITY + "google_serper": ("GoogleSerperAPIWrapper", ("_google_serper_api_results",)),
+    _COMMUNITY + "brave_search": ("BraveSearchWrapper", ("_search_request",)),
+}
+"""Modules, and their client with its methods that make one request to a search engine and return plain data."""
+
+
+def instrument_loaded() -> None:
+    """Make the searches of all loaded clients share early requests."""
+    for cls in loaded():
+        _SHARED.replace(cls, *CLIENTS[foreign.module_of(cls)][1])
+
+
+def loaded() -> list[type]:
+    """Return the classes of clients whose modules are loaded."""
+    found: Iterator[Any] = (vars(sys.modules.get(module, sys)).get(name) for module, (name, _) in CLIENTS.items())
+    return [cls for cls in found if foreign.is_class(cls) and foreign.module_of(cls) in CLIENTS]
+
+
+def searches(held: Any, name: str) -> bool:
+    """Whether the method of an object is a search whose reply the framework's run can take."""
+    cls = type(held)
+    if not is_client_class(cls) or name not in CLIENTS[foreign.module_of(cls)][1]:
+        return False
+    return "__teola_original__" in getattr(vars(cls)[name], "__dict__", {}) and _settings(held) is not None
+
+
+def is_client_class(cls: type) -> bool:
+    """Whether the class is a published client with the published methods. Making a client leaves nothing behind."""
+    name, _ = CLIENTS.get(foreign.module_of(cls), ("", ()))
+    if vars(sys.modules.get(foreign.module_of(cls), sys)).get(name) is not cls or not foreign.has_known_classes(cls):
+        return False
+    return all(is_installed(method_of(cls, each)) for each, held in vars(cls).items() if type(held) is FunctionType)
+
+
+def made(run: Run, cls: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Opaque:
+    """Return a new client for the reader. Raises: Undecided, errors of the constructor."""
+    exchange = Exchange(run)
+    given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+    return Opaque(outcome(lambda: cls(*given, **named)), is_own=True)
+
+
+def _settings(held: Any) -> Hashable:
+    """Return the key of a client's settings; None for a client with user code."""
+    own = foreign.own_attributes(held)
+    if own is None:
+        return None
+    sessions = {name for name, value in own.items() if is_plain_session(value)}
+    plain = {name: value for name, value in own.items() if name not in sessions}
+    key = value_key(plain)
+    return key if is_comparable(key) and is_free_of_code(plain) and send_alone(()) else None
+
+
+def _spec_of(held: Any) -> EngineSpec:
+    cls = type(held)
+    address = (foreign.own_attributes(held) or {}).get("base_url")
+    return EngineSpec("python", cls, type_name(cls), ("web search", type_name(cls), address))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search(Met):
+    """A search. Each caller gets a copy of the reply, since the reader may still read the first."""
+
+    def taken(self, value: Any) -> Any:
+        """See `Met.taken`."""
+        return copy.deepcopy(value)
+
+
+_is_in_tool: ContextVar[bool] = ContextVar("teola_web_search_in_tool", default=False)
+
+
+@contextlib.contextmanager
+def in_tool() -> Iterator[None]:
+    """Share no search inside the block: the call of the tool that searches is shared as a whole."""
+    token = _is_in_tool.set(True)
+    try:
+        yield
+    finally:
+        _is_in_tool.reset(token)
+
+
+def _meet(
+    session: Session, original: Callable[..., Any], client: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
+    is_async: bool,
+) -> Met | None:  # fmt: skip
+    if _is_in_tool.get() or not is_client_class(type(client)) or (settings := _settings(client)) is None:
+        return None
+    key = value_key((original.__name__, tuple(args), dict(kwargs)))
+    return _Search(session.claim(_spec_of(client), "tool", (key, settings), {})) if is_comparable(key) else None
+
+
+_SHARED = sharing(_meet)
+
+
+def searching(
+    held: Any, name: str, source_of: Callable[[Any], Hashable], apart: Callable[[Callable[[], Any]], Any]
+) -> Callee:
+    """Return the method of a client for the reader. `apart` runs a search beside the call."""
+
+    def search(run: Run, args: Arguments, kwargs: dict[str, Any]) -> Any:
+        exchange, source = Exchange(run), source_of(type(held))
+        try:
+            given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
+        except Undecided:
+            return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([source]))
+        key = ("search", name, value_key((_settings(held), given, named)))
+        if not is_comparable(key[-1]):
+            raise Barrier(f"what {type_name(type(held))} is asked cannot be compared")
+
+        def begin() -> Any:
+            return apart(lambda: getattr(held, name)(*given, **named))
+
+        found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
+        if not _is_sent(given, named):
+            run.raises()
+        return found
+
+    return Callee(search, name)
+
+
+def _own(value: Any) -> Any:
+    return value
+
+
+def _is_sent(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether no client refuses the arguments: one text, and options that are plain."""
+    asked = [*given, *named.values()]
+    is_text = bool(asked) and type(asked[0]) is str and is_json(asked[0])
+    return is_text and len(given) <= 1 and named.keys() <= _OPTIONS and is_json(dict(named))
+
+
+_OPTIONS = frozenset({
+    "query", "max_results", "search_depth", "topic", "include_answer", "include_raw_content", "include_images",
+})  # fmt: skip
