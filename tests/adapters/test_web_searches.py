@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -13,7 +14,8 @@ from langchain_community.utilities import tavily_search
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 
-from teola_plugin import optimize, optimized
+from teola_plugin import optimize, optimized, providers
+from teola_plugin.adapters.langchain.reading_retrievers import provider_of_tool
 from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
 from tests.adapters.langchain.test_agents import QUESTION, World
 from tests.adapters.reader.langchain_reading import read, stopped
@@ -105,6 +107,14 @@ def test_a_search_engine_that_has_answered_the_framework_is_asked_ahead(
     service.holds, service.awaits = "search hive 1", "search hive 3"
     assert fast.invoke({}) == plain
     assert not service.has_waited_in_vain
+
+
+@pytest.mark.cold
+def test_searches_of_the_framework_count_as_answers_of_the_search_engine(service: Service) -> None:
+    fast = optimize(app_of(service, _two()))
+    optimized(fast)._worth = SimpleNamespace(is_worth=lambda: False, judge=lambda report: None)  # type: ignore[assignment]
+    fast.invoke({})
+    assert providers.provider(provider_of_tool(_two()))._breaker.successes == 3
 
 
 def test_who_leaves_a_streamed_reply_of_an_agent_has_searched_for_nothing(service: Service) -> None:

@@ -88,7 +88,7 @@ def is_plain_template(template: BasePromptTemplate, *, parser: type | None = Non
     if not (cls.__module__.startswith("llama_index.core.prompts") and is_library_class(cls)):
         return False
     is_parsed = template.output_parser is not None and not (parser and is_stock(template.output_parser, parser))
-    if template.function_mappings or is_parsed:
+    if is_parsed:
         return False
     if isinstance(template, SelectorPromptTemplate):
         conditionals = template.conditionals or []

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from langchain_core.runnables.config import RunnableConfig
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters.langchain import adapter
 from teola_plugin.adapters.langchain.binding import Entered
+from teola_plugin.adapters.langchain.observe import _report
 from teola_plugin.seams import current
 from tests.support.langchain_world import Engines, Recorder, ask
 
@@ -522,3 +524,11 @@ def test_a_batch_that_ends_with_the_first_error_is_in_lockstep() -> None:
     asyncio.run(twin.abatch(["a", "b"], return_exceptions=True))
     list(twin.batch_as_completed(["a", "b"]))
     assert calls.locksteps == [True, False, True, False, False]
+
+
+def test_an_iterator_that_a_component_returns_is_the_frameworks_to_read() -> None:
+    told: list[Any] = []
+    session: Any = SimpleNamespace(observe=lambda component, value: told.append(value))
+    for value in (iter("ab"), [iter("ab")], ["a", "b"]):
+        _report(session, object(), value)
+    assert told == [["a", "b"]]
