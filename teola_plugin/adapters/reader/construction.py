@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import sys
@@ -16,6 +17,7 @@ from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_stock_record_class
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_subtype, namespace_of
 from teola_plugin.adapters.reader.generated import dataclass_fields, kind_of_field, made_by_dataclass
+from teola_plugin.adapters.reader.old_models import is_clean_old_model
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unknown
 
@@ -34,6 +36,8 @@ def construct(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> An
     if type(cls) in foreign.TYPED_DICT_METAS:
         return call(run, run.load(dict), args, kwargs)
     facts = facts_of(cls)
+    if facts.kind == "component" and is_clean_old_model(cls):
+        return _old_model(run, cls, args, kwargs)
     maker = _MAKERS.get(facts.kind)
     if maker is None or foreign.is_abstract(cls):
         raise Barrier(f"it makes an object of {describe(callee)}")
@@ -188,6 +192,16 @@ def _model(run: Any, callee: Opaque, args: Arguments, kwargs: Keywords) -> Any:
         return run.unknown(*_unknowns(args, kwargs), holds=cls)
     run.tick(10)
     return cls(*args, **kwargs)
+
+
+def _old_model(run: Any, cls: Any, args: Arguments, kwargs: Keywords) -> Any:
+    """Return an object of a model of pydantic 1, which is read as a component's reply of that class is."""
+    try:
+        run.require_known(*args, *kwargs.values())
+    except Undecided:
+        return run.unknown(*_unknowns(args, kwargs))
+    run.tick(10)
+    return Opaque(copy.deepcopy(cls(*args, **kwargs)))
 
 
 def _are_known(run: Any, kwargs: Keywords) -> bool:

@@ -122,6 +122,38 @@ def test_a_warning_that_may_be_an_error_ends_certainty(monkeypatch: pytest.Monke
     assert not RAN
 
 
+class Plan(v1.BaseModel):
+    queries: list[str] = v1.Field(description="what to look for")
+
+
+class Guarded(v1.BaseModel):
+    query: str
+
+    @v1.validator("query")
+    def noted(cls, value: str) -> str:
+        RAN.append(value)
+        return value
+
+
+def test_a_model_of_pydantic_1_is_made_in_the_body() -> None:
+    def made(x: str) -> Any:
+        return [LLM.invoke(query).content for query in Plan(queries=[x, "b"]).queries]
+
+    assert check(made, "a").shown == [2]
+    assert "Guarded" in stopped(lambda x: Guarded(query=x).query, "a")
+    assert not RAN
+
+
+def test_a_model_of_pydantic_1_refuses_in_the_body() -> None:
+    def node(x: str) -> Any:
+        try:
+            return LLM.invoke(Plan(queries=x).queries[0]).content
+        except v1.ValidationError:
+            return LLM.invoke("refused").content
+
+    assert check(node, "a").shown == [1]
+
+
 def test_parsers_make_objects_of_such_models() -> None:
     steps = PROMPT | LLM.bind_tools([Old]) | PydanticToolsParser(tools=[Old], first_tool_only=True)
     assert check(lambda x: steps.invoke({"x": x}).score, "a").shown == [1]
