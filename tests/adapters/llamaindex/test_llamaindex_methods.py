@@ -67,6 +67,7 @@ async def replaced(self: Any, ev: StartEvent) -> StopEvent:
     return StopEvent(result="replaced")
 
 
+@pytest.mark.filterwarnings("ignore:ServiceManager is deprecated:DeprecationWarning")  # an older Workflow's own
 def test_a_replaced_step(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = Engines()
     workflow = Greeting()
