@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from teola_plugin.adapters.handlers import any_raises
+from teola_plugin.adapters.methods import is_installed
 from teola_plugin.adapters.reader.outlets import hearers_of, makes_records
 from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.effects import declared_effects
@@ -188,14 +189,9 @@ _AIOHTTP = ("httpx_aiohttp", "AiohttpTransport")
 
 
 def _are_of_packages(value: Any, methods: Iterable[str]) -> bool:
-    """Whether the methods are those of installed packages, none replaced on the object."""
+    """Whether the methods are code of installed packages (httpx, or one that traces requests), none on the object."""
     own = getattr(value, "__dict__", ())
-    return all(name not in own and _is_of_package(getattr(type(value), name, None)) for name in methods)
-
-
-def _is_of_package(method: Any) -> bool:
-    """Whether a method is code of an installed package: of httpx, or of what traces requests."""
-    return type(method) is not types.FunctionType or is_installed_file(method.__code__.co_filename)
+    return all(name not in own and is_installed(getattr(type(value), name, None)) for name in methods)
 
 
 def _loggers() -> Iterator[tuple[Any, int]]:
@@ -237,11 +233,8 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     if cls.__module__.split(".")[0] not in _SDKS:
         return _is_installed(cls) and all(_is_installed_part(*each, seen) for each in _attributes(value))
     own = vars(value)
-    http_client = own.get("_client")
-    if _keeps_connections(type(http_client)) and not _sends_alone(http_client):  # type: ignore[arg-type]
-        return False
     inner = [own[name] for name in ("_client", "with_raw_response") if name in own]
-    inner = [each for each in inner if _is_of_sdk(type(each))]
+    inner = [each for each in inner if _is_of_sdk(type(each)) or _keeps_connections(type(each))]  # type: ignore[arg-type]
     return all(_is_part(held, own.get("_client")) for held in own.values()) and all(
         _is_own(each, seen) for each in inner
     )
@@ -262,7 +255,7 @@ def _is_installed_part(name: str, held: Any, seen: set[int]) -> bool:
         cls: Any = type(each)
         function = each.__func__ if cls is types.MethodType else each
         if type(function) is types.FunctionType:
-            if not is_installed_file(function.__code__.co_filename):
+            if not is_installed(function):
                 return False
         elif "client" in name.lower():
             if not _is_own(each, seen):

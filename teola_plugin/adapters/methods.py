@@ -56,7 +56,16 @@ def is_installed(method: Any) -> bool:
 
 def method_of(cls: type, name: str) -> Any:
     """Return the attribute as it stands in the class, without our own replacements; None without such an attribute."""
-    method = next((vars(each)[name] for each in mro_of(cls) if name in vars(each)), None)
+    return without_replacements(attribute_of(cls, name))
+
+
+def attribute_of(cls: type, name: str) -> Any:
+    """Return the attribute as it stands in the class or the first base with the name; None without one."""
+    return next((vars(each)[name] for each in mro_of(cls) if name in vars(each)), None)
+
+
+def without_replacements(method: Any) -> Any:
+    """Return the method beneath our own replacements."""
     while type(method) is FunctionType and "__teola_original__" in vars(method):
         method = vars(method)["__teola_original__"]
     return method

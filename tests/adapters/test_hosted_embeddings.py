@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
+from contextlib import closing
 from operator import itemgetter
 from typing import Any, TypedDict
 
@@ -25,17 +26,13 @@ from teola_plugin.adapters.langchain.hosted_embeddings import provider_spec
 from teola_plugin.api import optimized
 from teola_plugin.engines import EngineSpec, Foreign
 from teola_plugin.events import Retired
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.session.session import Session
 from teola_plugin.seams import Reply, active
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 
 QUESTION = {"question": "Who keeps the hives?"}
 TEXTS = ("Anna keeps hive 1.", "Ben keeps hive 2.", "Carla keeps hive 3.", "Nobody keeps hive 4.")
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 class State(TypedDict, total=False):
@@ -180,6 +177,19 @@ def test_whatever_the_service_could_tell_apart_has_its_own_vector(service: Servi
     assert len(claims.replies) == len(vectors)
     assert again == vectors[0]
     assert again is not vectors[0]
+
+
+@pytest.mark.parametrize("rest", [False, True])
+def test_a_vector_of_a_call_that_rests_counts_at_its_provider(service: Service, rest: bool) -> None:
+    embeddings = embedder(service)
+    expected = embeddings.embed_query("hive 1")
+    assert provider_spec(embeddings)
+    with closing(LocalHost()) as host:
+        session = Session(host)
+        session.be_alone(rest=rest)
+        with active(session):
+            assert embeddings.embed_query("hive 1") == expected
+        assert session.close().misses == 1
 
 
 def test_an_error_is_the_originals(service: Service) -> None:

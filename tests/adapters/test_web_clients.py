@@ -23,7 +23,7 @@ from teola_plugin.adapters.interception import interception
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply, active
 from tests.adapters.reader.langchain_reading import Recording, read, stopped
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 
 RAN: list[Any] = []
 
@@ -32,12 +32,6 @@ class State(TypedDict, total=False):
     plan: str
     found: list[str]
     said: str
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture(autouse=True)

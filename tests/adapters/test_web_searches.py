@@ -19,7 +19,7 @@ from teola_plugin.adapters.langchain.reading_retrievers import provider_of_tool
 from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
 from tests.adapters.langchain.test_agents import QUESTION, World
 from tests.adapters.reader.langchain_reading import read, stopped
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 RAN: list[str] = []
@@ -29,12 +29,6 @@ class State(TypedDict, total=False):
     plan: str
     found: str
     said: str
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 @pytest.fixture(autouse=True)

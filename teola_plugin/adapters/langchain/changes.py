@@ -10,7 +10,7 @@ they hold components.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import is_
 from typing import Any
 
@@ -73,7 +73,8 @@ class _Part:
     """A component: the attributes that the graph depends on, and what lists and dicts among them hold."""
 
     def __init__(self, part: Any) -> None:
-        own = {name: value for name, value in getattr(part, "__dict__", {}).items() if _counts(part, name, value)}
+        counts = _counting(type(part))
+        own = {name: value for name, value in getattr(part, "__dict__", {}).items() if counts(name, value)}
         self.part = part
         self._names, self._values = list(own), list(own.values())
         self._contents = [(value, held) for value in self._values if (held := _content(value)) is not None]
@@ -85,12 +86,17 @@ class _Part:
         return is_same and all(_are_same(_content(value) or [], held) for value, held in self._contents)
 
 
-def _counts(part: Any, name: str, value: Any) -> bool:
-    """Whether an attribute belongs to a class of the library, or holds components."""
-    base = next((cls for cls in mro_of(type(part)) if is_library_class(cls)), object)
-    if base is type(part) or name in getattr(base, "model_fields", ()):
-        return True
-    return any(isinstance_of(each, Runnable) for each in _content(value) or [value])
+def _counting(cls: type) -> Callable[[str, Any], bool]:
+    """Return whether an attribute of an object of the class belongs to a class of the library, or holds components."""
+    base = next((each for each in mro_of(cls) if is_library_class(each)), object)
+    fields = getattr(base, "model_fields", ())
+
+    def counts(name: str, value: Any) -> bool:
+        if base is cls or name in fields:
+            return True
+        return any(isinstance_of(each, Runnable) for each in _content(value) or [value])
+
+    return counts
 
 
 def _parts_of(component: Any) -> Iterator[Any]:

@@ -72,12 +72,14 @@ def _meet(
     session: Session, original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
 ) -> Met | None:  # fmt: skip
-    if getattr(session, "is_at_rest", False) or len(args) + len(kwargs) != 1:
+    if len(args) + len(kwargs) != 1:
         return None
-    text = args[0] if args else kwargs.get("text")
     if session.is_alone and models.is_known_by_settings(embeddings):
         claimed = session.claim(models.spec_of(embeddings), "embedding", None, {})
         return Alone(claimed, partial(_is_stock, embeddings))
+    text = args[0] if args else kwargs.get("text")
+    if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
+        return None
     if type(text) is not str or not _is_stock(embeddings):
         return None
     now = models.as_set_now(embeddings)

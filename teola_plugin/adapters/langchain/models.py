@@ -48,6 +48,7 @@ from teola_plugin.adapters.langchain.templates import runs_code
 from teola_plugin.adapters.langchain.values import Prompt, Symbol, Untraceable, Value
 from teola_plugin.adapters.langchain.watched import may_refuse, wants_streams
 from teola_plugin.adapters.leaf import plain_class
+from teola_plugin.adapters.methods import without_replacements
 from teola_plugin.adapters.plain import is_unchanging
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.service import hold_retries, service_of
@@ -286,9 +287,7 @@ def _are_published(cls: type, called: Sequence[str], methods: Sequence[Same]) ->
 
 def is_published_method(cls: type, name: str) -> bool:
     """Whether the method is LangChain's or of one of its packages, or absent."""
-    method = in_mro(cls, name)
-    while type(method) is types.FunctionType and "__teola_original__" in vars(method):
-        method = vars(method)["__teola_original__"]
+    method = without_replacements(in_mro(cls, name))
     if method is MISSING:
         return True
     package = method.__globals__.get("__name__", "") if type(method) is types.FunctionType else ""

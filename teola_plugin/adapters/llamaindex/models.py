@@ -29,6 +29,7 @@ from teola_plugin.adapters.early import is_harmless
 from teola_plugin.adapters.interception import Met, intercept, sharing
 from teola_plugin.adapters.leaf import is_stock_of
 from teola_plugin.adapters.llamaindex.listeners import may_refuse
+from teola_plugin.adapters.methods import without_replacements
 from teola_plugin.adapters.reader.foreign import MISSING, in_mro
 from teola_plugin.adapters.rehearsal import end_rehearsal, is_rehearsing
 from teola_plugin.adapters.service import hold_retries, service_of
@@ -91,8 +92,7 @@ def is_as_published(model: Any, called: Sequence[str] = _CALLED) -> bool:
 def is_of_package(method: Any) -> bool:
     """Whether the method is LlamaIndex's, possibly decorated by its instrumentation or by our interception."""
     wrappers = sys.modules.get("wrapt")
-    while type(method) is FunctionType and "__teola_original__" in vars(method):
-        method = vars(method)["__teola_original__"]
+    method = without_replacements(method)
     if wrappers is not None and type(method) is wrappers.FunctionWrapper:
         return is_of_package(method._self_wrapper) and is_of_package(method.__wrapped__)
     if type(method) is not FunctionType:

@@ -31,6 +31,7 @@ from teola_plugin.adapters.llamaindex.listeners import may_refuse
 from teola_plugin.adapters.llamaindex.parts import OwnSteps, entered, step_run, steps_of
 from teola_plugin.adapters.llamaindex.reading_parts import original_of
 from teola_plugin.adapters.llamaindex.streams import until_read
+from teola_plugin.adapters.methods import attribute_of
 from teola_plugin.seams import active, current
 
 log = logging.getLogger(__name__)
@@ -83,18 +84,14 @@ def _entries(cls: type, calls: Calls) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for name, does in methods_of(cls).items():
         for method, make in ((name, _sync_entry), (f"a{name}", _async_entry)):
-            original = inspect.getattr_static(cls, method, None)
+            original = attribute_of(cls, method)
             if original is None:
                 continue
-            entry = functools.wraps(original)(make(partial(_found, cls, method), calls, does, is_root=not is_engine))
+            find = partial(attribute_of, cls, method)  # the method may be replaced after `optimize`
+            entry = functools.wraps(original)(make(find, calls, does, is_root=not is_engine))
             setattr(entry, DISPATCHER_SPAN_DECORATED_ATTR, True)
             entries[method] = entry
     return entries
-
-
-def _found(cls: type, name: str) -> Any:
-    """Return a method as it is now: a method may be replaced after `optimize`."""
-    return next(vars(each)[name] for each in cls.__mro__ if name in vars(each))
 
 
 def _read_steps(pipeline: Any) -> dict[str, Any]:
@@ -105,13 +102,13 @@ def _read_steps(pipeline: Any) -> dict[str, Any]:
 
 def _step(steps: OwnSteps, cls: type, name: str, function: Any) -> Any:
     async def astep(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (now := _found(cls, name)) is not function:
+        if (now := attribute_of(cls, name)) is not function:
             return await now.__get__(self, cls)(*args, **kwargs)
         with _reading(steps, name, args, kwargs):
             return await function(self, *args, **kwargs)
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (now := _found(cls, name)) is not function:
+        if (now := attribute_of(cls, name)) is not function:
             return now.__get__(self, cls)(*args, **kwargs)
         with _reading(steps, name, args, kwargs):
             return function(self, *args, **kwargs)
@@ -190,9 +187,9 @@ def _loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _again(cls: type, name: str, calls: Calls) -> Callable[..., Any]:
-    @functools.wraps(_found(cls, name))
+    @functools.wraps(attribute_of(cls, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return calls.again(_found(cls, name).__get__(original_of(self), cls)(*args, **kwargs))
+        return calls.again(attribute_of(cls, name).__get__(original_of(self), cls)(*args, **kwargs))
 
     return method
 

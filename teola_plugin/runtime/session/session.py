@@ -550,8 +550,7 @@ class Session:
             if self._is_closed:
                 self._outside.ask(provider, reply := Reply(), is_own=True)
                 return reply, True
-            is_known = payload is not None
-            slot = self._retire(request_key(spec, op, payload, settings)) if is_known else Next(Reply(), "miss")
+            slot = Next(Reply(), "miss") if payload is None else self._retire(request_key(spec, op, payload, settings))
         if slot.outcome == "hit" and (taken := taken_over(slot.reply)):
             with kept_off, self._lock:
                 self._slots.is_taken_over(slot.reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -31,19 +31,13 @@ from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.rehearsal import rehearse
 from teola_plugin.api import optimized
 from teola_plugin.seams import Reply
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 from tests.support.llamaindex_world import apart
 
 openai = pytest.importorskip("llama_index.embeddings.openai")
 
 QUESTION = "Who keeps the hives?"
 TEXTS = ("Anna keeps hive 1.", "Ben keeps hive 2.", "Carla keeps hive 3.", "Nobody keeps hive 4.")
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 def embedder(service: Service, **settings: Any) -> Any:

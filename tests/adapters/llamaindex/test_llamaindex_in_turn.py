@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,18 +29,12 @@ from teola_plugin.adapters.llamaindex.in_turn import loops_in
 from teola_plugin.adapters.llamaindex.known import reads_any_choice
 from teola_plugin.api import optimized
 from teola_plugin.runtime.session.slots import Slots
-from tests.support.hosted_service import Service, counted, served
+from tests.support.hosted_service import Service, counted
 from tests.support.llamaindex_comparing import Stage, same
 from tests.support.llamaindex_world import QUESTION, apart
 
 COUNT = 6
 CHOICE = PromptTemplate("Choose for {query_str} from {context_str}")
-
-
-@pytest.fixture
-def service() -> Iterator[Service]:
-    with served() as service:
-        yield service
 
 
 def chat(service: Service) -> Any:
