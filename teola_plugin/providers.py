@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -281,6 +282,7 @@ _providers: OrderedDict[Hashable, Provider] = OrderedDict()
 _looking = threading.RLock()
 
 
+@functools.lru_cache(maxsize=256)
 def origin_of(url: str) -> tuple[str, str, int | None] | None:
     """Return scheme, host and port of an address; None for any other text."""
     parts = urlsplit(url)

@@ -263,17 +263,25 @@ def _value(outcome: Done | Failed) -> Any:
     return outcome.value
 
 
+class OwnRequest(Protocol):
+    """A request that the caller makes inside the `with` block, and that no early request can answer."""
+
+    @property
+    def call(self) -> ProviderCall | None:
+        """The request as its provider sees it; None if the request stays in this process."""
+        ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, cls: Any, error: BaseException | None, traceback: Any, /) -> None: ...
+
+
 class Session(Protocol):
     """One call of an optimized pipeline, from the view of the framework's code."""
 
     @property
     def is_closed(self) -> bool:
         """Whether the call is over."""
-        ...
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nothing has run ahead so far in the call."""
         ...
 
     @property
@@ -289,9 +297,13 @@ class Session(Protocol):
         """Return the reply of a leaf which only the caller can compute (a foreign model), and whether the caller must.
 
         True: nothing ran ahead. The caller computes in the current thread and must `put` a `Done` or `Failed`, shared
-        with any early request for the same key. `payload`: None in a session that `is_alone`, which has no early
-        request to look for, so that the caller need not make a key.
+        with any early request for the same key.
         """
+        ...
+
+    @property
+    def alone(self) -> Callable[[EngineSpec, str], OwnRequest] | None:
+        """Makes a request without a key, which no early request can answer; None once something has run ahead."""
         ...
 
     def observe(self, component: object, value: Any) -> None:
@@ -364,17 +376,12 @@ def active(session: Session | None) -> Iterator[None]:
         _session.reset(token)
 
 
-def _always() -> bool:
-    return True
-
-
-def share(claimed: tuple[Reply, bool], compute: Callable[[], Any], may_repeat: Callable[[], bool] = _always) -> Any:
+def share(claimed: tuple[Reply, bool], compute: Callable[[], Any]) -> Any:
     """Return the value of a `claim`ed leaf: from the early request, or computed here and shared with equal requests.
 
     An error is raised if the framework's run would have met the error by itself (providers.py). Otherwise the value is
     computed again, since the early requests were more, or slightly different, than the framework's. The value is also
-    computed again if a handler of logging raises, which clients take for an error of the request. `may_repeat`: asked
-    before anything is computed again.
+    computed again if a handler of logging raises, which clients take for an error of the request.
     """
     reply, is_mine = claimed
     try:
@@ -387,16 +394,12 @@ def share(claimed: tuple[Reply, bool], compute: Callable[[], Any], may_repeat: C
         if _is_told(reply):
             return value
     except BaseException as e:
-        if (_stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply))) or not may_repeat():
+        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
             raise
-    if reply.provider_call:
-        reply.provider_call.wait_for_company()
-    return compute()
+    return _computed_anew(reply.provider_call, compute)
 
 
-async def ashare(
-    claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]], may_repeat: Callable[[], bool] = _always
-) -> Any:
+async def ashare(claimed: tuple[Reply, bool], compute: Callable[[], Awaitable[Any]]) -> Any:
     """`share` for a coroutine."""
     reply, is_mine = claimed
     try:
@@ -409,11 +412,74 @@ async def ashare(
         if _is_told(reply):
             return value
     except BaseException as e:
-        if (_stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply))) or not may_repeat():
+        if _stands(e, reply, is_mine) and (not reply.ended_with(e) or _is_told(reply)):
             raise
-    if reply.provider_call:
-        await reply.provider_call.await_company()
-    return await compute()
+    return await _acomputed_anew(reply.provider_call, compute)
+
+
+def alone(request: OwnRequest, compute: Callable[[], Any], may_repeat: Callable[[], bool]) -> Any:
+    """Return the value of an own request, computed here.
+
+    The value is computed again after an error that early requests of other calls may have caused, if `may_repeat`.
+    """
+    try:
+        with request:
+            return compute()
+    except BaseException as e:
+        if _is_callers(e, request) or not may_repeat():
+            raise
+    return _computed_anew(request.call, compute)
+
+
+async def aalone(request: OwnRequest, compute: Callable[[], Awaitable[Any]], may_repeat: Callable[[], bool]) -> Any:
+    """`alone` for a coroutine."""
+    try:
+        with request:
+            return await compute()
+    except BaseException as e:
+        if _is_callers(e, request) or not may_repeat():
+            raise
+    return await _acomputed_anew(request.call, compute)
+
+
+def _is_callers(error: BaseException, request: OwnRequest) -> bool:
+    return is_unheard() or request.call is None or request.call.stands(error)
+
+
+REPEATS = 2
+"""How often a value is computed anew, as long as early requests that began meanwhile may have caused the error."""
+
+
+def _computed_anew(call: ProviderCall | None, compute: Callable[[], Any]) -> Any:
+    """Return the value of a request that failed beside early requests, computed after those have ended."""
+    if call is None:
+        return compute()
+    left = REPEATS
+    while True:
+        call.wait_for_company()
+        call, left = ProviderCall(call.provider, is_own=True), left - 1
+        try:
+            with call.under_way():
+                return compute()
+        except BaseException as e:
+            if not left or call.stands(e):
+                raise
+
+
+async def _acomputed_anew(call: ProviderCall | None, compute: Callable[[], Awaitable[Any]]) -> Any:
+    """`_computed_anew` for a coroutine."""
+    if call is None:
+        return await compute()
+    left = REPEATS
+    while True:
+        await call.await_company()
+        call, left = ProviderCall(call.provider, is_own=True), left - 1
+        try:
+            with call.under_way():
+                return await compute()
+        except BaseException as e:
+            if not left or call.stands(e):
+                raise
 
 
 def _stands(error: BaseException, reply: Reply, is_mine: bool) -> bool:

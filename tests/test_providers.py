@@ -25,7 +25,7 @@ from teola_plugin.runtime.hosts.local import LocalHost
 from teola_plugin.runtime.session.provider_calls import OURS, Outside, provider_of
 from teola_plugin.runtime.session.session import Session
 from teola_plugin.runtime.session.slots import Slots
-from teola_plugin.seams import Reply, active, ashare, share
+from teola_plugin.seams import REPEATS, Reply, active, ashare, share
 from tests.support.fakes import FakeEngine
 
 # --- the breaker -----------------------------------------------------------------------------------------------------
@@ -203,6 +203,32 @@ def test_those_that_the_framework_waits_for_at_once_are_no_company() -> None:
     assert second.company == [ahead]
     provider.take(ahead)  # the others are over: it had been asked beside them, and the original would not have
     assert ahead.company == [first, second] or ahead.company == [second, first]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("spoiled", [1, 2, 3])
+def test_what_early_requests_spoil_is_asked_again_after_them(spoiled: int, is_async: bool) -> None:
+    reply, provider, tried = Reply(), providers.Provider(), []
+    reply.provider_call = ProviderCall(provider, is_own=True)
+
+    def compute() -> str:
+        tried.append(len(provider._under_way))
+        if len(tried) <= spoiled:
+            with ProviderCall(provider, is_own=False).under_way():
+                raise httpx.ConnectError("one at a time")
+        return "answer"
+
+    async def acompute() -> str:
+        return compute()
+
+    provider.heard(None, 0.0)
+    claimed = (reply, True)
+    if spoiled > REPEATS:
+        with pytest.raises(httpx.ConnectError):
+            _ = asyncio.run(ashare(claimed, acompute)) if is_async else share(claimed, compute)
+    else:
+        assert (asyncio.run(ashare(claimed, acompute)) if is_async else share(claimed, compute)) == "answer"
+    assert tried == [1] * (1 + min(spoiled, REPEATS))
 
 
 def test_an_error_of_a_reply_that_came_stands() -> None:

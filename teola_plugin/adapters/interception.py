@@ -25,7 +25,7 @@ from typing import Any
 from teola_plugin import forks
 from teola_plugin.adapters import records
 from teola_plugin.finalizers import kept_off
-from teola_plugin.seams import Reply, Session, ashare, current, is_unheard, share
+from teola_plugin.seams import OwnRequest, Reply, Session, aalone, alone, ashare, current, is_unheard, share
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A function from the original to its replacement. Wrappers with equal qualified names count once."""
@@ -241,23 +241,16 @@ class Met:
         """Return the reply in the form that the caller gets."""
         return value
 
-    def may_repeat(self) -> bool:
-        """Whether the original may be called again after an error that early requests have caused."""
-        return True
-
 
 @dataclass(frozen=True, slots=True)
-class Alone(Met):
-    """A call where nothing has run ahead (`seams.Session.is_alone`). `is_plain`: the call only makes a request."""
+class Alone:
+    """A call where nothing has run ahead (`seams.Session.alone`). `is_plain`: the call only makes a request."""
 
+    request: OwnRequest
     is_plain: Callable[[], bool]
 
-    def may_repeat(self) -> bool:
-        """See `Met.may_repeat`."""
-        return self.is_plain()
 
-
-Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | None]
+Meets = Callable[[Session, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any], bool], Met | Alone | None]
 """From the session, the original, the component, its arguments and whether it is async: the shared call, if any."""
 
 
@@ -284,13 +277,15 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, False)) is None:
                 return original(self, *args, **kwargs)
+            if isinstance(met, Alone):
+                return alone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
 
             def ask() -> Any:
                 with met.asking():
                     value = original(self, *args, **kwargs)
                 return met.reply(value)
 
-            return met.taken(share(met.claimed, ask, met.may_repeat))
+            return met.taken(share(met.claimed, ask))
 
         return method
 
@@ -299,13 +294,15 @@ def sharing(meet: Meets) -> Forms:
             session = current()
             if session is None or (met := meet(session, original, self, args, kwargs, True)) is None:
                 return await original(self, *args, **kwargs)
+            if isinstance(met, Alone):
+                return await aalone(met.request, functools.partial(original, self, *args, **kwargs), met.is_plain)
 
             async def ask() -> Any:
                 with met.asking():
                     value = await original(self, *args, **kwargs)
                 return met.reply(value)
 
-            return met.taken(await ashare(met.claimed, ask, met.may_repeat))
+            return met.taken(await ashare(met.claimed, ask))
 
         return method
 

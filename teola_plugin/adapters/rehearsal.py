@@ -41,7 +41,7 @@ class _Rehearsal:
 
     is_closed = False
     is_unheard = True
-    is_alone = False
+    alone = None
 
     def __init__(self, answers: Mapping[str, Iterable[Any]]) -> None:
         self.asked: list[Asked] = []

@@ -154,7 +154,8 @@ def test_what_a_call_may_do_besides_is_left_to_the_framework(
 class Claims:
     """A session that notes keys, and hands out one reply for each."""
 
-    is_closed = is_unheard = is_alone = False
+    is_closed = is_unheard = False
+    alone = None
 
     def __init__(self) -> None:
         self.replies: dict[Hashable, Reply] = {}

@@ -139,7 +139,8 @@ def test_what_was_optimized_before_runs_as_the_original_until_the_next_optimize(
     again = optimize(chain)
     for each in (made, again):
         assert each.invoke({"q": "x"}) == expected
-        assert optimized(each).reports[-1].hits
+        report = optimized(each).reports[-1]
+        assert report.hits + report.shared
     assert len(service.made) == 6
 
 
@@ -293,7 +294,7 @@ def test_loggers_and_handlers_are_as_they_were_afterwards() -> None:
 class Unheard:
     is_closed = False
     is_unheard = True
-    is_alone = False
+    alone = None
 
 
 def test_what_runs_ahead_is_not_heard() -> None:

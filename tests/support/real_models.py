@@ -71,7 +71,7 @@ class InlineSession:
 
     is_closed = False
     is_unheard = False
-    is_alone = False
+    alone = None
 
     def __init__(self) -> None:
         self.asked: list[tuple[EngineSpec, str, Any, dict[str, Any]]] = []

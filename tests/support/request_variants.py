@@ -38,7 +38,7 @@ class Noting:
     """Implements `seams.Session`: it notes the key of what is asked."""
 
     is_closed = False
-    is_alone = False
+    alone = None
 
     def __init__(self, *, is_unheard: bool = False) -> None:
         self.is_unheard = is_unheard

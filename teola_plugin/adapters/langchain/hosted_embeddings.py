@@ -71,12 +71,11 @@ def _is_stock(embeddings: Any) -> bool:
 def _meet(
     session: Session, original: Callable[..., Any], embeddings: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> Met | None:  # fmt: skip
+) -> Met | Alone | None:  # fmt: skip
     if len(args) + len(kwargs) != 1:
         return None
-    if session.is_alone and models.is_known_by_settings(embeddings):
-        claimed = session.claim(models.spec_of(embeddings), "embedding", None, {})
-        return Alone(claimed, partial(_is_stock, embeddings))
+    if session.alone and models.is_known_by_settings(embeddings):
+        return Alone(session.alone(models.spec_of(embeddings), "embedding"), partial(_is_stock, embeddings))
     text = args[0] if args else kwargs.get("text")
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None

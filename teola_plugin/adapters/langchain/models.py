@@ -300,9 +300,14 @@ _PACKAGES = HOSTED | {"langchain_core", "langchain", "langchain_classic", "langc
 def spec_of(model: Model) -> EngineSpec:
     """Return the engine of a foreign model: a thread that calls the model. Models known by settings share an engine."""
     shown = getattr(model, "model_name", None) or getattr(model, "model", None)
-    name = unique(shown if isinstance(shown, str) else type(model).__name__, ())
+    name = _engine_name(shown if isinstance(shown, str) else type(model).__name__)
     resource = _resource_of(model) if is_known_by_settings(model) else model
     return EngineSpec("python", resource, name, service_of(model))
+
+
+@functools.lru_cache(maxsize=256)
+def _engine_name(shown: str) -> str:
+    return unique(shown, ())
 
 
 def is_known_by_settings(model: Model) -> bool:
@@ -499,11 +504,11 @@ class _Completion(Met):
 def _meet(
     session: Session, original: Callable[..., Any], model: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
-) -> Met | None:  # fmt: skip
+) -> Met | Alone | None:  # fmt: skip
     if not args or (isinstance(model, BaseLLM) and len(args[0]) != 1):
         return None
-    if session.is_alone and is_known_by_settings(model):
-        return Alone(session.claim(spec_of(model), "decoding", None, {}), partial(_is_plain, session, model))
+    if session.alone and is_known_by_settings(model):
+        return Alone(session.alone(spec_of(model), "decoding"), partial(_is_plain, session, model))
     if getattr(session, "is_at_rest", False):  # nothing runs ahead in this call: no reply to look for
         return None
     if not _is_plain(session, model):

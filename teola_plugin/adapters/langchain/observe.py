@@ -45,7 +45,7 @@ def _listener(component: object) -> Session | None:
 
 
 def _report(session: Session, component: object, value: Any) -> None:
-    if is_plain(value):
+    if getattr(session, "wants_values", True) and is_plain(value):
         session.observe(component, copied(value))
 
 

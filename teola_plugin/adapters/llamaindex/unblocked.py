@@ -220,7 +220,7 @@ class _Noting:
 
     is_closed = False  # or the run would go on to the models themselves
     is_unheard = True
-    is_alone = False
+    alone = None
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
@@ -270,7 +270,7 @@ class _Noting:
 class _Replay:
     """Implements `seams.Session` for the run on the loop."""
 
-    is_alone = False
+    alone = None
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes

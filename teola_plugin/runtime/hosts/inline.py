@@ -20,7 +20,7 @@ class Inline:
 
     is_closed = True
     is_unheard = False
-    is_alone = False
+    alone = None
     holds_engine_loop = True
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:

@@ -41,7 +41,7 @@ class AskedAhead:
     """
 
     is_unheard = True
-    is_alone = False
+    alone = None
 
     def __init__(self, call: Call, urgency: Urgency, since: int | None = None, mark: Mark | None = None) -> None:
         self.assumed = call.assumed

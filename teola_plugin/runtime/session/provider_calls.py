@@ -12,6 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Hashable
+from typing import Any
 
 from teola_plugin import providers
 from teola_plugin.engines import EngineSpec, Failed
@@ -86,22 +87,57 @@ class Outside:
                 self._open.setdefault(provider, {})[reply] = None
         reply.when_ended(lambda: self._ended(provider, reply))
 
+    def alone(self, provider: Provider | None, ended: Callable[[], None]) -> OwnRequest:
+        """Return a request of the framework's own run; `ended` is called at its end."""
+        return OwnRequest(ProviderCall(provider, is_own=True) if provider else None, self._heard, ended)
+
     def take(self, reply: Reply) -> None:
         """The framework's run waits for what was asked ahead."""
         if reply.provider_call:
             reply.provider_call.provider.take(reply.provider_call)
 
     def _ended(self, provider: Provider, reply: Reply) -> None:
-        outcome = reply.outcome
-        error = outcome.error if isinstance(outcome, Failed) else None
         with kept_off, self._lock:
-            mine = self._open.get(provider, {})
-            mine.pop(reply, None)
+            self._open.get(provider, {}).pop(reply, None)
+        self._heard(provider, reply.outcome.error if isinstance(reply.outcome, Failed) else None)
+
+    def _heard(self, provider: Provider, error: BaseException | None) -> None:
+        with kept_off, self._lock:
             if isinstance(error, OURS):
                 return
-            queued = list(mine) if error else ()
+            queued = list(self._open.get(provider, ())) if error else ()
             if error:
                 self._failed.add(provider)
         provider.heard(error, time.monotonic())
         for other in queued:
             other.withdraw(lambda other=other: self._leave(other))  # type: ignore[misc]
+
+
+class OwnRequest:
+    """See `seams.OwnRequest`. The request is made inside the `with` block.
+
+    `call`: None if the request stays in this process. `heard`: told how the request ended; `ended`: called afterwards.
+    """
+
+    __slots__ = ("_ended", "_heard", "_under_way", "call")
+
+    def __init__(
+        self, call: ProviderCall | None, heard: Callable[[Provider, BaseException | None], None],
+        ended: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.call = call
+        self._heard = heard
+        self._ended = ended
+        self._under_way = call.under_way() if call else None
+
+    def __enter__(self) -> None:
+        if self._under_way:
+            self._under_way.__enter__()
+
+    def __exit__(self, cls: Any, error: BaseException | None, traceback: Any) -> None:
+        if self.call and self._under_way:
+            try:
+                self._under_way.__exit__(cls, error, traceback)
+            finally:
+                self._heard(self.call.provider, error)
+        self._ended()

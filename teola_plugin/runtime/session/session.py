@@ -37,7 +37,7 @@ from teola_plugin.runtime.session import background
 from teola_plugin.runtime.session.batch_gates import Lockstep
 from teola_plugin.runtime.session.nested import AskedAhead, pass_on, require_asking, withheld
 from teola_plugin.runtime.session.plan_executor import PlanExecutor, Prepared
-from teola_plugin.runtime.session.provider_calls import Outside, provider_of
+from teola_plugin.runtime.session.provider_calls import Outside, OwnRequest, provider_of
 from teola_plugin.runtime.session.queued_calls import HEAD_START_S, queued, taken_over
 from teola_plugin.runtime.session.report import Listener, Report
 from teola_plugin.runtime.session.slots import SHARED, Next, Slots
@@ -494,9 +494,9 @@ class Session:
         self._is_off = rest or is_off
 
     @property
-    def is_alone(self) -> bool:
-        """See `seams.Session.is_alone`."""
-        return self._is_alone
+    def alone(self) -> Callable[[EngineSpec, str], OwnRequest] | None:
+        """See `seams.Session.alone`."""
+        return self._request_alone if self._is_alone else None
 
     @property
     def is_retiring_busy(self) -> bool:
@@ -541,16 +541,23 @@ class Session:
             self._will_await(replies)
         return replies
 
+    def _request_alone(self, spec: EngineSpec, op: str) -> OwnRequest:
+        if self._is_closed:
+            return self._outside.alone(self._provider_of(spec), lambda: None)
+        engine, asked_s = spec.name or spec.kind, time.perf_counter()
+        self._events.append(Retired(engine, op, "miss", asked_s))
+        return self._outside.alone(self._provider_of(spec), partial(self._computed, engine, op, asked_s))
+
     def claim(self, spec: EngineSpec, op: str, payload: Any, settings: Mapping[str, Any]) -> tuple[Reply, bool]:
         """See `seams.Session.claim`."""
         provider = self._provider_of(spec)
-        if payload is not None and self._hearing:
+        if self._hearing:
             self._tell(lambda: request_key(spec, op, payload, settings))
         with kept_off, self._lock:
             if self._is_closed:
                 self._outside.ask(provider, reply := Reply(), is_own=True)
                 return reply, True
-            slot = Next(Reply(), "miss") if payload is None else self._retire(request_key(spec, op, payload, settings))
+            slot = self._retire(request_key(spec, op, payload, settings))
         if slot.outcome == "hit" and (taken := taken_over(slot.reply)):
             with kept_off, self._lock:
                 self._slots.is_taken_over(slot.reply)
@@ -567,6 +574,11 @@ class Session:
     def _computed(self, engine: str, op: str, asked_s: float) -> None:
         """Record that the caller of `claim` has computed the request: a batch of one."""
         self._events.append(BatchRan(engine, op, 1, asked_s, time.perf_counter()))
+
+    @property
+    def wants_values(self) -> bool:
+        """Whether anything depends on values of the framework's run; if not, `observe` does nothing."""
+        return bool(self._fronts) or self._follow is not None
 
     def observe(self, component: object, value: Any) -> None:
         """See `seams.Session.observe`. With several inputs the value is dropped, since the input is not known.

@@ -43,7 +43,7 @@ class Said:
         self.observed: list[Any] = []
         self.is_closed = False
         self.is_unheard = False
-        self.is_alone = False
+        self.alone = None
 
     def ask(self, *args: Any) -> Any:
         raise AssertionError

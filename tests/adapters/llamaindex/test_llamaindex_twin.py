@@ -27,7 +27,7 @@ class Session:
 
     is_closed = False
     is_unheard = False
-    is_alone = False
+    alone = None
 
 
 class Call:

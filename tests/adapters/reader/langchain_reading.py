@@ -80,7 +80,7 @@ class Recording:
     keys: Counter[Hashable] = field(default_factory=Counter)
     is_closed: bool = False
     is_unheard: bool = False
-    is_alone: bool = False
+    alone: None = None
 
     def ask(self, spec: EngineSpec, op: str, payloads: Sequence[Any], settings: Mapping[str, Any]) -> list[Reply]:
         self.keys.update(request_key(spec, op, payload, settings) for payload in payloads)

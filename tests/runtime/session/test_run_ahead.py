@@ -65,7 +65,7 @@ class Asked:
     def close(self) -> None:
         self.closed += 1
 
-    is_closed, is_unheard, is_alone = False, True, False
+    is_closed, is_unheard, alone = False, True, None
 
 
 class Run:
