@@ -38,6 +38,7 @@ from teola_plugin.adapters.reader.values import (
     Callee,
     Opaque,
     Pending,
+    Perhaps,
     Stalled,
     Undecided,
     Unknown,
@@ -133,8 +134,15 @@ class GraphReader:
             front.number + 1,
             {key: frozenset(seen) for key, seen in led.joined.items()},
             led.waits,
-            front.has_written or any(key in self.graph.output_channels for key, _ in updates),
+            front.has_written or self._writes(updates),
         )
+
+    def _writes(self, updates: Sequence[Update]) -> bool:
+        """Whether the updates write to the graph's output. Raises: Stalled."""
+        written = [value for key, value in updates if key in self.graph.output_channels]
+        if written and all(type(value) is Perhaps for value in written):
+            raise Stalled("it is not known whether it writes to the output")
+        return bool(written)
 
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
         """Return the writes of a task; `led` takes in its successors."""
@@ -202,6 +210,8 @@ class GraphReader:
         if front.tasks or front.waits:
             raise Barrier(f"the graph {name} runs for too long, or has deferred nodes")
         found = {key: front.state[key] for key in graph.output_channels if key in front.state}
+        if any(type(value) is Perhaps for value in found.values()):
+            return Unknown(items=found)
         return found if front.has_written else None
 
     def entered(self, run: Run, given: Any, way: Way) -> Front:
@@ -279,6 +289,13 @@ class GraphReader:
                 raise Barrier(f"{name} is a {type(builder.channels.get(name)).__name__}")
             elif name in front.state:
                 seen[name] = front.state[name]
+        open_keys = [name for name, value in seen.items() if type(value) is Perhaps]
+        if open_keys:
+            for name in open_keys:
+                del seen[name]
+            if mapper is not None:
+                raise Stalled(f"it is not known whether {open_keys[0]} is written")
+            run.taint_but(seen)
         if mapper is None:
             return seen
         if type(mapper) is not partial or mapper.func is not _coerce_state:
@@ -353,8 +370,12 @@ class GraphReader:
         state = applied(run, self.graph, front.state, updates, names)
         now = Front(front.tasks, state, front.number)
         seen = self._seen(run, names, mapper, now, way, is_fresh=True)
-        if mapper is None and branch.input_schema is None and type(value) is dict:
-            seen = {**value, **seen}
+        written = value.items if type(value) is Unknown else value
+        if mapper is None and branch.input_schema is None and type(written) is dict:
+            is_open = run.is_unknown(seen) or any(type(each) is Perhaps for each in written.values())
+            seen = {**{key: each for key, each in written.items() if type(each) is not Perhaps}, **seen}
+            if is_open:
+                run.taint_but(seen)
         path: Any = branch.path
         if type(path) is RunnableCallable:
             chosen = self._called(run, path, seen, way)

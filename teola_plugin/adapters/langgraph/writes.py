@@ -19,7 +19,7 @@ from teola_plugin.adapters.reader import classes, records
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
+from teola_plugin.adapters.reader.values import Barrier, Perhaps, Stalled, Undecided, Unknown
 
 Update = tuple[str, Any]
 
@@ -34,10 +34,12 @@ KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
 
 def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
     """Yield the writes of a node's value under these keys. Raises: Stalled, Barrier."""
-    if run.is_unknown(value):
-        raise Stalled("what a node returns is not known yet")
     kind = type(value)
-    if kind is dict:
+    if kind is Unknown and value.items is not None:
+        yield from ((key, each) for key, each in value.items.items() if key in keys)
+    elif run.is_unknown(value):
+        raise Stalled("what a node returns is not known yet")
+    elif kind is dict:
         yield from ((key, each) for key, each in value.items() if key in keys)
     elif kind is Command:
         if value.graph is not None:
@@ -112,13 +114,31 @@ def applied(
     after = {key: value for key, value in state.items() if type(graph.channels.get(key)) is not EphemeralValue}
     for key, values in by_key.items():
         channel = graph.channels.get(key)
-        if type(channel) in (LastValue, EphemeralValue):
+        if any(type(each) is Perhaps for each in (*values, after.get(key))):
+            after[key] = _perhaps_written(run, key, channel, after.get(key, NOTHING), values)
+        elif type(channel) in (LastValue, EphemeralValue):
             if len(values) != 1:
                 raise Barrier(f"two nodes write {key}", hint="give it a reducer: Annotated[..., operator.add]")
             after[key] = values[0]
         elif type(channel) is BinaryOperatorAggregate:
             after[key] = _reduced(run, key, channel, after.get(key, NOTHING), values)
     return after
+
+
+def _perhaps_written(run: Run, key: str, channel: Any, held: Any, values: Sequence[Any]) -> Any:
+    """Return the value of a channel that may not have been written before, or may not be written now."""
+    if len(values) != 1 or type(channel) not in (LastValue, BinaryOperatorAggregate):
+        raise Stalled(f"it is not known whether {key} is written")
+    is_written, is_held = type(values[0]) is not Perhaps, held is not NOTHING and type(held) is not Perhaps
+    value = values[0] if is_written else values[0].value
+    before = held.value if type(held) is Perhaps else held
+    if type(channel) is BinaryOperatorAggregate:
+        after = run.unknown(value, *(() if before is NOTHING else (before,)))
+    elif is_written or before is NOTHING:
+        after = value
+    else:
+        after = run.joined(before, value)
+    return after if is_written or is_held else Perhaps(after)
 
 
 def _reduced(run: Run, key: str, channel: BinaryOperatorAggregate[Any], held: Any, values: list[Any]) -> Any:

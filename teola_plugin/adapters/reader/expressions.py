@@ -522,17 +522,22 @@ class Expressions:
         is_generator: bool = False,
     ) -> Callable[..., Any]:
         first, rounds, element = self._rounds(generators, item)
-        inside = [each for one in generators for each in one.ifs] + [one.iter for one in generators[1:]]
-        only_computes = calls.only_computes(*parts, *inside)
+        sources = [one.iter for one in generators[1:]]
+        only_compute = [
+            calls.only_computes(*parts, *sources[at:], *(test for one in generators[at:] for test in one.ifs))
+            for at in range(len(generators))
+        ]
 
-        def once(inner: Frame, items: Any, check: Check | None) -> Any:
+        def once(inner: Frame, at: int, items: Any, check: Check | None) -> Any:
             """Evaluate unknown items once: one item stands for all."""
             run: Run = inner[RUN]
+            if not only_compute[at]:
+                raise Stalled("it is not known how often a comprehension does something")
             made = [items]
             run.raises(run.sources(items))
 
             def round_() -> None:
-                store, conditions, _ = rounds[0]
+                store, conditions, _ = rounds[at]
                 store(inner, run.unknown(items, is_safe=True))
                 made.extend(condition(inner) for condition in conditions)
                 made.append(element(inner))
@@ -540,7 +545,7 @@ class Expressions:
                     check(run, made[-1])
 
             try:
-                if len(rounds) > 1:
+                if at + 1 < len(rounds):
                     raise Stalled
                 calls.perhaps(run, inner, round_)
             except Stalled:
@@ -552,10 +557,8 @@ class Expressions:
             items, inner = first(frame), Frame({OUTER: frame, FUNCTION: frame[FUNCTION], RUN: run, SITE: frame[SITE]})
             try:
                 source = operators.iterated(run, items)
-            except Undecided as e:
-                if only_computes:
-                    return once(inner, items, check)
-                raise Stalled("it is not known how often a comprehension does something") from e
+            except Undecided:
+                return once(inner, 0, items, check)
             found: list[Any] = []
             is_open = False
 
@@ -573,12 +576,20 @@ class Expressions:
                         step(at)
 
             def step(at: int) -> None:
+                nonlocal is_open
                 if at + 1 == len(rounds):
                     found.append(element(inner))
                     if check is not None:
                         check(run, found[-1])
+                    return
+                items = rounds[at + 1][2](inner)
+                try:
+                    source = operators.iterated(run, items)
+                except Undecided:
+                    is_open = True
+                    once(inner, at + 1, items, check)
                 else:
-                    take(at + 1, operators.iterated(run, rounds[at + 1][2](inner)))
+                    take(at + 1, source)
 
             try:
                 take(0, source)

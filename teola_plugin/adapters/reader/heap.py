@@ -16,13 +16,22 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from teola_plugin.adapters.reader import facts
-from teola_plugin.adapters.reader.values import ANYWHERE, GENERAL, NO_SOURCES, Barrier, Opaque, Stalled, Unknown
+from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
+    GENERAL,
+    NO_SOURCES,
+    Barrier,
+    Opaque,
+    Perhaps,
+    Stalled,
+    Unknown,
+)
 
 Log = dict[int, tuple[Any, Any]]
 """An object and a content of the object, by the object's id."""
@@ -154,6 +163,7 @@ class Heap:
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
+        self._sure: dict[int, Any] = {}
         self._given: dict[int, Any] = {}
         self._changed: Log = {}
         self._unsettled: Log = {}
@@ -472,7 +482,30 @@ class Heap:
             if kind is Opaque and one.held is two.held:
                 return one
         held_one, held_two = holds_of(one), holds_of(two)
-        return Unknown(held_one if held_one == held_two else "any", why | self.sources(one, two))
+        holds = held_one if held_one == held_two else "any"
+        return Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
+
+    def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
+        """Return the items of either of two dicts, of which each may stand for several; see `Unknown.items`."""
+        first, second = self._items_of(one), self._items_of(two)
+        if first is None or second is None:
+            return None
+        united: dict[Any, Any] = {}
+        for key in (*first, *(key for key in second if key not in first)):
+            found = [each[key] for each in (first, second) if key in each]
+            values = [each.value if type(each) is Perhaps else each for each in found]
+            value = values[0] if len(values) == 1 else self.joined(values[0], values[1], why)
+            united[key] = value if len(found) == 2 and found == values else Perhaps(value)
+        for each in (one, two):
+            self.fix(each)
+        return united
+
+    def _items_of(self, value: Any) -> Mapping[Any, Any] | None:
+        """Return the items of a dict with texts as keys."""
+        if type(value) is Unknown:
+            return value.items
+        is_settled = type(value) is dict and self._is_settled(value) and all(type(key) is str for key in value)
+        return value if is_settled else None
 
     def _is_settled(self, held: Any) -> bool:
         """Whether the content of the object is known, and the same on both paths under merge."""

@@ -141,6 +141,8 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
         return texts.text_method(run, value, name, args, kwargs)
     if kind in WRITE and name in WRITE[kind]:
         return _write(run, value, name, args, kwargs)
+    if name == "get" and args and not kwargs and run.is_sure(value, args[0]):
+        return value[args[0]]
     known(run, value)
     if name in ("items", "keys", "values") and kind in WRITE and not args and not kwargs:
         return getattr(value, name)()
@@ -221,6 +223,8 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     if type(value) in HASHES:
         raise Barrier("it changes a hash object", hint="give all of the data to the constructor")
     run.touch(value)
+    if name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs and type(args[0]) is Unknown:
+        return taking.grow(run, value, args[0])
     if is_unknown(run, value):
         return _write_unknown(run, value, name, args, kwargs)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from teola_plugin.adapters.reader import bounds, foreign, hints, texts, unknowns
+from teola_plugin.adapters.reader import bounds, foreign, hints, taking, texts, unknowns
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.table import (
     VIEWS,
@@ -178,6 +178,9 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     if type(a) not in MUTABLE or name not in _IN_PLACE or isinstance_of(b, Opaque):
         return binary(run, name, a, b)
     run.touch(a)
+    if name == "+" and type(a) in (list, deque) and type(b) is Unknown:
+        taking.grow(run, a, b)
+        return a
     if is_unknown(run, b) or (is_unknown(run, a) and type(a) is not list):
         run.taint(a)
         run.raises(b.sources if type(b) is Unknown else None)
@@ -305,7 +308,7 @@ def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
+        return is_in if run.is_sure(b, a) else run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
     if type(a) is Unknown:
         return _unknown_membership(run, is_in, a, b)
     if kind in (list, tuple, deque) or kind is VIEWS[1]:
@@ -393,6 +396,8 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if is_unknown(run, held):
         if kind is list and type(at) is slice:
             return run.unknown(held, is_safe=_whole_numbers(at))
+        if run.is_sure(held, at):
+            return held[at]
         raise Undecided
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"

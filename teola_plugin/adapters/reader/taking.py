@@ -66,6 +66,13 @@ def compared() -> Check:
     return check
 
 
+def grow(run: Any, held: Any, items: Unknown) -> None:
+    """Extend a list or a deque by an unknown value, which perhaps cannot be iterated."""
+    run.taint(held)
+    if kind_of(items) not in ("text", "texts"):
+        run.raises(items.sources)
+
+
 def stops(run: Any, value: Any) -> None:
     """Check an element that may be the last to be consumed."""
     run.raises()

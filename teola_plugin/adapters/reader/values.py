@@ -12,7 +12,7 @@ Plain containers may hold `Unknown` and `Opaque`. Operations written in C meet b
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
 
@@ -84,14 +84,28 @@ class Unknown:
 
     `holds` is "any", "text", "texts" (a list of texts), "bool", "number", "message" (an AI message of a model), or the
     class of the object. `sources`: the origins of the value (components that were asked), which alone decide whether an
-    operation on the value raises.
+    operation on the value raises. `items`: the items of one of several dicts with different keys, some of them
+    `Perhaps`.
     """
 
-    __slots__ = ("holds", "sources")
+    __slots__ = ("holds", "items", "sources")
 
-    def __init__(self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES) -> None:
+    def __init__(
+        self, holds: str | type = "any", sources: frozenset[Hashable] = NO_SOURCES,
+        items: Mapping[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.holds = holds
         self.sources = sources
+        self.items = items
+
+
+class Perhaps:
+    """The value of a key that a dict may also lack."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Opaque:

@@ -40,6 +40,42 @@ def asks_in_a_comprehension(state: State) -> Any:
     return {"out": [LLM.invoke(f"sum up {each}").content for each in state["documents"]]}
 
 
+@form(4)
+def found_documents_in_a_loop(state: State) -> Any:
+    found: list[Any] = []
+    for each in state["documents"]:
+        found.extend(RETRIEVER.invoke(each))
+    return {"out": str(len(found))}
+
+
+@form(4)
+def found_documents_added_in_a_loop(state: State) -> Any:
+    found: list[Any] = []
+    for each in state["documents"]:
+        found += RETRIEVER.invoke(each)
+    return {"out": str(len(found))}
+
+
+@form(4)
+def found_documents_in_a_nested_comprehension(state: State) -> Any:
+    found = [one.page_content for each in state["documents"] for one in RETRIEVER.invoke(each) if one.page_content]
+    return {"out": " ".join(found)}
+
+
+@form(4)
+def lines_of_replies_in_a_loop(state: State) -> Any:
+    lines: list[str] = []
+    for each in state["documents"]:
+        lines.extend(LLM.invoke(f"sum up {each}").text.split("\n"))
+    return {"out": "; ".join(lines)}
+
+
+@form(2)
+def asks_about_each_found_in_a_nested_comprehension(state: State) -> Any:
+    every = [LLM.invoke(one.page_content).content for each in state["documents"] for one in RETRIEVER.invoke(each)]
+    return {"out": str(every)}
+
+
 @form(5)
 def batch(state: State) -> Any:
     prompts = [{"question": each} for each in state["documents"]]

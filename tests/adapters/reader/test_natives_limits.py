@@ -185,9 +185,17 @@ def test_what_is_not_its_own_is_not_changed(name: str, args: tuple[Any, ...]) ->
     assert theirs == held == [3, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("name", "args"), [("pop", ("hole",)), ("insert", ("hole", 1)), ("remove", ("hole",)), ("extend", ("hole",))]
-)
+@pytest.mark.parametrize("items", [Unknown(), Unknown("texts")])
+def test_a_list_extended_by_unknown_items_is_not_known(items: Unknown) -> None:
+    run, held = new_run(), [1, 2]
+    assert methods.method(run, held, "extend", (items,), {}) is None
+    assert run.is_unknown(held)
+    other: list[Any] = [1]
+    assert operators.in_place(run, "+", other, items) is other
+    assert run.is_unknown(other)
+
+
+@pytest.mark.parametrize(("name", "args"), [("pop", ("hole",)), ("insert", ("hole", 1)), ("remove", ("hole",))])
 def test_a_list_changed_in_an_unknown_way_is_not_known(name: str, args: tuple[Any, ...]) -> None:
     run, held = new_run(), [1, 2]
     given = tuple(Unknown() if each == "hole" else each for each in args)
