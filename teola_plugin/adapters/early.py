@@ -104,20 +104,8 @@ def _held_by_object(value: Any, kind: type) -> list[Any] | None:
     if not foreign.is_library_class(kind) and (facts.kind != "record" or facts.user_names):
         return None
     own = foreign.own_attributes(value)
-    private = private_of(value) if _is_model(kind) else {}
+    private = foreign.private_of(value) if _is_model(kind) else {}
     return None if own is None else [held for name, held in {**own, **private}.items() if name not in _UNHEARD]
-
-
-def private_of(value: Any) -> dict[str, Any]:
-    """Return the private attributes of a pydantic object."""
-    member = foreign.in_mro(type(value), "__pydantic_private__")
-    if type(member) is not types.MemberDescriptorType:
-        return {}
-    try:
-        private = member.__get__(value)
-    except AttributeError:
-        return {}
-    return private if type(private) is dict else {}
 
 
 def _is_model(cls: type) -> bool:

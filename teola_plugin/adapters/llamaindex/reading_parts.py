@@ -27,7 +27,6 @@ from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from teola_plugin.adapters import chroma, web_clients
-from teola_plugin.adapters.early import private_of
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
 from teola_plugin.adapters.llamaindex.models import is_ours
@@ -348,5 +347,5 @@ def own_attribute(run: Run, owner: Opaque, name: str) -> Any:
         return bound(run, function, owner, name)
     if not name.startswith("_") or found is not foreign.MISSING or facts_of(type(held)).kind != "component":
         return NOT_MINE
-    private = private_of(held)
+    private = foreign.private_of(held)
     return run.load(private[name]) if name in private else NOT_MINE

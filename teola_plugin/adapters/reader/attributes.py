@@ -258,6 +258,9 @@ def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
     if name in own:
         return own[name] if value.is_own and facts.kind == "object" else run.load_attribute(held, name, own[name])
     if found is MISSING:
+        private = foreign.private_attribute(held, name)
+        if private is not MISSING and not is_user_code("__getattr__", in_mro(cls, "__getattr__")):
+            return run.load_attribute(held, name, private)
         if in_mro(cls, "__getattr__") is not MISSING:
             raise Barrier(f"it uses {name} of {describe(value)}")
         raise AttributeError(f"{foreign.name_of_class(cls)!r} object has no attribute {name!r}")

@@ -247,6 +247,29 @@ def has_plain_lookup(cls: type) -> bool:
     return in_mro(cls, "__class__") is _CLASS and (own is MISSING or type(own) is types.GetSetDescriptorType)
 
 
+def private_of(value: Any) -> dict[str, Any]:
+    """Return the private attributes of a pydantic object."""
+    member = in_mro(type(value), "__pydantic_private__")
+    if type(member) is not types.MemberDescriptorType:
+        return {}
+    try:
+        private = member.__get__(value)
+    except AttributeError:
+        return {}
+    return private if type(private) is dict else {}
+
+
+def private_attribute(value: Any, name: str) -> Any:
+    """Return a declared private attribute of a pydantic object; MISSING if a lookup could run code."""
+    model, cls = base_model(), type(value)
+    if model is None or in_mro(cls, "__getattr__") is not in_mro(model, "__getattr__"):
+        return MISSING
+    declared = in_mro(cls, "__private_attributes__")
+    found = declared.get(name) if type(declared) is dict else None
+    is_plain = found is not None and module_of(type(found)) == "pydantic.fields" and not is_descriptor(found.default)
+    return private_of(value).get(name, MISSING) if is_plain else MISSING
+
+
 def own_attributes(value: Any) -> dict[str, Any] | None:
     """Return the `__dict__` of an object with plain lookup; None without one, or if lookups could run code."""
     if type(in_mro(type(value), "__dict__")) is not types.GetSetDescriptorType:

@@ -518,15 +518,27 @@ class Heap:
                 return one
         held_one, held_two = self._held(one), self._held(two)
         holds = held_one if held_one == held_two else "any"
-        if holds == "texts":
+        if {held_one, held_two} == {"texts", "list"}:
+            holds = "list"
+        found = Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
+        if holds in ("texts", "list"):
+            found.is_shared = True
             for each in (one, two):
-                self.fix(each)
-        return Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
+                self._share(each)
+        return found
+
+    def _share(self, held: Any) -> None:
+        """Forbid changes of a list from here on."""
+        if type(held) is Unknown:
+            held.is_shared = True
+        else:
+            self.fix(held)
 
     def _held(self, value: Any) -> str | type:
         """Return the kind of a value; a list of texts may be known in part."""
-        is_list = type(value) is list and self._is_settled(value)
-        return "texts" if is_list and all(holds_of(each) == "text" for each in value) else holds_of(value)
+        if type(value) is not list:
+            return holds_of(value)
+        return "texts" if self._is_settled(value) and all(holds_of(each) == "text" for each in value) else "list"
 
     def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
         """Return the items of either of two dicts, of which each may stand for several; see `Unknown.items`."""

@@ -41,7 +41,7 @@ _KNOWN = (
 )
 """Types with a lookup of their own whose objects report their class correctly."""
 
-_HELD: dict[str, type] = {"text": str, "texts": list, "bool": bool}
+_HELD: dict[str, type] = {"text": str, "texts": list, "list": list, "bool": bool}
 
 
 def is_instance(run: Any, value: Any, cls_value: Any) -> Any:

@@ -103,7 +103,7 @@ def _default_dict(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 def _length(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and is_unknown(run, args[0]):
-        is_safe = type(args[0]) is not Unknown or kind_of(args[0]) in ("text", "texts")
+        is_safe = type(args[0]) is not Unknown or kind_of(args[0]) in ("text", "texts", "list")
         return run.unknown(args[0], holds="number", is_safe=is_safe)
     if len(args) == 1 and type(args[0]) is Lazy:
         raise TypeError("the iterator has no len()")

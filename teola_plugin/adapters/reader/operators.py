@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader.table import (
     is_unknown,
     kind_of,
     known,
+    may_be_shared,
     require_no_decimals,
     require_order,
     unknown_number,
@@ -132,6 +133,8 @@ def _unknown_binary(run: Any, name: str, a: Any, b: Any) -> Any:
         return run.unknown(a, b, holds="number", is_safe=True)
     if name == "+" and holds_texts(run, a) and holds_texts(run, b):
         return run.unknown(a, b, holds="texts", is_safe=True)
+    if name == "+" and _is_list(a) and _is_list(b):
+        return run.unknown(a, b, holds="list", is_safe=True)
     _note_refused(run, _PLAIN[name], a, b)
     raise Undecided
 
@@ -155,7 +158,7 @@ def _takes(operation: Callable[[Any, Any], Any], one: Any, two: Any) -> bool:
 
 def _samples_of(value: Any) -> tuple[Any, ...]:
     if type(value) is Unknown:
-        return ([],) if kind_of(value) == "texts" else texts.samples(kind_of(value))
+        return ([],) if kind_of(value) in ("texts", "list") else texts.samples(kind_of(value))
     return (value,) if type(value) in ATOMS else ()
 
 
@@ -164,6 +167,10 @@ def holds_texts(run: Any, value: Any) -> bool:
     if type(value) is list and not run.is_unknown(value):
         return all(map(texts.is_text, value))
     return kind_of(value) == "texts"
+
+
+def _is_list(value: Any) -> bool:
+    return type(value) is list or kind_of(value) in ("texts", "list")
 
 
 def unary(run: Any, name: str, value: Any) -> Any:
@@ -181,7 +188,7 @@ def unary(run: Any, name: str, value: Any) -> Any:
 
 def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     """Return `a` after `a <name>= b`."""
-    if kind_of(a) == "any" and name in _IN_PLACE and type(b) not in ATOMS:
+    if may_be_shared(a) and name in _IN_PLACE and type(b) not in ATOMS:
         raise Barrier("it changes a value that is not known yet")
     if kind_of(a) == "texts" and name in _IN_PLACE and not holds_texts(run, b):
         a.holds = "any"
@@ -475,7 +482,7 @@ def del_item(run: Any, held: Any, at: Any) -> None:
 
 
 def _before_change(run: Any, held: Any) -> None:
-    if kind_of(held) == "any":
+    if may_be_shared(held):
         raise Barrier("it changes a value that is not known yet")
     if type(held) is not Unknown:
         run.touch(held)

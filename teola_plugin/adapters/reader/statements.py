@@ -526,7 +526,7 @@ def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
     """Run the rounds of a loop over an unknown value."""
     run: Run = frame[RUN]
     is_of_texts = type(items) is Unknown and items.holds == "texts"
-    if not is_of_texts:
+    if not is_of_texts and not (type(items) is Unknown and items.holds == "list"):
         run.raises(run.sources(items))
 
     def round_(inner: Frame) -> Ended:

@@ -109,6 +109,11 @@ def kind_of(value: Any) -> str:
     return holds if type(holds) is str else _CLASSES.get(id(holds), "object")
 
 
+def may_be_shared(value: Any) -> bool:
+    """Whether the program may know an unknown value by another name, so that changes of the value are not read."""
+    return kind_of(value) in ("any", "list") or (type(value) is Unknown and value.is_shared)
+
+
 def known(run: Any, *values: Any) -> None:
     """Require known values; parts may be unknown. Raises: Undecided."""
     for value in values:

@@ -69,7 +69,7 @@ def compared() -> Check:
 def grow(run: Any, held: Any, items: Unknown) -> None:
     """Extend a list or a deque by an unknown value, which perhaps cannot be iterated."""
     run.taint(held)
-    if kind_of(items) not in ("text", "texts"):
+    if kind_of(items) not in ("text", "texts", "list"):
         run.raises(items.sources)
 
 

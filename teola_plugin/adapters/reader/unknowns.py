@@ -12,7 +12,7 @@ from teola_plugin.adapters.reader.annotations import field_of
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.pydantic_schemas import dumped_fields
-from teola_plugin.adapters.reader.table import kind_of, words
+from teola_plugin.adapters.reader.table import kind_of, may_be_shared, words
 from teola_plugin.adapters.reader.values import Arguments, Barrier, Stalled, Undecided, Unknown, type_name
 
 _MESSAGE_FIELDS: dict[str, str] = {
@@ -48,6 +48,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         return call(run, run.load(own), (value, *args), kwargs)
     if (found := run.got(value, name, args, kwargs)) is not None:
         return found[0]
+    if name in _CHANGING and may_be_shared(value):
+        raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
     if kind_of(value) == "text":
         return texts.unknown_text_method(run, value, name, args, kwargs)
     if kind_of(value) == "texts":
@@ -61,8 +63,6 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
     if name == "model_dump" and not args and not kwargs and (fields := dumped_fields(value.holds)) is not None:
         run.raises(value.sources)
         return {each: run.unknown(value, holds=_dumped(value.holds, each), is_safe=True) for each in fields}
-    if kind_of(value) == "any" and name in _CHANGING:
-        raise Barrier(f"it calls {name} of a value that is not known yet and may be another's")
     if kind_of(value) == "any" and name not in _READING:
         raise Stalled(f"it is not known whose {name} it calls")
     raise Undecided
@@ -81,7 +81,7 @@ def _dumped(cls: Any, name: str) -> str:
     return holds if isinstance(holds, str) else "any"
 
 
-_TYPES: dict[str, type] = {"text": str, "texts": list, "bool": bool}
+_TYPES: dict[str, type] = {"text": str, "texts": list, "list": list, "bool": bool}
 
 
 def surely_has(value: Unknown, name: str) -> bool:

@@ -99,7 +99,14 @@ def filled(value: Any, hole: Unknown, sample: Any) -> Any:
 
 def holds_right(holds: Any, value: Any) -> bool:
     """Whether what an unknown value is said to hold is true of a value."""
-    kinds: dict[Any, Any] = {"text": str, "number": int | float, "bool": bool, "any": object, float: float}
+    kinds: dict[Any, Any] = {
+        "text": str,
+        "list": list,
+        "number": int | float,
+        "bool": bool,
+        "any": object,
+        float: float,
+    }
     if holds == "texts":
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     return isinstance(value, kinds[holds])

@@ -18,7 +18,7 @@ import pydantic
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.retrievers import BaseRetriever
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PrivateAttr
 from pydantic_core import core_schema
 
 from teola_plugin.adapters.reader import classes, foreign
@@ -568,6 +568,33 @@ def test_an_attribute_that_its_class_makes_is_not_read() -> None:
     run = new_run()
     with pytest.raises(Barrier):
         classes.attribute(run, run.load(with_getter()), "x")
+
+
+class Getter:
+    def __get__(self, held: Any, owner: Any = None) -> Any:
+        return ran()
+
+
+class WithPrivate(Component):
+    _words: list[str] = PrivateAttr(default_factory=lambda: ["a"])
+    _made: Any = PrivateAttr(default=Getter())
+
+    @property
+    def words(self) -> list[str]:
+        return self._words
+
+
+def test_a_private_attribute_of_a_component_is_read() -> None:
+    run, held = new_run(), WithPrivate()
+    component = run.load(held)
+    assert type(component) is Opaque
+    held._words.append("b")
+    assert classes.attribute(run, component, "_words") == classes.attribute(run, component, "words") == ["a", "b"]
+    RAN.clear()
+    for name in ("_made", "_none"):
+        with pytest.raises(Barrier):
+            classes.attribute(run, component, name)
+    assert not RAN
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

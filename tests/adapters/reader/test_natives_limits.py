@@ -25,6 +25,7 @@ import pytest
 from teola_plugin.adapters.reader import calls, methods, natives, operators
 from teola_plugin.adapters.reader.asking import Nobody
 from teola_plugin.adapters.reader.run import Run
+from teola_plugin.adapters.reader.unknowns import unknown_method
 from teola_plugin.adapters.reader.values import Barrier, Callee, Lazy, Opaque, Pending, Undecided, Unknown
 
 
@@ -202,6 +203,32 @@ def test_a_list_changed_in_an_unknown_way_is_not_known(name: str, args: tuple[An
     with pytest.raises(Undecided):
         methods.method(run, held, name, given, {})
     assert run.is_unknown(held)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "holds"),
+    [
+        (["a"], [], "texts"),
+        (["a"], ["b", "c"], "texts"),
+        (["a"], [1, 2], "list"),
+        (["a"], Unknown("texts"), "texts"),
+        ([{}, {}], Unknown("texts"), "list"),
+        (["a"], {}, "any"),
+    ],
+)
+def test_either_of_two_lists_is_changed_by_no_other_name(one: Any, two: Any, holds: str) -> None:
+    run = new_run()
+    found = run.joined(one, two)
+    assert found.holds == holds
+    changes: list[Callable[[Any], Any]] = [
+        lambda held: (unknown_method if type(held) is Unknown else methods.method)(run, held, "append", (1,), {}),
+        lambda held: operators.in_place(run, "+", held, [1]),
+        lambda held: operators.set_item(run, held, 0, 1),
+    ]
+    for held in (found, one, two) if holds != "any" else (found,):
+        for change in changes:
+            with pytest.raises(Barrier):
+                change(held)
 
 
 def test_a_view_of_a_dict_that_is_not_known_any_more() -> None:
