@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -191,6 +192,19 @@ def test_a_cache_that_may_know_the_embeddings_is_waited_for() -> None:
     assert [report.wasted for report in behind(twin).reports] == [0, 0]
 
 
+def test_nothing_runs_ahead_of_worker_processes() -> None:
+    engines = Engines()
+    twin = optimize(ingestion(engines))
+    of_processes = apart(asyncio.run, twin.arun(documents=documents(2), num_workers=2))
+    assert engines.embedder.seen == []
+    own = apart(_ingest, twin, "arun", documents(2))
+    assert [node.embedding for node in of_processes] == [node.embedding for node in own]
+    first, second = behind(twin).reports
+    assert (first.graphs, first.misses) == ((), 0)
+    assert second.graphs
+    assert second.hits + second.shared == len(own)
+
+
 @pytest.mark.filterwarnings("ignore:Call to deprecated method get_doc_id:DeprecationWarning")  # older LlamaIndex's own
 def test_the_class_of_an_index() -> None:
     engines = Engines()
@@ -212,6 +226,4 @@ def test_the_class_of_an_index() -> None:
 def _ingest(pipeline: Any, form: str, given: list[Document]) -> Any:
     if form == "run":
         return pipeline.run(documents=given)
-    import asyncio
-
     return asyncio.run(pipeline.arun(documents=given))

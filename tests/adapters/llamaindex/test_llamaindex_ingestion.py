@@ -221,9 +221,19 @@ def test_a_cache_that_knows_the_pieces_of_another_cut_is_asked_first(form: str) 
 
 
 @pytest.mark.parametrize("form", RUNS)
-def test_each_text_is_embedded_once(form: str) -> None:
-    look, run = embedded, running(form, {"documents": documents()})
-    same(make_pipeline, run, exact=form == "run", look=look, least_hits=12)
+def test_a_text_that_cannot_be_embedded_is_sent_once(form: str) -> None:
+    """The embedding model has refused it before the pipeline comes to it."""
+
+    def build(stage: Stage) -> Any:
+        stage.engines.embedder.answer = lambda text: 1 / 0 if "Book 3." in text else vector(text)
+        return make_pipeline(stage)
+
+    def look(component: Any, stage: Stage) -> int:
+        return sum("Book 3." in text for text in stage.engines.embedder.seen)
+
+    rounds = [{"documents": documents()}]
+    outcome = same(build, running(form, *rounds), exact=form == "run", look=look, least_hits=12)
+    assert outcome == [["ZeroDivisionError", ["division by zero"]]]
 
 
 @pytest.mark.parametrize("form", RUNS)
