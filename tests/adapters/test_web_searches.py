@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, TypedDict
@@ -40,9 +41,13 @@ def _address(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     assert not RAN
 
 
+def _model(service: Service) -> Any:
+    return ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+
 def app_of(service: Service, tool: Any) -> Any:
     """A model plans, a tool is asked in turn, and a model is told what was found."""
-    llm = ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+    llm = _model(service)
 
     def plan(state: State) -> dict[str, Any]:
         return {"plan": llm.invoke("Split it.").content}
@@ -89,6 +94,26 @@ def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], 
     report = optimized(fast).reports[-1]
     assert (report.wasted, report.fallbacks) == (0, ())
     assert report.misses <= 1  # the first, where the framework's run is there before the reader
+
+
+def test_awaited_searches_in_turn_run_side_by_side(service: Service) -> None:
+    """The tool has a coroutine with a client of its own: what is asked ahead is what the framework awaits."""
+    llm, tool = _model(service), _two()
+
+    async def find(state: State) -> dict[str, Any]:
+        parts = (await llm.ainvoke("Split it.")).content.split("\n")
+        return {"found": "".join([str(await tool.ainvoke(part)) for part in parts])}
+
+    app: Any = StateGraph(State).add_node("finding", find).add_edge(START, "finding").compile()
+    with counted(service) as original:
+        plain = asyncio.run(app.ainvoke({}))
+    fast = optimize(app)
+    asyncio.run(fast.ainvoke({}))
+    service.holds, service.awaits = "search hive 1", "search hive 3"
+    with counted(service) as made:
+        assert asyncio.run(fast.ainvoke({})) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
 
 
 @pytest.mark.cold

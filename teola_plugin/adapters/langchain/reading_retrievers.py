@@ -7,6 +7,7 @@ user's retriever is read like any user code.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
@@ -22,7 +23,7 @@ from teola_plugin.adapters import chroma, leaf
 from teola_plugin.adapters.early import is_free_of_code
 from teola_plugin.adapters.langchain import hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
-from teola_plugin.adapters.langchain.quiet import apart
+from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_models import Way
 from teola_plugin.adapters.langchain.reading_parts import is_stock, stock_class
 from teola_plugin.adapters.reader import foreign
@@ -165,13 +166,14 @@ def act(
     run: Run, component: Any, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], way: Way,
     providers: Providers, function: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Return the result of a component's method, as a request."""
+    """Return the result of a component's method, which may be a coroutine function, as a request."""
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
     except Undecided:
         return unknown_from(run, [list(args), dict(kwargs)], "any", is_safe=False, more=frozenset([way.source]))
     bound = function or getattr(component, method)
+    is_async = inspect.iscoroutinefunction(bound)
     spec = EngineSpec("python", component, type_name(type(component)), next(iter(providers), None))
     key = ("act", Same(component), method, value_key((given, named)))
     if not is_comparable(key[-1]):
@@ -183,9 +185,9 @@ def act(
         raise Barrier("it looks for what is no text")
 
     def begin() -> Any:
-        return apart(way.context, lambda: bound(*given, **named))
+        return (aapart if is_async else apart)(way.context, lambda: bound(*given, **named))
 
-    request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, False)
+    request = Request(key, spec, "act", None, {}, _own, "any", False, way.source, spec.name, begin, is_async)
     found = run.ask(request)
     if is_search and not (is_json(asked[0]) and all(type(each) is int and each > 0 for each in asked[1:])):
         run.raises()  # the client refuses the text, or the store refuses the number of documents
@@ -282,8 +284,16 @@ def provider_of_tool(tool: Any) -> Hashable:
 def use_tool(run: Run, tool: Any, value: Any, way: Way) -> Any:
     """Return the result of a read-only tool, or of a tool with a readable function. Raises: Barrier."""
     if any(shares(tool) for shares in _shared):
-        return act(run, tool, "invoke", (value,), {}, way, frozenset([provider_of_tool(tool)]))
+        name = "ainvoke" if way.is_async and has_coroutine(tool) else "invoke"
+        return act(run, tool, name, (value,), {}, way, frozenset([provider_of_tool(tool)]))
     return _use_function(run, tool, value, way)
+
+
+def has_coroutine(tool: Any) -> bool:
+    """Whether the asynchronous call of a tool runs a coroutine of its own, in place of its function in a thread."""
+    if isinstance(tool, StructuredTool | Tool):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun
 
 
 def has_clean_arguments(tool: Any) -> bool:

@@ -87,7 +87,7 @@ class EarlyTool:
         `context`: the caller's.
         """
         call = {"name": name, "args": dict(arguments), "id": "early", "type": "tool_call"}
-        if is_async and _has_coroutine(self.tool):
+        if is_async and reading_retrievers.has_coroutine(self.tool):
             return lambda: aapart(context, lambda: self.tool.ainvoke(call)), True
         return lambda: apart(context, lambda: self.tool.invoke(call)), False
 
@@ -158,12 +158,6 @@ def _functions(tool: BaseTool) -> list[Callable[..., Any]]:
     if isinstance(tool, StructuredTool | Tool):
         return [function for function in (tool.func, tool.coroutine) if function is not None]
     return []
-
-
-def _has_coroutine(tool: BaseTool) -> bool:
-    if isinstance(tool, StructuredTool | Tool):
-        return tool.coroutine is not None
-    return type(tool)._arun is not BaseTool._arun
 
 
 def is_said_to_read(tool: BaseTool) -> bool:

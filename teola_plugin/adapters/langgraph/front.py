@@ -37,7 +37,7 @@ class Front:
     """The next tasks, in superstep `number`, the state, and the nodes that have reached each join.
 
     `waits`: deferred nodes run as soon as no edge leads to a non-deferred node. `has_written`: part of the graph's
-    output was written.
+    output was written; None: it is not known.
     """
 
     tasks: tuple[Task, ...]
@@ -45,7 +45,7 @@ class Front:
     number: int
     joined: Mapping[str, frozenset[str]] = field(default_factory=dict)
     waits: bool = False
-    has_written: bool = False
+    has_written: bool | None = False
 
     @property
     def names(self) -> tuple[str, ...]:

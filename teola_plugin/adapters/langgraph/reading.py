@@ -134,15 +134,15 @@ class GraphReader:
             front.number + 1,
             {key: frozenset(seen) for key, seen in led.joined.items()},
             led.waits,
-            front.has_written or self._writes(updates),
+            self._has_written(front, updates),
         )
 
-    def _writes(self, updates: Sequence[Update]) -> bool:
-        """Whether the updates write to the graph's output. Raises: Stalled."""
-        written = [value for key, value in updates if key in self.graph.output_channels]
-        if written and all(type(value) is Perhaps for value in written):
-            raise Stalled("it is not known whether it writes to the output")
-        return bool(written)
+    def _has_written(self, front: Front, updates: Sequence[Update]) -> bool | None:
+        """Whether the graph's output was written before or by the updates; None: it is not known."""
+        perhaps = [type(value) is Perhaps for key, value in updates if key in self.graph.output_channels]
+        if front.has_written or not all(perhaps):
+            return True
+        return None if perhaps else front.has_written
 
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
         """Return the writes of a task; `led` takes in its successors."""
@@ -210,6 +210,8 @@ class GraphReader:
         if front.tasks or front.waits:
             raise Barrier(f"the graph {name} runs for too long, or has deferred nodes")
         found = {key: front.state[key] for key in graph.output_channels if key in front.state}
+        if front.has_written is None:
+            raise Stalled(f"it is not known whether the graph {name} writes to its output")
         if any(type(value) is Perhaps for value in found.values()):
             return Unknown(items=found)
         return found if front.has_written else None
@@ -289,15 +291,13 @@ class GraphReader:
                 raise Barrier(f"{name} is a {type(builder.channels.get(name)).__name__}")
             elif name in front.state:
                 seen[name] = front.state[name]
-        open_keys = [name for name, value in seen.items() if type(value) is Perhaps]
-        if open_keys:
-            for name in open_keys:
-                del seen[name]
-            if mapper is not None:
-                raise Stalled(f"it is not known whether {open_keys[0]} is written")
-            run.taint_but(seen)
+        seen, optional = _parted(seen)
+        if optional:
+            run.taint_but(seen, optional)
         if mapper is None:
             return seen
+        if optional:
+            raise Stalled(f"it is not known whether {next(iter(optional))} is written")
         if type(mapper) is not partial or mapper.func is not _coerce_state:
             raise Barrier("the state is made in a way that is not known")
         return classes.construct(run, run.load(mapper.args[0]), (), seen)
@@ -370,12 +370,13 @@ class GraphReader:
         state = applied(run, self.graph, front.state, updates, names)
         now = Front(front.tasks, state, front.number)
         seen = self._seen(run, names, mapper, now, way, is_fresh=True)
-        written = value.items if type(value) is Unknown else value
-        if mapper is None and branch.input_schema is None and type(written) is dict:
-            is_open = run.is_unknown(seen) or any(type(each) is Perhaps for each in written.values())
-            seen = {**{key: each for key, each in written.items() if type(each) is not Perhaps}, **seen}
-            if is_open:
-                run.taint_but(seen)
+        written = value if type(value) is dict else run.open_items(value)
+        if mapper is None and branch.input_schema is None and written is not None:
+            items = dict(written)
+            run.spread(items, run.open_items(seen) or seen)
+            seen, optional = _parted(items)
+            if optional:
+                run.taint_but(seen, optional)
         path: Any = branch.path
         if type(path) is RunnableCallable:
             chosen = self._called(run, path, seen, way)
@@ -459,3 +460,9 @@ def _injected(run: Run, name: str, way: Way) -> Any:
     if name in ("runtime", "store", "previous") and way.runtime is not None:
         return run.load(way.runtime if name == "runtime" else getattr(way.runtime, name))
     raise Barrier(f"a node takes {name}")
+
+
+def _parted(items: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the items that a state has, and the items that it may have."""
+    sure = {key: item for key, item in items.items() if type(item) is not Perhaps}
+    return sure, {key: item.value for key, item in items.items() if type(item) is Perhaps}

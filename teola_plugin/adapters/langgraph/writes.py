@@ -6,12 +6,14 @@ Writes are applied as by LangGraph: in the order of tasks, with the graph's own 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 from typing import Any
 
 from langgraph._internal._constants import OVERWRITE
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.ephemeral_value import EphemeralValue
 from langgraph.channels.last_value import LastValue
+from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite, Send
 
 from teola_plugin.adapters.langgraph.front import NOTHING, Graph
@@ -19,7 +21,7 @@ from teola_plugin.adapters.reader import classes, records
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Perhaps, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Perhaps, Stalled, Undecided
 
 Update = tuple[str, Any]
 
@@ -28,6 +30,9 @@ class Open(Stalled):
     """A node and its edge were read to the end, and the successors depend on unknown values."""
 
 
+KEEPING = (add, add_messages)
+"""Reducers that change neither of their arguments."""
+
 KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
 """Kinds of channels with known values. An `EphemeralValue` lasts one superstep."""
 
@@ -35,8 +40,8 @@ KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
 def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
     """Yield the writes of a node's value under these keys. Raises: Stalled, Barrier."""
     kind = type(value)
-    if kind is Unknown and value.items is not None:
-        yield from ((key, each) for key, each in value.items.items() if key in keys)
+    if (items := run.open_items(value)) is not None:
+        yield from ((key, each) for key, each in items.items() if key in keys)
     elif run.is_unknown(value):
         raise Stalled("what a node returns is not known yet")
     elif kind is dict:
@@ -132,12 +137,12 @@ def _perhaps_written(run: Run, key: str, channel: Any, held: Any, values: Sequen
     is_written, is_held = type(values[0]) is not Perhaps, held is not NOTHING and type(held) is not Perhaps
     value = values[0] if is_written else values[0].value
     before = held.value if type(held) is Perhaps else held
+    after = value
     if type(channel) is BinaryOperatorAggregate:
-        after = run.unknown(value, *(() if before is NOTHING else (before,)))
-    elif is_written or before is NOTHING:
-        after = value
-    else:
-        after = run.joined(before, value)
+        is_known = type(held) is not Perhaps and any(channel.operator is each for each in KEEPING)
+        after = _reduced(run, key, channel, held, [value]) if is_known else run.unknown(value, before)
+    if not is_written and before is not NOTHING:
+        after = run.joined(before, after)
     return after if is_written or is_held else Perhaps(after)
 
 

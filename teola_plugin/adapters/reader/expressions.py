@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.scopes import (
 )
 from teola_plugin.adapters.reader.table import whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -215,13 +215,17 @@ class Expressions:
                 is_open = not _filled(run, found, made) or is_open
                 part = value(frame)
                 parts.append(part)
-                if run.is_unknown(part):
+                if (items := run.open_items(part)) is not None:
+                    run.spread(found, items)
+                elif run.is_unknown(part):
                     run.raises(run.sources(part))
                     is_open = True
                 else:
                     found.update(mapping(part))
             is_open = not _filled(run, found, made) or is_open
-            return run.unknown(*parts, is_safe=True) if is_open else found
+            if not is_open and Perhaps not in map(type, found.values()):
+                return found
+            return Unknown("any", run.sources(*parts), None if is_open else found)
 
         return display
 

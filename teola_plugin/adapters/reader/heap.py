@@ -33,6 +33,8 @@ from teola_plugin.adapters.reader.values import (
     Unknown,
 )
 
+NO_ITEMS: Mapping[str, Any] = {}
+
 Log = dict[int, tuple[Any, Any]]
 """An object and a content of the object, by the object's id."""
 
@@ -163,7 +165,7 @@ class Heap:
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
-        self._sure: dict[int, Any] = {}
+        self._optional: dict[int, tuple[Any, Mapping[str, Any]]] = {}
         self._given: dict[int, Any] = {}
         self._changed: Log = {}
         self._unsettled: Log = {}
@@ -256,8 +258,41 @@ class Heap:
     def taint(self, held: Any) -> None:
         """Note that the content of the object is unknown from here on."""
         self.note(held)
+        self._optional.pop(id(held), None)
         if id(held) not in self._tainted:
             self._tainted = {**self._tainted, id(held): held}
+
+    def taint_but(self, held: dict[str, Any], optional: Mapping[str, Any]) -> None:
+        """Note that a new dict may have these items, too, each or not."""
+        self.taint(held)
+        self._optional[id(held)] = held, optional
+
+    def open_items(self, value: Any) -> Mapping[Any, Any] | None:
+        """Return the items of a dict of which some may be missing, these as `Perhaps`; None for other values."""
+        if type(value) is Unknown:
+            return value.items
+        held, optional = self._optional.get(id(value), (NO_ITEMS, NO_ITEMS))
+        return {**value, **{key: Perhaps(each) for key, each in optional.items()}} if held is value else None
+
+    def got(self, value: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any] | None:
+        """Return the result of `get` of such a dict, in a tuple; None for other calls."""
+        if name != "get" or kwargs or len(args) not in (1, 2) or type(args[0]) is not str:
+            return None
+        items, default = self.open_items(value), args[1] if len(args) == 2 else None
+        if items is None:
+            return None
+        item = items.get(args[0], default)
+        return (self.joined(default, item.value) if type(item) is Perhaps else item,)
+
+    def spread(self, found: dict[Any, Any], items: Mapping[Any, Any]) -> None:
+        """Update items by others, each of which may be `Perhaps`."""
+        for key, item in items.items():
+            if type(item) is not Perhaps or key not in found:
+                found[key] = item
+            elif type(found[key]) is Perhaps:
+                found[key] = Perhaps(self.joined(found[key].value, item.value))
+            else:
+                found[key] = self.joined(found[key], item.value)
 
     def is_tainted(self, held: Any) -> bool:
         """Whether the content of the object is unknown; see `taint`."""
@@ -481,9 +516,17 @@ class Heap:
                 return self._standing_for(one, two, {key: self.joined(one[key], two[key], why) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
-        held_one, held_two = holds_of(one), holds_of(two)
+        held_one, held_two = self._held(one), self._held(two)
         holds = held_one if held_one == held_two else "any"
+        if holds == "texts":
+            for each in (one, two):
+                self.fix(each)
         return Unknown(holds, why | self.sources(one, two), self._united(one, two, why))
+
+    def _held(self, value: Any) -> str | type:
+        """Return the kind of a value; a list of texts may be known in part."""
+        is_list = type(value) is list and self._is_settled(value)
+        return "texts" if is_list and all(holds_of(each) == "text" for each in value) else holds_of(value)
 
     def _united(self, one: Any, two: Any, why: frozenset[Hashable]) -> Mapping[Any, Any] | None:
         """Return the items of either of two dicts, of which each may stand for several; see `Unknown.items`."""
@@ -502,8 +545,8 @@ class Heap:
 
     def _items_of(self, value: Any) -> Mapping[Any, Any] | None:
         """Return the items of a dict with texts as keys."""
-        if type(value) is Unknown:
-            return value.items
+        if (items := self.open_items(value)) is not None:
+            return items
         is_settled = type(value) is dict and self._is_settled(value) and all(type(key) is str for key in value)
         return value if is_settled else None
 

@@ -141,8 +141,8 @@ def method(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
         return texts.text_method(run, value, name, args, kwargs)
     if kind in WRITE and name in WRITE[kind]:
         return _write(run, value, name, args, kwargs)
-    if name == "get" and args and not kwargs and run.is_sure(value, args[0]):
-        return value[args[0]]
+    if (found := run.got(value, name, args, kwargs)) is not None:
+        return found[0]
     known(run, value)
     if name in ("items", "keys", "values") and kind in WRITE and not args and not kwargs:
         return getattr(value, name)()

@@ -24,7 +24,17 @@ from teola_plugin.adapters.reader.table import (
     unknown_number,
     walked,
 )
-from teola_plugin.adapters.reader.values import STALE, Barrier, Lazy, Opaque, Undecided, Unknown, isinstance_of, shown
+from teola_plugin.adapters.reader.values import (
+    STALE,
+    Barrier,
+    Lazy,
+    Opaque,
+    Perhaps,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    shown,
+)
 
 formatted = texts.formatted
 percent = texts.percent
@@ -302,13 +312,16 @@ def _own_identity(is_same: bool, a: Opaque, b: Opaque) -> bool:
 
 def _membership(run: Any, is_in: bool, a: Any, b: Any) -> Any:
     kind = type(b)
+    if type(a) is str and (items := run.open_items(b)) is not None:
+        is_open = type(items.get(a)) is Perhaps
+        return run.unknown(b, holds="bool", is_safe=True) if is_open else (a in items) is is_in
     if kind is Unknown:
         safe = (kind_of(b) == "text" and texts.is_text(a)) or kind_of(b) == "texts"
         return run.unknown(a, b, holds="bool", is_safe=safe)
     if isinstance_of(b, Opaque):
         return a in b
     if is_unknown(run, b):
-        return is_in if run.is_sure(b, a) else run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
+        return run.unknown(a, b, holds="bool", is_safe=kind in (list, deque))
     if type(a) is Unknown:
         return _unknown_membership(run, is_in, a, b)
     if kind in (list, tuple, deque) or kind is VIEWS[1]:
@@ -380,6 +393,11 @@ def _opaque_truth(value: Opaque) -> bool:
 def subscript(run: Any, held: Any, at: Any) -> Any:
     """Return `held[at]`."""
     kind = type(held)
+    if type(at) is str and (items := run.open_items(held)) is not None:
+        if type(items[at]) is not Perhaps:
+            return items[at]
+        run.raises(run.sources(held), error=KeyError)
+        return items[at].value
     if kind is Unknown:
         if kind_of(held) == "text" and type(at) is slice and _whole_numbers(at) and at.step != 0:
             return run.unknown(held, holds="text", is_safe=True)
@@ -396,8 +414,6 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if is_unknown(run, held):
         if kind is list and type(at) is slice:
             return run.unknown(held, is_safe=_whole_numbers(at))
-        if run.is_sure(held, at):
-            return held[at]
         raise Undecided
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"

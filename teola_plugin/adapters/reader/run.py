@@ -239,19 +239,9 @@ class Run(Heap):
         """
         if id(held) in self._fixed:
             raise Barrier(f"it changes a {type_name(type(held))} that it did not make")
-        self._sure.pop(id(held), None)
+        self._optional.pop(id(held), None)
         if self._logs or id(held) in self._given:
             self.note(held)
-
-    def taint_but(self, held: dict[str, Any]) -> None:
-        """Note that a new dict may have keys besides those that it has now."""
-        self._sure[id(held)] = held
-        self.taint(held)
-
-    def is_sure(self, held: Any, key: Any) -> bool:
-        """Whether a dict that may have further keys has this one, with a known item; see `taint_but`."""
-        sure = self._sure.get(id(held))
-        return sure is not None and sure is held and type(key) is str and key in sure
 
     def made_exception(self, error: BaseException) -> BaseException:
         """Note an exception that the program made with its own arguments. Returns the exception."""

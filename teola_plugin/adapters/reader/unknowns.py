@@ -46,6 +46,8 @@ def unknown_method(run: Any, value: Unknown, name: str, args: Arguments, kwargs:
         if type(own) is not types.FunctionType:
             raise Stalled(f"it is not known what {name} does")
         return call(run, run.load(own), (value, *args), kwargs)
+    if (found := run.got(value, name, args, kwargs)) is not None:
+        return found[0]
     if kind_of(value) == "text":
         return texts.unknown_text_method(run, value, name, args, kwargs)
     if kind_of(value) == "texts":
