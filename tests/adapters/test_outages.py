@@ -234,6 +234,25 @@ def test_the_first_answer_of_a_provider_lets_the_others_run_ahead(form: str) -> 
 
 
 @pytest.mark.cold
+@pytest.mark.parametrize("form", ["invoke", "ainvoke"])
+def test_the_answer_to_a_call_with_nothing_ahead_lets_the_next_call_run_ahead(form: str) -> None:
+    second = threading.Event()
+
+    def plan(said: str, count: int) -> int | None:
+        if said == "1 x":
+            second.set()
+        return 400 if said == "0 x" and not second.wait(10) else None
+
+    service = Service(plan)
+    model = chat(service)
+    single, chain = optimize(chain_of(model, "alone")), optimize(assigns(model))
+    call = (lambda chain: asyncio.run(chain.ainvoke(QUESTION))) if form == "ainvoke" else (lambda c: c.invoke(QUESTION))
+    assert call(single) == "<alone x>"
+    assert call(chain) == {"q": "x", **{f"k{n}": f"<{n} x>" for n in range(3)}}
+    assert optimized(chain).reports[-1].misses == 0
+
+
+@pytest.mark.cold
 def test_a_function_that_runs_ahead_asks_no_provider_that_has_not_answered() -> None:
     service = Service(lambda said, count: 500)
     first, second = chain_of(chat(service, 0), "0"), chain_of(chat(service, 0), "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import MarkdownNodeParser, SentenceSplitter
 from llama_index.core.postprocessor import LLMRerank
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import Document, NodeWithScore, QueryBundle, TextNode, TransformComponent
 from llama_index.core.tools import QueryEngineTool
 
@@ -21,7 +23,8 @@ from tests.adapters.llamaindex.test_llamaindex_differential import Patient, call
 from tests.adapters.llamaindex.test_llamaindex_engines import built
 from tests.adapters.llamaindex.test_llamaindex_trace import check
 from tests.support.llamaindex_comparing import Stage
-from tests.support.llamaindex_query_engines import ENGINES
+from tests.support.llamaindex_query_engines import ENGINES, decompose, sub_question
+from tests.support.llamaindex_replies import reply
 from tests.support.llamaindex_world import QUESTION, Engines, apart, engine_of, index_of
 
 
@@ -84,6 +87,41 @@ def test_the_parts_of_a_router_run_ahead_when_it_comes_to_them(form: str) -> Non
     assert apart(twin.call, QUESTION).content
     (report,) = calls.reports
     assert (report.misses, report.wasted) == (0, 0)
+
+
+class Noting(CustomQueryEngine):
+    """A query engine that leaves a trace of each of its runs."""
+
+    ran: Any
+
+    def custom_query(self, query_str: str) -> str:
+        self.ran.append(query_str)
+        return f"noted {query_str}"
+
+
+def test_a_sub_question_for_a_tool_that_leaves_traces_is_asked_in_its_place_alone(stage: Stage) -> None:
+    stage.engines.llm.answer = reply  # one question for each tool
+    ran: list[str] = []
+    twin, calls = optimized(sub_question(stage, False, engines=[Noting(ran=ran)]), Patient)
+    call(twin, "query")
+    (report,) = calls.reports
+    assert len(ran) == 1
+    assert (report.hits + report.shared, report.misses, report.fallbacks) == (5, 1, ())
+
+
+def test_a_tool_that_prints_what_it_does_prints_it_in_its_place(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.engines.llm.answer = reply
+    loud = decompose(stage, False)
+    engine = sub_question(stage, False, engines=[loud])
+    call(engine, "query")
+    printed = capsys.readouterr().out
+    twin, calls = optimized(engine, Patient)
+    call(twin, "query")
+    (report,) = calls.reports
+    assert capsys.readouterr().out == printed
+    assert (report.hits + report.shared, report.misses, report.fallbacks) == (8, 1, ())
 
 
 def test_a_tree_of_three_levels() -> None:
@@ -154,6 +192,19 @@ def test_a_cache_that_may_know_the_embeddings_is_waited_for() -> None:
     assert [report.wasted for report in behind(twin).reports] == [0, 0]
 
 
+def test_nothing_runs_ahead_of_worker_processes() -> None:
+    engines = Engines()
+    twin = optimize(ingestion(engines))
+    of_processes = apart(asyncio.run, twin.arun(documents=documents(2), num_workers=2))
+    assert engines.embedder.seen == []
+    own = apart(_ingest, twin, "arun", documents(2))
+    assert [node.embedding for node in of_processes] == [node.embedding for node in own]
+    first, second = behind(twin).reports
+    assert (first.graphs, first.misses) == ((), 0)
+    assert second.graphs
+    assert second.hits + second.shared == len(own)
+
+
 @pytest.mark.filterwarnings("ignore:Call to deprecated method get_doc_id:DeprecationWarning")  # older LlamaIndex's own
 def test_the_class_of_an_index() -> None:
     engines = Engines()
@@ -175,6 +226,4 @@ def test_the_class_of_an_index() -> None:
 def _ingest(pipeline: Any, form: str, given: list[Document]) -> Any:
     if form == "run":
         return pipeline.run(documents=given)
-    import asyncio
-
     return asyncio.run(pipeline.arun(documents=given))

@@ -118,6 +118,11 @@ def stored(component: Any, stage: Stage) -> Any:
     }
 
 
+def embedded(component: Any, stage: Stage) -> Any:
+    """The texts that were embedded, as often as each was."""
+    return sorted(map(str, stage.engines.embedder.seen))
+
+
 def _content(store: Any) -> Any:
     if isinstance(store, ChromaVectorStore):
         found = store._collection.get(include=["embeddings", "documents", "metadatas"])
@@ -199,6 +204,36 @@ def test_a_cache_serves_the_second_run(form: str) -> None:
 
     outcome = same(make_pipeline, running(form, *rounds), exact=form == "run", look=look)
     assert outcome[0] == outcome[1]
+
+
+@pytest.mark.parametrize("form", RUNS)
+def test_a_cache_that_knows_the_pieces_of_another_cut_is_asked_first(form: str) -> None:
+    """The splitter was changed and runs again; it makes the same pieces, whose embeddings are in the cache."""
+    short = {"documents": [Document(text=f"A sentence on hive {i}.", id_=f"d{i}") for i in range(4)]}
+
+    def act(pipeline: Any) -> Any:
+        first = running("run", short)(pipeline)
+        pipeline.transformations[0].chunk_size += 1
+        second = running(form, short)(pipeline)
+        return [first, asyncio.run(second) if form == "arun" else second]
+
+    same(make_pipeline, act, exact=form == "run", look=embedded, least_hits=4)
+
+
+@pytest.mark.parametrize("form", RUNS)
+def test_a_text_that_cannot_be_embedded_is_sent_once(form: str) -> None:
+    """The embedding model has refused it before the pipeline comes to it."""
+
+    def build(stage: Stage) -> Any:
+        stage.engines.embedder.answer = lambda text: 1 / 0 if "Book 3." in text else vector(text)
+        return make_pipeline(stage)
+
+    def look(component: Any, stage: Stage) -> int:
+        return sum("Book 3." in text for text in stage.engines.embedder.seen)
+
+    rounds = [{"documents": documents()}]
+    outcome = same(build, running(form, *rounds), exact=form == "run", look=look, least_hits=12)
+    assert outcome == [["ZeroDivisionError", ["division by zero"]]]
 
 
 @pytest.mark.parametrize("form", RUNS)

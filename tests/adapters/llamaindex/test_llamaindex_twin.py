@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
+from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.retrievers import BaseRetriever
@@ -236,6 +237,38 @@ def test_no_second_span_and_no_event_more(streaming: bool) -> None:
         said.append(record.said)
     assert said[0] == said[1]
     assert said[0].count(("enter", "RetrieverQueryEngine.query", None)) == 1
+
+
+class Replies:
+    """Chats, and is no class of LlamaIndex: what it brings is in no span."""
+
+    def chat(self, message: str, chat_history: Any = None) -> AgentChatResponse:
+        return AgentChatResponse(response=f"heard {message}")
+
+
+class Chat(Replies, BaseChatEngine):
+    chat_history: Any = ()
+    stream_chat: Any = None
+    astream_chat: Any = None
+
+    def reset(self) -> None: ...
+
+    async def achat(self, message: str, chat_history: Any = None) -> AgentChatResponse:
+        return self.chat(message)
+
+
+def test_a_method_that_is_in_no_span_is_in_none_with_a_twin() -> None:
+    engine, calls = Chat(), Calls()
+    twin = adapter.twin(engine, calls)
+    said = []
+    for each in (engine, twin):
+        with Record() as record:
+            assert str(each.chat("q")) == "heard q"
+            assert str(asyncio.run(each.achat("q"))) == "heard q"
+        said.append(record.said)
+    assert said[0] == said[1]
+    assert [what for what, name, *_ in said[0] if name == "Chat.achat"] == ["enter", "exit"]
+    assert len(calls.calls) == 2
 
 
 def test_what_a_twin_makes_of_itself_is_a_twin() -> None:

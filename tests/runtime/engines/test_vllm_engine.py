@@ -461,6 +461,39 @@ def test_abort_at_any_moment_leaves_nothing_behind(vllm_engine: VllmEngine) -> N
     assert not vllm_engine._core.llm.output_processor.request_states  # type: ignore[union-attr]
 
 
+def test_a_request_whose_reader_goes_while_vllm_takes_it_in_leaves_nothing_behind(
+    vllm_engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM has the request, and has not come back from sending it: with several cores it tells a coordinator next."""
+    on_host(vllm_engine.start())
+    assert vllm_engine._core is not None
+    llm = vllm_engine._core.llm
+    send = llm.engine_core.add_request_async
+
+    async def abort_meanwhile() -> None:
+        sent = asyncio.Event()
+
+        async def send_and_stay(request: Any) -> None:
+            await send(request)
+            sent.set()
+            await asyncio.Event().wait()
+
+        outcomes: list[Outcome] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(llm.engine_core, "add_request_async", send_and_stay)
+            batch = Batch("decoding", GREEDY | {"max_tokens": 4000}, (Item("Nobody waits", id=-700),))
+            run = asyncio.ensure_future(vllm_engine.run(batch, lambda _, outcome: outcomes.append(outcome)))
+            await sent.wait()
+            assert llm.output_processor.request_states
+            vllm_engine.abort([-700])
+            await run
+        assert [type(outcome) for outcome in outcomes] == [Failed]
+
+    on_host(abort_meanwhile())
+    assert not llm.output_processor.request_states
+    assert forget_prefixes(vllm_engine)
+
+
 # --- start and end -------------------------------------------------------------------------------------------
 
 
