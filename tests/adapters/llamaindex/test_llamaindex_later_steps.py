@@ -14,7 +14,7 @@ from teola_plugin.adapters.llamaindex import reading_workflows
 from teola_plugin.adapters.llamaindex.later_steps import LaterSteps, _Reading
 from teola_plugin.adapters.llamaindex.parts import steps_of
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
-from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, make_event
+from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, kind_of_event, make_event
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Stalled, Unknown
 from teola_plugin.api import optimized
@@ -455,41 +455,15 @@ def test_a_step_that_may_end_the_workflow_stands_beside_no_early_steps(service: 
     assert [reading._may_run_beside(name) for name in ("answer", "ends", "start")] == [True, False, True]
 
 
-class Leaving(Fan):
-    """Two replies are collected and left; a third, in the next run, ends the workflow before the other part."""
-
-    @step
-    async def start(self, ctx: Context, ev: StartEvent) -> Part | Other | None:
-        ctx.send_event(Part(q=f"part 0 of {ev.q}"))
-        ctx.send_event(Part(q=f"part 1 of {ev.q}"))
-        ctx.send_event(Other(q=ev.q))
-        return None
-
-    @step
-    async def ends(self, ev: Other) -> Listed:
-        return Listed(texts=[ev.q])
-
-    @step
-    async def end(self, ev: Listed) -> StopEvent:
-        return StopEvent(result="left")
-
-
-def test_events_left_from_an_earlier_run_are_collected(service: Service) -> None:
-    async def act(workflow: Any) -> Any:
-        context = Context(workflow)
-        return [await workflow.run(ctx=context, q="a"), await workflow.run(ctx=context, q="b")]
-
-    def both(workflow: Any) -> Any:
-        return apart(asyncio.run, act(workflow))
-
-    llm = chat(service)
-    original, fast = Leaving(llm), optimize(Leaving(llm))
-    for _ in range(2):
-        with counted(service) as wanted:
-            result = both(original)
-        with counted(service) as made:
-            assert both(fast) == result
-        assert made == wanted
+@pytest.mark.parametrize("count", [0, 2])
+def test_events_that_were_collected_before_count(service: Service, count: int) -> None:
+    workflow = Fan(chat(service))
+    optimize(workflow)
+    steps, run = steps_of(workflow), Run(LlamaIndexAsker(is_async=True))
+    collected = {"join": {"default": [Said(a="x")] * count}}
+    reading = _Reading(LaterSteps(steps, [], [], {}), run, StepContext({}, False, {}, lambda waits: True), collected)
+    ends = reading._read("join", make_event(run, Said, (), {"a": "y"}))
+    assert list(map(kind_of_event, ends)) == [StopEvent] * (count == 2)
 
 
 def test_a_join_of_steps_side_by_side_is_left_to_the_run() -> None:
