@@ -23,6 +23,7 @@ from teola_plugin.adapters.llamaindex import (
     models,
     observers,
     query_pipeline,
+    reading_workflows,
     rehearsal,
     streams,
     trace,
@@ -58,4 +59,5 @@ unblocked.install()
 in_turn.install()
 ingestion.install()
 streams.install()
+reading_workflows.install()
 adapter: Adapter = LlamaIndexAdapter()

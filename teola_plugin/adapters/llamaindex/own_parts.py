@@ -13,7 +13,7 @@ from llama_index.core.workflow import StartEvent, Workflow
 from teola_plugin.adapters.llamaindex.parts import OwnPart, OwnSteps
 from teola_plugin.adapters.llamaindex.reachable import reachable
 from teola_plugin.adapters.llamaindex.reading_parts import class_of, function_of, is_read, may_ask
-from teola_plugin.adapters.llamaindex.reading_workflows import may_send
+from teola_plugin.adapters.llamaindex.reading_workflows import is_simple, may_send
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.values import Barrier, type_name
 from teola_plugin.adapters.source import origin_of
@@ -60,7 +60,7 @@ def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
     step sends or collects events.
     """
     configs: Mapping[str, Any] = {name: getattr(each, "_step_config", None) for name, each in functions.items()}
-    if any(map(may_send, functions.values())) or not all(map(_is_simple, configs.values())):
+    if any(map(may_send, functions.values())) or not all(map(is_simple, configs.values())):
         return frozenset()
     produced = {
         name: [each for each in config.return_types if isinstance(each, type)] for name, config in configs.items()
@@ -76,13 +76,6 @@ def _undisturbed(functions: Mapping[str, types.FunctionType]) -> frozenset[str]:
             if not using.isdisjoint(ways[others]):
                 disturbed |= ways[name]
     return frozenset(functions.keys() - disturbed)
-
-
-def _is_simple(config: Any) -> bool:
-    """Whether a step begins with one event and ends with at most one."""
-    is_fan = getattr(config, "is_fan_out", True) or getattr(config, "role", "step") != "step"
-    collects = getattr(config, "collect_params", None) or getattr(config, "collection_param", None)
-    return not (is_fan or collects)
 
 
 def _acceptors(configs: Mapping[str, Any], event: type) -> set[str]:

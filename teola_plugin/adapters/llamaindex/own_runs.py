@@ -74,8 +74,15 @@ class OwnRun:
 
     # --- the prediction ----------------------------------------------------------------------------------------------
 
-    def begin(self, asides: Asides) -> None:
-        """Begin reading the function, beside its run."""
+    def come(self, asides: Asides, begin: Callable[[Mark | None], None]) -> None:
+        """Begin reading by `begin`, as the framework's run comes to the function; see `begin`."""
+        begin(None)
+
+    def go_on(self, run: Run, found: Any) -> None:
+        """Read what follows the function, which was read whole. `found`: the result of the program."""
+
+    def begin(self, asides: Asides, mark: Mark | None = None) -> None:
+        """Begin reading the function, beside its run. `mark`: the start of the run, if the run has gone on since."""
         given = Given()
         try:
             copies = given.copy(self.given)
@@ -89,18 +96,20 @@ class OwnRun:
             run.is_beside, run.where = True, self
             barrier: Barrier | None = None
             try:
-                self.program(asker, run, copies)
+                found = self.program(asker, run, copies)
             except Barrier as e:
                 barrier = e
                 raise
             finally:
                 self.reading.note(barrier, run.counts.total(), run.skipped)
+            self.go_on(run, found)
 
         listener = Listener(lambda: self if self._is_running() else NOWHERE)
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
-            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
-        )
+            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener,
+            mark=mark,
+        )  # fmt: skip
         self.prediction.begin()
 
     def _is_running(self) -> bool:
@@ -115,7 +124,7 @@ class OwnRun:
         """Whether no more requests run ahead of the run."""
         return self.prediction is None or self.prediction.is_over
 
-    def end(self) -> None:
+    def end(self, *, is_failed: bool = False) -> None:
         """End the prediction with the framework's run of the function."""
         self.on_end()
         if self.prediction is not None:
@@ -150,7 +159,7 @@ class OwnRun:
     def asks(self, request: Request) -> None:
         """Count an early request."""
         self._asked += 1
-        self.reading.ahead = max(self.reading.ahead or 0, self._asked)
+        self.reading.ahead = max(self.reading.ahead or 0, min(self._asked, self.reading.requests))
         if request.act is not None:
             self._beside[id(request.spec.resource)] += 1
 
@@ -314,7 +323,10 @@ class Live:
         self._begun = 0
 
     def begin(self, own: OwnRun, asides: Asides) -> None:
-        """Begin reading a run."""
+        """Begin reading a run, unless it was read before."""
+        own.come(asides, lambda mark: self._begin(own, asides, mark))
+
+    def _begin(self, own: OwnRun, asides: Asides, mark: Mark | None) -> None:
         is_alone = not self._writers
         if own.writes:
             self._writers.add(own)
@@ -322,7 +334,7 @@ class Live:
             own.on_end = lambda: self._writers.discard(own)
         begun = self._begun
         own.is_steady = lambda: is_alone and self._begun == begun
-        if all(each.is_over for each in list(self._runs)):
+        if mark is None and all(each.is_over for each in list(self._runs)):
             asides.rewind()
         self._runs.add(own)
-        own.begin(asides)
+        own.begin(asides, mark)

@@ -23,15 +23,21 @@ from typing import Any
 from llama_index.core.workflow import Context
 
 from teola_plugin.adapters.llamaindex.entries import Entry
+from teola_plugin.adapters.llamaindex.later_steps import StepRun, later_steps, read_step
 from teola_plugin.adapters.llamaindex.own_runs import Live, OwnRun, innermost
 from teola_plugin.adapters.llamaindex.reading import LlamaIndexAsker
 from teola_plugin.adapters.llamaindex.reading_parts import function_of, original_of
-from teola_plugin.adapters.llamaindex.reading_workflows import StepContext, buffers_of_step, may_write, state_of
+from teola_plugin.adapters.llamaindex.reading_workflows import (
+    StepContext,
+    buffers_of_step,
+    may_write,
+    running,
+    state_of,
+)
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Opaque, Pending
+from teola_plugin.adapters.reader.values import Opaque
 from teola_plugin.seams import current, inside
 from teola_plugin.trace import Asides, Reading, Traced
 
@@ -137,10 +143,12 @@ def heard(
 def _inside_own(own: OwnRun) -> Iterator[None]:
     own.around = innermost.get()
     token = innermost.set(own)
+    is_failed = True
     try:
         yield
+        is_failed = False
     finally:
-        own.end()
+        own.end(is_failed=is_failed)
         innermost.reset(token)
 
 
@@ -192,25 +200,37 @@ def steps_of(workflow: Any) -> OwnSteps | None:
 
 def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
     """Return a run of a step that begins now."""
-    function, workflow = steps.functions[name], steps.workflow
+    function = steps.functions[name]
     contexts = {key: held for key, held in kwargs.items() if foreign.is_kind_of(held, Context)}
     given = {key: held for key, held in kwargs.items() if key not in contexts}
-    reads = contexts and "store" in {each for f in functions_in(function) for each in f.__code__.co_names}
-    state, is_checked = state_of(next(iter(contexts.values()))) if reads else (None, True)
+    later, workflow = later_steps(steps, name, given), running.get()
+    known = next(iter(contexts.values()), workflow.engine.context if later is not None and workflow else None)
+    reads = known is not None and any(map(_reads_state, [function] if later is None else steps.functions.values()))
+    state, is_checked = state_of(known) if reads else (None, True)
     is_async = inspect.iscoroutinefunction(function)
+    buffers = {**(later.buffers if later is not None else {}), name: buffers_of_step()}
 
     def program(asker: LlamaIndexAsker, run: Run, copies: Any) -> object:
         values, state, buffers = copies
+        if later is not None:
+            later.begin()
 
         def is_steady(waits: bool) -> bool:
             return steps.is_whole and own.is_steady() and (name in steps.undisturbed or not waits)
 
-        context = Opaque(StepContext(state, is_checked, buffers, is_steady, is_async), is_own=True)
-        found = call(run, run.load(function), (run.load(workflow),), {**values, **dict.fromkeys(contexts, context)})
-        return found.force() if type(found) is Pending else found
+        context = StepContext(state, is_checked, buffers.get(name, {}), is_steady, is_async)
+        value = read_step(run, steps, name, {**values, **dict.fromkeys(contexts, Opaque(context, is_own=True))})
+        return values, value, context, buffers
 
-    own = OwnRun(program, [given, state, buffers_of_step()], steps.readings[name], is_async, writes=may_write(function))
+    own = StepRun(
+        program, [given, state, buffers], steps.readings[name], is_async, writes=may_write(function), step=name,
+        later=later, workflow=workflow,
+    )  # fmt: skip
     return own
+
+
+def _reads_state(function: types.FunctionType) -> bool:
+    return any("store" in each.__code__.co_names for each in functions_in(function))
 
 
 class Parts:

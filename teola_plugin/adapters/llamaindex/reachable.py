@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -24,6 +26,8 @@ from llama_index.core.workflow import Workflow
 
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
+from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.reader.values import is_installed_file
 
 try:
     from llama_index.core.base.query_pipeline.query import QueryComponent
@@ -50,28 +54,73 @@ MOST = 1000
 def reachable(pipeline: Any, leaves: tuple[type, ...] = ()) -> list[Any]:
     """Return the components inside `pipeline`, itself first, each once.
 
-    LLMs and `leaves` are among them, but not searched.
+    LLMs and `leaves` are among them, but not searched. Plain objects of the user's classes are searched last.
     """
+    return _search(pipeline, leaves)[0]
+
+
+def plain_objects(pipeline: Any) -> list[Any]:
+    """Return the objects of the user's classes inside `pipeline` that are no components."""
+    return _search(pipeline, ())[1]
+
+
+def _search(pipeline: Any, leaves: tuple[type, ...]) -> tuple[list[Any], list[Any]]:
+    wanted = (*HOLDERS, *leaves, LLM)
 
     def is_worth_a_look(value: Any) -> bool:
-        return isinstance(value, (*HOLDERS, *leaves, LLM, list, tuple, Mapping))
+        return issubclass(type(value), (*wanted, list, tuple, Mapping)) or _is_plain(value)
 
     found: dict[int, Any] = {}
+    plain: dict[int, Any] = {}
     waiting: list[Any] = [pipeline]
+    postponed: list[Any] = []
     for _ in range(MOST):
+        if not waiting:
+            waiting, postponed = postponed, waiting
         if not waiting:
             break
         each = waiting.pop(0)
-        if id(each) in found:
+        cls = type(each)
+        if id(each) in found or id(each) in plain:
             continue
-        if isinstance(each, HOLDERS) or each is pipeline:
+        inside: Iterable[Any] = ()
+        if issubclass(cls, HOLDERS) or each is pipeline:
             found[id(each)] = each
-            waiting += filter(is_worth_a_look, _held(each))
-        elif isinstance(each, (LLM, *leaves)):
+            inside = _held(each)
+        elif issubclass(cls, wanted):
             found[id(each)] = each
-        elif isinstance(each, list | tuple | Mapping):
-            waiting += filter(is_worth_a_look, each.values() if isinstance(each, Mapping) else each)
-    return list(found.values())
+        elif issubclass(cls, list | tuple | Mapping):
+            inside = each.values() if issubclass(cls, Mapping) else each
+        elif _is_plain(each):
+            plain[id(each)] = each
+            inside = _attributes(each)
+        for held in filter(is_worth_a_look, inside):
+            (postponed if _is_plain(held) else waiting).append(held)
+    return list(found.values()), list(plain.values())
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the value is an object of a user's class that only holds attributes."""
+    cls = type(value)
+    if issubclass(cls, (*HOLDERS, LLM, BaseEmbedding, Mapping, type)) or not foreign.has_plain_lookup(cls):
+        return False
+    return _is_users(foreign.module_of(cls)) and foreign.own_attributes(value) is not None
+
+
+def _attributes(plain: Any) -> Iterator[Any]:
+    """Yield the values of a plain object's attributes, and of its classes' own."""
+    for cls in foreign.mro_of(type(plain)):
+        if _is_users(foreign.module_of(cls)):
+            yield from foreign.namespace_of(cls).values()
+    yield from (foreign.own_attributes(plain) or {}).values()
+
+
+@functools.cache
+def _is_users(module: str) -> bool:
+    """Whether a module is the user's own, and neither installed nor of the standard library."""
+    root = module.partition(".")[0]
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return root not in ("", *LIBRARIES, "teola_plugin", *sys.stdlib_module_names) and not is_installed_file(file)
 
 
 def _held(component: Any) -> Iterator[Any]:

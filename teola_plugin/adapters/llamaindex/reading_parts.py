@@ -19,6 +19,7 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import Response
+from llama_index.core.evaluation import BaseEvaluator
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import CustomQueryEngine
@@ -30,7 +31,7 @@ from teola_plugin.adapters import chroma, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
 from teola_plugin.adapters.llamaindex.models import is_ours
-from teola_plugin.adapters.llamaindex.reachable import reachable
+from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
@@ -56,6 +57,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     BaseEmbedding: (
         "get_query_embedding", "get_text_embedding", "get_text_embedding_batch", "get_agg_embedding_from_queries",
     ),
+    BaseEvaluator: ("evaluate", "evaluate_response"),
 }  # fmt: skip
 """The methods of components that a program may call, each with a coroutine of the same name after an `a`."""
 
@@ -119,6 +121,9 @@ class Parts:
             type(each) in _LOOKED_FOR and is_json(_text_of(each)) for each in given[:1]
         ):
             raise Barrier("it looks for what is no text")
+        judges = foreign.is_kind_of(component, BaseEvaluator)
+        if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
+            raise Barrier("it has judged what is no text")
         asked = value_key((given, named))
         if not is_comparable(asked):
             raise Barrier(f"what {name} is asked cannot be compared")
@@ -134,7 +139,7 @@ class Parts:
                 {},
                 lambda value: value,
                 "any",
-                False,
+                judges,  # some evaluators cannot parse each reply
                 source,
                 name,
                 act,
@@ -153,6 +158,10 @@ class Parts:
 
 
 _LOOKED_FOR = (str, list, QueryBundle)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str or (type(value) is list and all(type(each) is str for each in value))
 
 
 def _text_of(value: Any) -> Any:
@@ -206,7 +215,14 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
             compiled(each)
     if len(reachable(component, (BaseEmbedding, VectorStoreIndex, *web_clients.loaded()))) > 1:
         return True
-    return any(not is_harmless(value) for function in functions for value in mentioned(function))
+    methods = [each for held in plain_objects(component) for each in _methods_of(held)]
+    return any(not is_harmless(value) for function in (*functions, *methods) for value in mentioned(function))
+
+
+def _methods_of(held: Any) -> list[types.FunctionType]:
+    """Return the methods of a plain object's class."""
+    spaces = [foreign.namespace_of(cls) for cls in foreign.mro_of(type(held))]
+    return [each for space in spaces for each in space.values() if type(each) is types.FunctionType]
 
 
 def function_of(component: Any, *, is_async: bool = False) -> types.FunctionType | None:

@@ -1,22 +1,27 @@
 """Steps of workflows: events as data, and the use of the context by a step.
 
-A step is read as it begins, from its event and from the present state. Sending an event, or writing an event to the
-stream, does nothing while a step is read: the workflow's own run sends the event, and begins the next steps.
+A step is read as it begins, from its event and from the present state, or before (see later_steps.py). Sending an
+event, or writing an event to the stream, does nothing while a step is read: the workflow's own run sends the event, and
+begins the next steps.
 """
 
 from __future__ import annotations
 
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from llama_index.core.workflow import Event, StopEvent
 
-from teola_plugin.adapters.reader import foreign
+from teola_plugin.adapters.interception import intercept
+from teola_plugin.adapters.reader import foreign, records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.facts import facts_of
+from teola_plugin.adapters.reader.foreign import MISSING
 from teola_plugin.adapters.reader.mentions import functions_in
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
@@ -26,10 +31,18 @@ from teola_plugin.adapters.reader.values import (
     Callee,
     Opaque,
     Pending,
+    Stalled,
     Undecided,
     Unknown,
     isinstance_of,
 )
+
+try:
+    from workflows.runtime.control_loop.runner import _ControlLoopRunner
+except ImportError:  # the engine of another release
+    HAS_ENGINE = False
+else:
+    HAS_ENGINE = True
 
 try:
     from workflows.context.state_store import DictState, InMemoryStateStore
@@ -48,7 +61,10 @@ class StepContext:
     """The stand-in for the context of a step. `state`: the state as the step began, None if unknown.
 
     `is_checked`: a state with fields checks its values. `collected`: the events in the buffers. `is_steady`: whether
-    the state stays unchanged until the step reads it, given whether the step waits before.
+    the state stays unchanged until the step reads it, given whether the step waits before. `is_beside`: other steps of
+    the workflow run in an order that is not certain. `origin`: the context of the first step that is read, if another.
+
+    `sent`: the events that the step has sent in this evaluation; `is_unsure`: that is not certain.
     """
 
     state: dict[str, Any] | None
@@ -56,6 +72,10 @@ class StepContext:
     collected: Mapping[str, Sequence[Any]]
     is_steady: Callable[[bool], bool]
     is_async: bool = True
+    is_beside: bool = False
+    origin: StepContext | None = None
+    sent: list[Any] = field(default_factory=list)
+    is_unsure: bool = False
 
 
 @dataclass(eq=False)
@@ -96,7 +116,7 @@ class Contexts:
         return Callee(call, name)
 
     def _stored(self, context: StepContext) -> dict[str, Any]:
-        return self.stored.setdefault(id(context), {})
+        return self.stored.setdefault(id(context.origin or context), {})
 
     def _get(self, run: Run, context: StepContext, path: Any, default: Any = NOT_MINE) -> Any:
         own = self._stored(context)
@@ -118,8 +138,11 @@ class Contexts:
     def _set(self, run: Run, context: StepContext, path: Any, value: Any) -> None:
         own = self._stored(context)
         _require_name(run, path)
+        if context.is_beside:
+            raise Barrier("it changes what other steps may read meanwhile")
         if context.is_checked:
             run.raises()
+        context.is_unsure |= bool(context.sent)  # the steps begun by these may read the old value
         run.touch(own)
         own[path] = value
 
@@ -134,16 +157,19 @@ def _telling(name: str, context: StepContext) -> Callable[..., None]:
     def tell(run: Run, args: Arguments, kwargs: dict[str, Any]) -> None:
         if not context.is_async:
             raise Barrier(f"it calls {name} without an event loop", "make the step a coroutine")
-        if len(args) != 1 or kwargs or not _is_event(args[0]):
+        if len(args) != 1 or kwargs or kind_of_event(args[0]) is None:
             raise Barrier(f"it calls {name} in an unusual way")
+        if name == "send_event":
+            context.sent.append(args[0])
+            context.is_unsure |= run.in_doubt
 
     return tell
 
 
-def _is_event(value: Any) -> bool:
-    if type(value) is Unknown:
-        return foreign.is_class(value.holds) and foreign.is_subtype(value.holds, Event)  # type: ignore[arg-type]
-    return foreign.is_kind_of(value, Event)
+def kind_of_event(value: Any) -> type | None:
+    """Return the class of an event; None for other values, and for an event of an unknown class."""
+    kind: Any = value.holds if type(value) is Unknown else type(value)
+    return kind if foreign.is_class(kind) and foreign.is_subtype(kind, Event) else None
 
 
 def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id: Any = None) -> Any:
@@ -164,10 +190,76 @@ def _collected(run: Run, context: StepContext, ev: Any, expected: Any, buffer_id
     for kind in expected:
         at = next(at for at, each in enumerate(events) if type(each) is kind.held)
         found.append(events.pop(at))
+    if context.is_beside:
+        raise Stalled("the order of the events is not certain")
     return found
 
 
 # --- as a step begins ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The steps of a workflow's run that begin with the same event, while no other step runs or waits.
+
+    `names`: all steps in the order in which they begin with an event, `first` those that begin now. `buffers`: the
+    events collected by each step so far.
+    """
+
+    names: Sequence[str]
+    first: Sequence[str]
+    buffers: Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+class Running:
+    """One run of a workflow by LlamaIndex's engine. `reading`: the step from which later steps are read, if any."""
+
+    reading: Any = None
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = weakref.ref(engine)
+
+    @property
+    def engine(self) -> Any:
+        """The engine, None once it has ended."""
+        return self._engine()
+
+
+running: ContextVar[Running | None] = ContextVar("teola_workflow", default=None)
+"""The run of a workflow to which this task belongs."""
+
+
+def install() -> None:
+    """Make the steps of a workflow know the engine that runs them. Idempotent."""
+    if HAS_ENGINE:
+        intercept(_ControlLoopRunner, "run", _known_to_steps)
+
+
+def _known_to_steps(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = running.set(Running(self))
+        try:
+            return await original(self, *args, **kwargs)
+        finally:
+            running.reset(token)
+
+    return run
+
+
+def beginning(event: Any) -> Beginning | None:
+    """Return the steps that begin with this event, if no other step of the workflow runs or waits."""
+    now = running.get()
+    state = getattr(now.engine, "state", None) if now is not None else None
+    if state is None or state.children:
+        return None
+    workers = {str(each): worker for each, worker in state.workers.items()}
+    begun = {name: worker.in_progress for name, worker in workers.items() if worker.in_progress}
+    if not all(len(each) == 1 and each[0].event is event and not each[0].attempts for each in begun.values()):
+        return None
+    if any(worker.queue or worker.collected_waiters for worker in workers.values()):
+        return None
+    buffers = {name: dict(worker.collected_events) for name, worker in workers.items()}
+    return Beginning([*workers], [*begun], buffers)
 
 
 def state_of(context: Any) -> tuple[dict[str, Any] | None, bool]:
@@ -191,6 +283,14 @@ def buffers_of_step() -> dict[str, list[Any]]:
     return {name: list(events) for name, events in step.state.collected_events.items()} if step is not None else {}
 
 
+def is_simple(config: Any) -> bool:
+    """Whether a step begins with one event and ends with at most one."""
+    is_fan = getattr(config, "is_fan_out", True) or getattr(config, "role", "step") != "step"
+    collects = getattr(config, "collect_params", None) or getattr(config, "collection_param", None)
+    takes_subclasses = getattr(config, "accept_event_subclasses", True)
+    return not (is_fan or collects or takes_subclasses)
+
+
 def may_write(function: types.FunctionType) -> bool:
     """Whether a step may change the state of its workflow, by the names in its code."""
     return any(not WRITING.isdisjoint(each.__code__.co_names) for each in functions_in(function))
@@ -210,7 +310,7 @@ def is_event_class(cls: type) -> bool:
 
 
 def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    """Return an event made by a step, with unknown contents: the fields matter only to later steps."""
+    """Return an event made by a step; its contents are unknown if pydantic may change or refuse some of them."""
     facts = facts_of(cls)
     if facts.kind != "record" or facts.user_names & {"__init__", "model_post_init"} or foreign.is_abstract(cls):
         return run.unknown(holds=cls)
@@ -221,7 +321,28 @@ def make_event(run: Run, cls: type, args: Arguments, kwargs: Mapping[str, Any]) 
         _takes(schema, kwargs[name]) if name in kwargs else schema["type"] == "default"
         for name, schema in (fields or {}).items()
     )
-    return unknown_from(run, [list(args), dict(kwargs)], cls, is_safe=is_sure)
+    made = _filled(cls, fields or {}, kwargs) if is_sure and not args else None
+    return made if made is not None else unknown_from(run, [list(args), dict(kwargs)], cls, is_safe=is_sure)
+
+
+def _filled(cls: type, fields: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return an event with these contents; None for fields with defaults that are no plain constants.
+
+    The contents are sure to be valid. pydantic copies lists; values that are no fields are kept in a dict of the event.
+    """
+    values = {}
+    for name, schema in fields.items():
+        value = kwargs[name] if name in kwargs else schema.get("default", MISSING)
+        if name not in kwargs and not foreign.is_atom(value):
+            return None
+        values[name] = list(value) if type(value) is list else value
+    own = foreign.in_mro(cls, "__private_attributes__")
+    if type(own) is not dict or own.keys() != {"_data"} or own.keys() & kwargs.keys():
+        return None
+    made = records.new_record(cls, values, {*values} & {*kwargs})
+    others = {name: value for name, value in kwargs.items() if name not in fields}
+    records.set_model_slot(made, "__pydantic_private__", {"_data": others})
+    return made
 
 
 def _fields_of(cls: type) -> dict[str, Any] | None:

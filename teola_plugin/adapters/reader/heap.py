@@ -13,10 +13,11 @@ Until then, evaluated statements may not happen.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -638,6 +639,15 @@ class Heap:
             self._asked.pop()
             self._arms -= 1
             self.path = outer
+
+    @contextlib.contextmanager
+    def doubted(self) -> Iterator[None]:
+        """Evaluate a path that may not be taken inside the context."""
+        self._arms += 1
+        try:
+            yield
+        finally:
+            self._arms -= 1
 
     def _agree(self, asked: set[Hashable]) -> None:
         """Note requests that both arms made."""

@@ -87,12 +87,13 @@ class Prediction:
 
     def __init__(
         self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
-        listener: Listener | None = None,
+        listener: Listener | None = None, mark: Mark | None = None,
     ) -> None:  # fmt: skip
         """Prepare a prediction.
 
         `speculates`: possible requests are made too. `routes`: learned routes, to learn from and to assume.
-        `listener`: hears the framework's run; see resuming.py.
+        `listener`: hears the framework's run; see resuming.py. `mark`: where the framework's run was as the program
+        began, if the run has gone on since.
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
@@ -111,7 +112,7 @@ class Prediction:
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
         self._unbound: list[Passed] = []
-        self._mark: Mark | None = None
+        self._mark = mark
         self._listener = listener or Listener()
         self._listener.on_news = self._read_behind
         self._lock = threading.Lock()
@@ -133,6 +134,11 @@ class Prediction:
             self._give_up(ask)
         if self._routes is not None:
             self._news(is_last=True)  # how its branches came out
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the program is being read, or about to be."""
+        return self._is_reading
 
     def _news(self, *, is_last: bool = False) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import datetime
 import gc
 import re
 import string
+import types
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from teola_plugin.adapters.reader import bounds, foreign, records
+from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
@@ -92,9 +94,21 @@ def text_of(run: Any, convert: Callable[[Any], str], value: Any) -> Any:
     if type(value) is str:
         bounds.characters(run, len(value))
         return convert(value)
-    if found := readable(run, value):
+    try:
+        found = readable(run, value)
+    except Barrier:
+        if convert not in (str, format) or (shows := _showing(value)) is None:
+            raise
+        return call(run, run.load(shows), (value,), {})
+    if found:
         return run.unknown(*found, holds="text", is_safe=all(map(is_shown, found)))
     return convert(value)
+
+
+def _showing(value: Any) -> Any:
+    """Return the `__str__` of a record's class, such as the reply of a model with the service's own object inside."""
+    shows = foreign.in_mro(type(value), "__str__") if records.is_record(value) else None
+    return shows if type(shows) is types.FunctionType else None
 
 
 def is_shown(value: Any) -> bool:

@@ -384,14 +384,15 @@ class Session:
         """Report a request of the framework's run to the listeners."""
         hearing = self._hearing
         try:
-            silent = [hear for hear in hearing if not hear(key, self._mark_here)]
+            silent = [hear for hear in hearing if not hear(key, self.mark)]
         except Exception as e:  # a fault of ours is never the user's
             silent = hearing
             self.fell_back(e)
         with kept_off, self._lock:
             self._hearing = [hear for hear in self._hearing if hear not in silent]
 
-    def _mark_here(self) -> Mark:
+    def mark(self) -> Mark:
+        """See `trace.Asides`."""
         with kept_off, self._lock:
             return self._slots.mark()
 
@@ -403,9 +404,9 @@ class Session:
         if not self._is_ahead:
             self._is_ahead = True
             self._subscribe()
-        mark = self._mark_here()
+        here = self.mark()
         for spec, op, payload, settings in asked:
-            self._ahead(spec, op, [payload], settings, NEXT, mark=mark)
+            self._ahead(spec, op, [payload], settings, NEXT, mark=here)
 
     def spent(self, seconds: float) -> None:
         """See `trace.Asides`."""
