@@ -55,7 +55,15 @@ def is_outage(error: BaseException) -> bool:
 
 
 def _refuses_many(error: BaseException, status: int) -> bool:
-    return status in CROWDED or any(TELLS_OF_CROWD.search(f"{type(each).__name__} {each}") for each in _chain(error))
+    return status in CROWDED or any(TELLS_OF_CROWD.search(_shown(each)) for each in _chain(error))
+
+
+def _shown(error: BaseException) -> str:
+    """Return the name and the text of an error; a class of the user's may not be able to give a text."""
+    try:
+        return f"{type(error).__name__} {error}"
+    except Exception:
+        return ""
 
 
 def status_of(error: BaseException) -> int | None:

@@ -109,6 +109,13 @@ class ThrottlingException(Exception):
     status_code = 400
 
 
+class Wordless(Exception):
+    status_code = 404
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
 def of_response(status: int) -> Exception:
     return httpx.HTTPStatusError(
         "no", request=httpx.Request("POST", "http://x"), response=httpx.Response(status)
@@ -142,6 +149,7 @@ def caused_by(error: Exception) -> Exception:
         (ThrottlingException("no"), True, True, True),
         (caused_by(ThrottlingException("no")), True, True, True),
         (ValueError("Too many values"), False, False, False),
+        (Wordless(), True, False, False),
         (caused_by(httpx.ConnectError("refused")), True, True, True),
         (caused_by(httpx.PoolTimeout("full")), True, True, True),
         (ConnectionResetError(), True, True, True),
