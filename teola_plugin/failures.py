@@ -7,6 +7,7 @@ client libraries share these signs. Routers of models tell errors in replies, as
 | error                                    | of the service | may come of company | outage |
 |------------------------------------------|----------------|---------------------|--------|
 | 408, 409, 425, 429, 502, 503, 504, 529   | yes            | yes                 | yes    |
+| any other, where its text says the same  | yes            | yes                 | yes    |
 | 500 and other 5xx                        | yes            | no                  | yes    |
 | 400, 401, 404, ... (of the request)      | yes            | no                  | no     |
 | connection refused, reset, timed out     | yes            | yes                 | yes    |
@@ -16,12 +17,16 @@ client libraries share these signs. Routers of models tell errors in replies, as
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 CROWDED = frozenset({408, 409, 425, 429, 502, 503, 504, 529})
 """Statuses by which a service, or a proxy in front of the service, refuses too many requests."""
+
+TELLS_OF_CROWD = re.compile(r"rate.?limit|too.?many|throttl|concurren|quota|overloaded|slow.?down", re.IGNORECASE)
+"""Names and texts of such refusals with other statuses: 400 (AWS), 402, 403 (Google, GitHub), 418 (firewalls)."""
 
 
 class Withheld(BaseException):
@@ -40,13 +45,25 @@ def is_of_service(error: BaseException) -> bool:
 def may_come_of_company(error: BaseException) -> bool:
     """Whether the service may have failed only because of several concurrent requests."""
     status = status_of(error)
-    return _is_of_transport(error) or _is_told(error) if status is None else status in CROWDED
+    return _is_of_transport(error) or _is_told(error) if status is None else _refuses_many(error, status)
 
 
 def is_outage(error: BaseException) -> bool:
     """Whether other requests to the service will probably fail as well."""
     status = status_of(error)
-    return _is_of_transport(error) if status is None else status in CROWDED or status >= 500
+    return _is_of_transport(error) if status is None else _refuses_many(error, status) or status >= 500
+
+
+def _refuses_many(error: BaseException, status: int) -> bool:
+    return status in CROWDED or any(TELLS_OF_CROWD.search(_shown(each)) for each in _chain(error))
+
+
+def _shown(error: BaseException) -> str:
+    """Return the name and the text of an error; a class of the user's may not be able to give a text."""
+    try:
+        return f"{type(error).__name__} {error}"
+    except Exception:
+        return ""
 
 
 def status_of(error: BaseException) -> int | None:

@@ -100,9 +100,20 @@ def test_a_pause_grows_to_a_bound() -> None:
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def of_status(status: int) -> Exception:
+def of_status(status: int, text: str = "no") -> Exception:
     response = httpx.Response(status, request=httpx.Request("POST", "http://x"))
-    return openai.APIStatusError("no", response=response, body=None)
+    return openai.APIStatusError(text, response=response, body=None)
+
+
+class ThrottlingException(Exception):
+    status_code = 400
+
+
+class Wordless(Exception):
+    status_code = 404
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
 
 
 def of_response(status: int) -> Exception:
@@ -124,6 +135,21 @@ def caused_by(error: Exception) -> Exception:
         *((of_response(status), True, True, True) for status in (429, 503)),
         *((of_status(status), True, False, True) for status in (500, 501, 599)),
         *((of_status(status), True, False, False) for status in (400, 401, 403, 404, 422)),
+        *(
+            (of_status(status, text), True, True, True)
+            for status, text in (
+                (400, "Too many concurrent requests"),
+                (402, "quota exceeded"),
+                (403, "rateLimitExceeded"),
+                (418, "Rate limit reached"),
+                (500, "The server is overloaded"),
+            )
+        ),
+        (of_status(400, "The context has too few tokens"), True, False, False),
+        (ThrottlingException("no"), True, True, True),
+        (caused_by(ThrottlingException("no")), True, True, True),
+        (ValueError("Too many values"), False, False, False),
+        (Wordless(), True, False, False),
         (caused_by(httpx.ConnectError("refused")), True, True, True),
         (caused_by(httpx.PoolTimeout("full")), True, True, True),
         (ConnectionResetError(), True, True, True),

@@ -448,7 +448,7 @@ class OneAtATime(Service):
             self.refused += 1
             if self.status == 0:
                 raise httpx.ConnectError("as planned")
-            return httpx.Response(self.status, json={"error": {"message": "one at a time"}})
+            return httpx.Response(self.status, json={"error": {"message": "too many requests at a time"}})
         try:
             time.sleep(0.1)
             return super().handle_request(request)
@@ -457,7 +457,7 @@ class OneAtATime(Service):
 
 
 @pytest.mark.parametrize("form", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("status", [429, 503, 0])
+@pytest.mark.parametrize("status", [429, 503, 0, 400, 402, 418])
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_service_that_takes_one_at_a_time(form: str, status: int, retries: int) -> None:
     service = OneAtATime(status)

@@ -90,6 +90,13 @@ def of_much(state: State) -> dict[str, Any]:
     return {"found": llm.invoke(f"{MODEL.get_num_tokens(state['text'] * 100_000)} tokens").content}
 
 
+BOOK = "word " * 30_000
+
+
+def of_a_book(state: State) -> dict[str, Any]:
+    return {"found": llm.invoke(f"{len(tiktoken.encoding_for_model('gpt-4').encode(BOOK))} tokens").content}
+
+
 def by_another_table(state: State) -> dict[str, Any]:
     return {"found": llm.invoke(f"{len(tiktoken.get_encoding('p50k_base').encode(state['text']))} tokens").content}
 
@@ -117,7 +124,7 @@ def test_tokens_of_replies_are_counted_once_they_are_there(table: tiktoken.Encod
 @pytest.mark.parametrize(
     "node",
     [
-        *map(counting, (GIVEN, WRITTEN, UNKNOWN, UNLOADED)), of_the_end, of_much, by_another_table,
+        *map(counting, (GIVEN, WRITTEN, UNKNOWN, UNLOADED)), of_the_end, of_much, of_a_book, by_another_table,
     ],
 )  # fmt: skip
 def test_what_is_counted_otherwise_or_not_here_is_left_to_the_run(node: Callable[[State], dict[str, Any]]) -> None:
