@@ -206,7 +206,7 @@ class OwnRun:
 
     def foresees(self, component: Any) -> bool:
         """Whether everything inside a component is predicted, or may be, as this run reaches the component."""
-        return self._told.is_known(component) and (not self.is_over or self._is_reached(component))
+        return (not self.is_over or self._is_reached(component)) and self._told.is_known(component)
 
     def _is_reached(self, component: Any) -> bool:
         number = id(component)

@@ -47,6 +47,9 @@ HOLDERS = (
 
 LIBRARIES = frozenset(["llama_index", "workflows", "pydantic", "builtins", "abc", "typing"])
 
+_MODELS = "teola_plugin.models."
+"""Our models, which hold an engine of any class."""
+
 MOST = 1000
 """The number of components, lists and dictionaries inspected; further components are left to the pipeline's own run."""
 
@@ -94,8 +97,12 @@ def _search(pipeline: Any, leaves: tuple[type, ...]) -> tuple[list[Any], list[An
         elif _is_plain(each):
             plain[id(each)] = each
             inside = _attributes(each)
+        is_on_engine = any(foreign.module_of(each).startswith(_MODELS) for each in cls.__mro__)
         for held in filter(is_worth_a_look, inside):
-            (postponed if _is_plain(held) else waiting).append(held)
+            if not _is_plain(held):
+                waiting.append(held)
+            elif not is_on_engine:  # its engine asks for nothing by itself
+                postponed.append(held)
     return list(found.values()), list(plain.values())
 
 

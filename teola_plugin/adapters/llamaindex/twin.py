@@ -120,7 +120,8 @@ def _reading(
     steps: OwnSteps, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> contextlib.AbstractContextManager[None]:
     """Begin reading a step. LlamaIndex passes all arguments by name; other calls run the step unchanged."""
-    if current() is None or args:
+    session = current()
+    if session is None or getattr(session, "is_at_rest", False) or args:
         return contextlib.nullcontext()
     try:
         return entered(steps.workflow, step_run(steps, name, kwargs))
