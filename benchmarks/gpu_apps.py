@@ -40,6 +40,8 @@ from teola_plugin.models.llamaindex import EngineEmbedding, EngineLLM, EngineRer
 ROW = "{:34}{:>9}{:>9}  {:20}{:>10}  {}"
 GREEDY = {"temperature": 0.0}
 ANSWER_TOKENS = 64
+NOTE_TOKENS = 16
+"""Of an answer in a tree: three have to fit into a prompt, and tokens of noise are long words; else no tree ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,11 @@ def cases(engines: Mapping[str, Engine], stored: int) -> Iterator[Case]:
     answering = {**GREEDY, "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
     writing = {**GREEDY, "max_tokens": ANSWER_TOKENS, "structured_outputs": {"regex": SHAPES["lines:3"]}}
     yield from _langchain(engines, stored, answering, writing)
-    yield from _llamaindex(engines, stored, answering, writing)
+    advanced, naive = _llamaindex(engines, stored, answering, writing)
+    yield advanced
     for row in rows(ChainModels(chat, EngineEmbeddings(engines["embedder"]))):
         yield Case(row.name, row.pipeline, row.given, row.form)
+    yield naive
 
 
 def _langchain(
@@ -131,7 +135,8 @@ def _llamaindex(
     reranker = EngineRerank(engine=engines["reranker"], top_n=3)
     advanced = llamaindex_rag.advanced(model, writer, embedding, store, reranker)
     yield Case("LlamaIndex advanced RAG", advanced, QUESTIONS[0], "query")
-    yield Case("LlamaIndex naive RAG", llamaindex_rag.naive(model, embedding, store), QUESTIONS[0], "query")
+    noter = EngineLLM(engine=engines["llm"], settings={**answering, "max_tokens": NOTE_TOKENS})
+    yield Case("LlamaIndex naive RAG", llamaindex_rag.naive(noter, embedding, store), QUESTIONS[0], "query")
 
 
 if __name__ == "__main__":
