@@ -12,10 +12,11 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from simulator.arrivals import drive, poisson
 
@@ -24,6 +25,8 @@ from papers.figures import Cell, Result, Row, Setting, Table
 from papers.teola.modes import BEST, OURS, PAPERS, Way
 from teola_plugin import runtime
 from teola_plugin.engines import Engine
+
+T = TypeVar("T")
 
 PACKAGES = ("vllm", "sentence_transformers", "chromadb")
 WAYS = (*PAPERS, *(way for way in OURS if way.prefix_cache == "full"))
@@ -34,7 +37,7 @@ class Scale:
     """So many rounds of a query alone and of `bursts` with so many queries at once; the sizes of a document.
 
     `shares` of what the best way does at once are the rates at which `count` queries each arrive at random. Tokens are
-    of four characters.
+    of four characters. After `limit_s` no further round, burst or rate is begun, but for the first of each.
     """
 
     rounds: int = 6
@@ -45,6 +48,7 @@ class Scale:
     overlap_tokens: int = 8
     shares: tuple[float, ...] = ()
     count: int = 40
+    limit_s: float = float("inf")
 
 
 QUICK = Scale(rounds=1, bursts=1, burst=2, chunks=12)
@@ -66,27 +70,43 @@ def real(setting: Setting) -> Result:
     return compared(_small_models(), QUICK if setting.quick else Scale(), "this machine")
 
 
-def compared(models: Models, scale: Scale, where: str) -> Result:
-    """The same on models of any size. It ends their engines."""
+def compared(models: Models, scale: Scale, where: str, *, told: Callable[[str], None] = lambda line: None) -> Result:
+    """The same on models of any size. It ends their engines. `told`: what is measured, as it comes."""
+    ends_s = time.perf_counter() + scale.limit_s
     try:
         apps = {way: _app(way, models, scale) for way in WAYS}
-        answers = {way: _ask(way, app, [_query("check", scale)])[0] for way, app in apps.items()}
+        answers = {}
+        for way, app in apps.items():
+            answers[way], took_s = _ask(way, app, [_query("check", scale)])
+            told(f"check  {way}: {took_s:.3f} s, {zlib.crc32(repr(answers[way]).encode()):08x}")
         alone: dict[Way, list[float]] = {way: [] for way in apps}
         at_once: dict[Way, list[float]] = {way: [] for way in apps}
-        for turn in range(scale.rounds):
+        for turn in _until(ends_s, range(scale.rounds)):
             for way in _rotated(list(apps), turn):
                 alone[way].append(_ask(way, apps[way], [_query(f"{turn} {way}", scale)])[1])
-        for turn in range(scale.bursts):
+                told(f"alone  {way}: {alone[way][-1]:.3f} s")
+        for turn in _until(ends_s, range(scale.bursts)):
             for way in _rotated(list(apps), turn):
                 queries = [_query(f"burst {turn} {way} {n}", scale) for n in range(scale.burst)]
                 at_once[way].append(scale.burst / _ask(way, apps[way], queries)[1])
+                told(f"burst  {way}: {at_once[way][-1]:.3f}/s")
         most = max(map(statistics.fmean, at_once.values()))
-        arriving = {share: _arriving(apps, share, most, scale) for share in scale.shares}
+        arriving = {}
+        for share in _until(ends_s, scale.shares):
+            arriving[share] = _arriving(apps, share, most, scale)
+            told(f"rate {share * most:.3g}/s  " + ", ".join(f"{way} {s:.3f} s" for way, s in arriving[share].items()))
     finally:
         runtime.host.close()
     equal = {way: answer == answers[PAPERS[0]] for way, answer in answers.items()}
     shown = _shown(alone, at_once, equal, where)
     return replace(shown, tables=(*shown.tables, *([_arriving_table(arriving, most)] if arriving else [])))
+
+
+def _until(ends_s: float, items: Sequence[T]) -> Iterator[T]:
+    """The first item, and each that is begun before that time."""
+    for at, item in enumerate(items):
+        if at == 0 or time.perf_counter() < ends_s:
+            yield item
 
 
 def _arriving(apps: Mapping[Way, Any], share: float, most: float, scale: Scale) -> dict[Way, float]:
