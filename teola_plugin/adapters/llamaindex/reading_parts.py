@@ -31,7 +31,7 @@ from teola_plugin.adapters import chroma, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
 from teola_plugin.adapters.llamaindex.models import is_ours
-from teola_plugin.adapters.llamaindex.reachable import plain_objects, reachable
+from teola_plugin.adapters.llamaindex.reachable import asks_models_of_others, plain_objects, reachable
 from teola_plugin.adapters.llamaindex.unblocked import only_asks
 from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
@@ -122,6 +122,8 @@ class Parts:
         ):
             raise Barrier("it looks for what is no text")
         judges = foreign.is_kind_of(component, BaseEvaluator)
+        if judges and not is_async and asks_models_of_others(component):  # a client belongs to one event loop
+            raise Barrier(f"it calls {method} of a {name}, which makes an event loop", f"await a{method}")
         if judges and not all(map(is_json, filter(_is_text, [*given, *named.values()]))):
             raise Barrier("it has judged what is no text")
         asked = value_key((given, named))

@@ -23,7 +23,7 @@ from teola_plugin.api import optimized
 from tests.adapters.llamaindex.test_llamaindex_hosted import chat
 from tests.support.hosted_service import Service, counted
 from tests.support.llamaindex_reading import read_call
-from tests.support.llamaindex_world import apart
+from tests.support.llamaindex_world import Engines, apart
 
 TEXTS = ["Anna keeps hive 0.", "Ben keeps hive 1.", "Carla keeps hive 2."]
 
@@ -38,8 +38,7 @@ class Judging(CustomQueryEngine):
         return str([(each.passing, each.feedback, each.score) for each in found])
 
     async def acustom_query(self, query_str: str) -> str:
-        coroutines = [self.judge.aevaluate(query=query_str, response=text, contexts=[text]) for text in TEXTS]
-        found = await asyncio.gather(*coroutines)
+        found = [await self.judge.aevaluate(query=query_str, response=text, contexts=[text]) for text in TEXTS]
         return str([(each.passing, each.feedback, each.score) for each in found])
 
 
@@ -73,10 +72,10 @@ def test_judgements_of_a_loop_are_asked_for_at_once(service: Service, kind: Any,
     with counted(service) as made:
         assert run(fast, is_async=is_async) == result
     assert made == wanted
-    if not is_async:
+    if is_async:
         service.holds, service.awaits = "hive 0", "hive 2"
         service.asked.clear()
-        run(fast)
+        run(fast, is_async=True)
         assert not service.has_waited_in_vain
     assert (optimized(fast).reports[-1].wasted, optimized(fast).reports[-1].fallbacks) == (0, ())
 
@@ -85,17 +84,26 @@ class AskingBehind(Judging):
     """Asks once more where the judge could read the reply."""
 
     def custom_query(self, query_str: str) -> str:
-        judged = self.judge.evaluate(query=query_str, response="x", contexts=["x"])
-        return str(Settings.llm.complete("And now?")) + str(judged.passing)
+        raise NotImplementedError
+
+    async def acustom_query(self, query_str: str) -> str:
+        judged = await self.judge.aevaluate(query=query_str, response="x", contexts=["x"])
+        return str(await Settings.llm.acomplete("And now?")) + str(judged.passing)
 
 
 def test_nothing_is_asked_behind_a_judgement_that_may_not_be_read(service: Service) -> None:
     fast = optimize(AskingBehind(judge=GuidelineEvaluator(guidelines="Be kind.")))
     for _ in range(2):
         with counted(service) as made, pytest.raises(ValueError, match="JSON"):
-            run(fast)
+            run(fast, is_async=True)
         assert made.total() == 1
     assert optimized(fast).reports[-1].wasted == 0
+
+
+def test_a_judgement_on_an_event_loop_of_its_own_is_left_to_the_run() -> None:
+    """A client of a hosted model belongs to one event loop."""
+    read = read_call(Judging(judge=RelevancyEvaluator()), "query", "q")
+    assert (read.rounds, "event loop" in read.barrier) == ([], True)
 
 
 class OwnJudge(RelevancyEvaluator):
@@ -112,7 +120,7 @@ def test_evaluators_of_the_users_are_left_to_the_run() -> None:
 
 
 def test_texts_that_a_client_refuses_are_not_judged_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge: BaseEvaluator = RelevancyEvaluator()
+    judge: BaseEvaluator = RelevancyEvaluator(llm=Engines().model)
     assert [len(each) for each in read_call(Judging(judge=judge), "query", "q").rounds] == [3]
     monkeypatch.setattr("tests.adapters.llamaindex.test_llamaindex_evaluators.TEXTS", ["\ud800"])
     assert "no text" in read_call(Judging(judge=judge), "query", "q").barrier
