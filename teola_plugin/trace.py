@@ -231,10 +231,6 @@ class Asides(Protocol):
         """Count CPU seconds spent on reading user code."""
         ...
 
-    def mark(self) -> Mark:
-        """Return a mark of the present position of the framework's run."""
-        ...
-
     def rewind(self) -> None:
         """Let further early requests match the framework's requests from its present position on."""
         ...

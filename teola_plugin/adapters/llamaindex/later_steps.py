@@ -38,7 +38,6 @@ from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Stalled, Undecided
-from teola_plugin.trace import Asides, Mark
 
 Steps = Any
 """A `parts.OwnSteps`."""
@@ -106,24 +105,27 @@ class StepRun(OwnRun):
     joined: StepRun | None = None
     is_open: bool = False
     _has_ended: bool = False
-    _coming: list[tuple[StepRun, Callable[[bool], None]]] = field(default_factory=list)
+    _coming: list[tuple[StepRun, Callable[[], None]]] = field(default_factory=list)
 
-    def come(self, asides: Asides, begin: Callable[[Mark | None], None]) -> None:
-        """Begin reading by `begin`, unless the reading of an earlier step has come here, or will have."""
+    def come(self, begin: Callable[[], None]) -> None:
+        """Begin reading by `begin`, unless the reading of an earlier step has come here, or will have.
+
+        A step that turns out later not to be read there is not read: its run may have changed what is read.
+        """
         earlier: StepRun | None = self.workflow.reading if self.workflow is not None else None
         if earlier is not None and earlier.later is not None:
-            self.is_open, mark = True, asides.mark()
+            self.is_open = True
             with earlier._lock:
-                earlier._coming.append((self, lambda is_late: self._begin(begin, mark if is_late else None)))
+                earlier._coming.append((self, begin))
             if not earlier._is_reading:
                 earlier._place(self)
             return
-        self._begin(begin, None)
+        self._begin(begin)
 
-    def _begin(self, begin: Callable[[Mark | None], None], mark: Mark | None) -> None:
+    def _begin(self, begin: Callable[[], None]) -> None:
         if self.workflow is not None:
             self.workflow.reading = self
-        begin(mark)
+        begin()
 
     def go_on(self, run: Run, found: Any) -> None:
         """Read the later steps."""
@@ -135,7 +137,7 @@ class StepRun(OwnRun):
     # --- the runs of later steps -------------------------------------------------------------------------------------
 
     def _place(self, latest: StepRun | None = None) -> None:
-        """Let the later steps that have begun join this reading, or begin their own; `latest` begins right now."""
+        """Let the later steps that have begun join this reading; `latest` begins right now, and may begin its own."""
         while True:
             with self._lock:
                 if not self._coming:
@@ -144,16 +146,16 @@ class StepRun(OwnRun):
             is_read = self.later is not None and self.later.takes(own.step)
             if not is_read:
                 self._leave()
-            own._join(self if is_read else None, partial(begin, own is not latest))
+            own._join(self if is_read else None, partial(own._begin, begin) if own is latest else None)
 
-    def _join(self, earlier: StepRun | None, begin: Callable[[], None]) -> None:
+    def _join(self, earlier: StepRun | None, begin: Callable[[], None] | None) -> None:
         with self._lock:
             self.is_open, self.joined = False, earlier
             left, self._left = (self._left, []) if earlier is not None else ([], self._left)
         for component, enter in left:
             if not self.takes(component, enter):
                 enter()
-        if earlier is None and not self._has_ended:
+        if earlier is None and begin is not None:
             begin()
 
     def _leave(self) -> None:

@@ -74,15 +74,15 @@ class OwnRun:
 
     # --- the prediction ----------------------------------------------------------------------------------------------
 
-    def come(self, asides: Asides, begin: Callable[[Mark | None], None]) -> None:
-        """Begin reading by `begin`, as the framework's run comes to the function; see `begin`."""
-        begin(None)
+    def come(self, begin: Callable[[], None]) -> None:
+        """Begin reading by `begin`, as the framework's run comes to the function."""
+        begin()
 
     def go_on(self, run: Run, found: Any) -> None:
         """Read what follows the function, which was read whole. `found`: the result of the program."""
 
-    def begin(self, asides: Asides, mark: Mark | None = None) -> None:
-        """Begin reading the function, beside its run. `mark`: the start of the run, if the run has gone on since."""
+    def begin(self, asides: Asides) -> None:
+        """Begin reading the function, beside its run."""
         given = Given()
         try:
             copies = given.copy(self.given)
@@ -107,9 +107,8 @@ class OwnRun:
         listener = Listener(lambda: self if self._is_running() else NOWHERE)
         asides.when_asked(listener.hear)
         self.prediction = Prediction(
-            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener,
-            mark=mark,
-        )  # fmt: skip
+            asker, _Line(self, asides), State(program, given), speculates=asides.speculates, listener=listener
+        )
         self.prediction.begin()
 
     def _is_running(self) -> bool:
@@ -324,9 +323,9 @@ class Live:
 
     def begin(self, own: OwnRun, asides: Asides) -> None:
         """Begin reading a run, unless it was read before."""
-        own.come(asides, lambda mark: self._begin(own, asides, mark))
+        own.come(lambda: self._begin(own, asides))
 
-    def _begin(self, own: OwnRun, asides: Asides, mark: Mark | None) -> None:
+    def _begin(self, own: OwnRun, asides: Asides) -> None:
         is_alone = not self._writers
         if own.writes:
             self._writers.add(own)
@@ -334,7 +333,7 @@ class Live:
             own.on_end = lambda: self._writers.discard(own)
         begun = self._begun
         own.is_steady = lambda: is_alone and self._begun == begun
-        if mark is None and all(each.is_over for each in list(self._runs)):
+        if all(each.is_over for each in list(self._runs)):
             asides.rewind()
         self._runs.add(own)
-        own.begin(asides, mark)
+        own.begin(asides)

@@ -87,13 +87,12 @@ class Prediction:
 
     def __init__(
         self, asker: Asker, line: Line, state: State, *, speculates: bool = False, routes: CallRoutes | None = None,
-        listener: Listener | None = None, mark: Mark | None = None,
+        listener: Listener | None = None,
     ) -> None:  # fmt: skip
         """Prepare a prediction.
 
         `speculates`: possible requests are made too. `routes`: learned routes, to learn from and to assume.
-        `listener`: hears the framework's run; see resuming.py. `mark`: where the framework's run was as the program
-        began, if the run has gone on since.
+        `listener`: hears the framework's run; see resuming.py.
         """
         self.barriers: list[Barrier] = []
         self.readings = 0
@@ -112,7 +111,7 @@ class Prediction:
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
         self._unbound: list[Passed] = []
-        self._mark = mark
+        self._mark: Mark | None = None
         self._listener = listener or Listener()
         self._listener.on_news = self._read_behind
         self._lock = threading.Lock()

@@ -384,15 +384,14 @@ class Session:
         """Report a request of the framework's run to the listeners."""
         hearing = self._hearing
         try:
-            silent = [hear for hear in hearing if not hear(key, self.mark)]
+            silent = [hear for hear in hearing if not hear(key, self._mark_here)]
         except Exception as e:  # a fault of ours is never the user's
             silent = hearing
             self.fell_back(e)
         with kept_off, self._lock:
             self._hearing = [hear for hear in self._hearing if hear not in silent]
 
-    def mark(self) -> Mark:
-        """See `trace.Asides`."""
+    def _mark_here(self) -> Mark:
         with kept_off, self._lock:
             return self._slots.mark()
 
@@ -404,9 +403,9 @@ class Session:
         if not self._is_ahead:
             self._is_ahead = True
             self._subscribe()
-        here = self.mark()
+        mark = self._mark_here()
         for spec, op, payload, settings in asked:
-            self._ahead(spec, op, [payload], settings, NEXT, mark=here)
+            self._ahead(spec, op, [payload], settings, NEXT, mark=mark)
 
     def spent(self, seconds: float) -> None:
         """See `trace.Asides`."""
