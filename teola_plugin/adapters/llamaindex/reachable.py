@@ -27,7 +27,7 @@ from llama_index.core.workflow import Workflow
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.models import is_ours
 from teola_plugin.adapters.reader import foreign
-from teola_plugin.adapters.reader.values import is_installed_file
+from teola_plugin.adapters.reader.values import Barrier, is_installed_file
 
 try:
     from llama_index.core.base.query_pipeline.query import QueryComponent
@@ -97,7 +97,7 @@ def _search(pipeline: Any, leaves: tuple[type, ...]) -> tuple[list[Any], list[An
         elif _is_plain(each):
             plain[id(each)] = each
             inside = _attributes(each)
-        is_on_engine = any(foreign.module_of(each).startswith(_MODELS) for each in cls.__mro__)
+        is_on_engine = any(str(vars(each).get("__module__")).startswith(_MODELS) for each in cls.__mro__)
         for held in filter(is_worth_a_look, inside):
             if not _is_plain(held):
                 waiting.append(held)
@@ -109,9 +109,13 @@ def _search(pipeline: Any, leaves: tuple[type, ...]) -> tuple[list[Any], list[An
 def _is_plain(value: Any) -> bool:
     """Whether the value is an object of a user's class that only holds attributes."""
     cls = type(value)
-    if issubclass(cls, (*HOLDERS, LLM, BaseEmbedding, Mapping, type)) or not foreign.has_plain_lookup(cls):
+    if issubclass(cls, (*HOLDERS, LLM, BaseEmbedding, Mapping, type)):
         return False
-    return _is_users(foreign.module_of(cls)) and foreign.own_attributes(value) is not None
+    try:
+        is_users = foreign.has_plain_lookup(cls) and _is_users(foreign.module_of(cls))
+        return is_users and foreign.own_attributes(value) is not None
+    except Barrier:  # a class that cannot be looked at
+        return False
 
 
 def _attributes(plain: Any) -> Iterator[Any]:

@@ -489,6 +489,12 @@ def test_classes_that_cannot_be_looked_at_are_left_alone() -> None:
     same(build(odd), running(**WORKFLOWS[CorrectiveRAG]), exact=False, look=_requests)
 
 
+def test_objects_of_classes_that_cannot_be_looked_at_are_left_alone() -> None:
+    workflow = build(Showing)(Stage())
+    workflow.odd = type("Held", (), {OddName("x"): 1})()
+    assert teola_plugin.optimize(workflow) is not workflow
+
+
 class OddName(str):
     """The name of an attribute that is no plain text."""
 
