@@ -430,7 +430,12 @@ class Overtaken(Blocks):
 def test_a_step_that_another_may_prevent_is_not_asked_for(service: Service) -> None:
     run(optimize(Chain(chat(service))))  # the provider has answered
     hold(service, "part")
-    same(service, Overtaken)
+    llm = chat(service)
+    original, fast = Overtaken(llm), optimize(Overtaken(llm))
+    for _ in range(2):
+        with counted(service) as made:
+            assert run(fast) == run(original)
+        assert made.keys() <= {"chat part bees"}  # if the workflow does not end before the step has sent it
 
 
 class Racing(Fan):
