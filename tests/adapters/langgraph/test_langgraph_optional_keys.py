@@ -31,7 +31,8 @@ class Answering(Hosted):
     text: str
     is_patient: bool = False
     _last: threading.Event = PrivateAttr(default_factory=threading.Event)
-    _is_ahead: bool = PrivateAttr(default=False)
+    _ahead: threading.Event = PrivateAttr(default_factory=threading.Event)
+    """No flag: a model whose settings change in a call is called again by the framework."""
 
     def _said(self, how: str, messages: Any, kwargs: Any) -> str:
         said, prompt = super()._said(how, messages, kwargs), str(messages[0].content)
@@ -40,8 +41,8 @@ class Answering(Hosted):
         if not prompt.startswith("a:"):
             time.sleep(0.02)
             return said
-        if self.is_patient:
-            self._is_ahead |= self._last.wait(0.5)
+        if self.is_patient and self._last.wait(0.5):
+            self._ahead.set()
         return self.text
 
 
@@ -157,7 +158,7 @@ def test_what_a_node_may_write_is_looked_at(first: str, how: str) -> None:
             fast.llm._last.clear()
             assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
             assert fast.asked() == plain.asked(), f"run {run}"
-        assert fast.llm._is_ahead is is_patient
+        assert fast.llm._ahead.is_set() is is_patient
 
 
 def routed(w: World, first: str, by: Callable[[State], Any]) -> Any:
@@ -189,7 +190,7 @@ def test_a_router_looks_at_what_a_node_may_write(first: str, how: str) -> None:
             fast.llm._last.clear()
             assert outcome(invoked(), graph, run) == outcome(invoked(), original, run)
             assert fast.asked() == plain.asked(), f"run {run}"
-        assert fast.llm._is_ahead is is_patient
+        assert fast.llm._ahead.is_set() is is_patient
 
 
 @pytest.mark.parametrize("keys", [("a", "a"), ("b", "a"), ("log", "log"), ("d", "d")])
