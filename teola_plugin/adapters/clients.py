@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from teola_plugin.adapters.handlers import any_raises
-from teola_plugin.adapters.methods import is_installed
+from teola_plugin.adapters.methods import is_installed, without_replacements
 from teola_plugin.adapters.reader.outlets import hearers_of, makes_records
 from teola_plugin.adapters.reader.values import is_installed_file
 from teola_plugin.effects import declared_effects
@@ -191,7 +191,9 @@ _AIOHTTP = ("httpx_aiohttp", "AiohttpTransport")
 def _are_of_packages(value: Any, methods: Iterable[str]) -> bool:
     """Whether the methods are code of installed packages (httpx, or one that traces requests), none on the object."""
     own = getattr(value, "__dict__", ())
-    return all(name not in own and is_installed(getattr(type(value), name, None)) for name in methods)
+    return all(
+        name not in own and is_installed(without_replacements(getattr(type(value), name, None))) for name in methods
+    )
 
 
 def _loggers() -> Iterator[tuple[Any, int]]:

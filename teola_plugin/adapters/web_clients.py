@@ -102,12 +102,21 @@ def _spec_of(held: Any) -> EngineSpec:
 class _Search(Met):
     """A search. Each caller gets a copy of the reply, since the reader may still read the first."""
 
+    def asking(self) -> contextlib.AbstractContextManager[Any]:
+        """See `Met.asking`."""
+        return in_tool()
+
     def taken(self, value: Any) -> Any:
         """See `Met.taken`."""
         return copy.deepcopy(value)
 
 
 _is_in_tool: ContextVar[bool] = ContextVar("teola_web_search_in_tool", default=False)
+
+
+def is_in_tool() -> bool:
+    """Whether a tool or a client of searches is making its request."""
+    return _is_in_tool.get()
 
 
 @contextlib.contextmanager

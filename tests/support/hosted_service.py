@@ -1,4 +1,4 @@
-"""A hosted service in this process: chat, embeddings and web search over HTTP on loopback."""
+"""A hosted service in this process: chat, embeddings, web search and pages over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Service(ThreadingHTTPServer):
-    """Chat and embeddings of OpenAI's kind, searches of Tavily's.
+    """Chat and embeddings of OpenAI's kind, searches of Tavily's, and JSON for each address that is read by GET.
 
     The reply to `holds` waits until `awaits` is asked.
     """
@@ -26,7 +26,7 @@ class Service(ThreadingHTTPServer):
         self.holds = self.awaits = ""
         self.has_waited_in_vain = False
         self.news = threading.Condition()
-        self.fails = ""
+        self.fails = self.loses = ""
 
     @property
     def url(self) -> str:
@@ -66,6 +66,16 @@ class _Handler(BaseHTTPRequestHandler):
         fails = bool(self.server.fails) and self.server.fails in json.dumps(given)
         said = json.dumps({"error": {"message": "as planned"}} if fails else self.server.reply_to(self.path, given))
         self.send_response(400 if fails else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said.encode())
+
+    def do_GET(self) -> None:
+        self.server._note(f"get {self.path}")
+        is_lost = bool(self.server.loses) and self.server.loses in self.path
+        said = json.dumps({"found": self.path, "items": [self.path, self.headers.get("x-key")]})
+        self.send_response(404 if is_lost else 200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(said)))
         self.end_headers()

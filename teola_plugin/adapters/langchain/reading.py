@@ -26,7 +26,7 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthro
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
-from teola_plugin.adapters import web_clients
+from teola_plugin.adapters import web_clients, web_pages
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_splitters as splitters
@@ -122,6 +122,8 @@ class LangChainAsker:
             return _field(run, held, name)
         if web_clients.searches(held, name):
             return web_clients.searching(held, name, round_of, partial(apart, self._context))
+        if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
+            return found
         if name in splitters.METHODS and splitters.is_splitter(held):
             return Callee(lambda run, args, kwargs: splitters.split(run, held, name, args, kwargs), name)
         return NOT_MINE
@@ -208,6 +210,9 @@ class LangChainAsker:
         """See `asking.Asker`."""
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
+        if web_pages.gets(callee.held):
+            source = round_of(callee.held)
+            return web_pages.getting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
         return NOT_MINE
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from llama_index.core.async_utils import run_jobs
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
-from teola_plugin.adapters import web_clients
+from teola_plugin.adapters import web_clients, web_pages
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
@@ -87,6 +87,8 @@ class LlamaIndexAsker:
             return self._of_model(held, name)
         if web_clients.searches(held, name):
             return web_clients.searching(held, name, Same, lambda search: search())
+        if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
+            return found
         if is_template(held) and name in FORMATTING:
             return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
         return self._indexes.attribute(held, name) if makes(held, name) else self._of_part(run, owner, name)
@@ -151,6 +153,9 @@ class LlamaIndexAsker:
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
+        if web_pages.gets(callee.held):
+            source = Same(callee.held)
+            return web_pages.getting(run, callee.held, tuple(args), kwargs, source, lambda get: get())
         if callee.held is not run_jobs:
             return NOT_MINE
         if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:

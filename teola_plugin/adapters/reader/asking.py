@@ -34,6 +34,7 @@ class Request:
 
     `act`: replaces the request of an engine (for a retriever, or a tool that only reads) by a function that runs beside
     the call, inside of the session. The result replaces the engine's reply. `is_async`: `act` is a coroutine function.
+    `may_pass(self, other)`: whether the request may be sent while an earlier one is under way (None: any of them).
     """
 
     key: Hashable
@@ -48,6 +49,7 @@ class Request:
     shown: str = ""
     act: Callable[[], Any] | None = None
     is_async: bool = False
+    may_pass: Callable[[Request, Request], bool] | None = None
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from teola_plugin.adapters.reader.scopes import (
     Store,
     comprehension_scope,
 )
-from teola_plugin.adapters.reader.table import whole
+from teola_plugin.adapters.reader.table import is_sequence, whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
 from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
 
@@ -487,8 +487,9 @@ class Expressions:
 
     def _listcomp(self, node: ast.ListComp) -> Evaluate:
         return self._collected(
-            node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items
-        )
+            node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
+            holds="list",
+        )  # fmt: skip
 
     def _setcomp(self, node: ast.SetComp) -> Evaluate:
         def element(inner: Expressions) -> Evaluate:
@@ -524,6 +525,7 @@ class Expressions:
         make: Callable[[Run, list[Any]], Any],
         *,
         is_generator: bool = False,
+        holds: str = "any",
     ) -> Callable[..., Any]:
         first, rounds, element = self._rounds(generators, item)
         sources = [one.iter for one in generators[1:]]
@@ -538,7 +540,8 @@ class Expressions:
             if not only_compute[at]:
                 raise Stalled("it is not known how often a comprehension does something")
             made = [items]
-            run.raises(run.sources(items))
+            if not is_sequence(items):
+                run.raises(run.sources(items))
 
             def round_() -> None:
                 store, conditions, _ = rounds[at]
@@ -554,7 +557,7 @@ class Expressions:
                 calls.perhaps(run, inner, round_)
             except Stalled:
                 return run.unknown()
-            return run.unknown(*made, is_safe=True)
+            return run.unknown(*made, holds=holds, is_safe=True)
 
         def collected(frame: Frame, check: Check | None = None) -> Any:
             run: Run = frame[RUN]
@@ -604,7 +607,7 @@ class Expressions:
                     raise RuntimeError("generator raised StopIteration") from e
                 raise
             try:
-                return run.unknown(is_safe=True) if is_open else make(run, found)
+                return run.unknown(holds=holds, is_safe=True) if is_open else make(run, found)
             except Undecided:
                 return run.unknown()
 

@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
     handled,
+    is_sequence,
     is_unknown,
     kind_of,
     known,
@@ -223,7 +224,8 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     if type(value) in HASHES:
         raise Barrier("it changes a hash object", hint="give all of the data to the constructor")
     run.touch(value)
-    if name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs and type(args[0]) is Unknown:
+    is_extended = name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs
+    if is_extended and (type(args[0]) is Unknown or (is_sequence(args[0]) and is_unknown(run, args[0]))):
         return taking.grow(run, value, args[0])
     if is_unknown(run, value):
         return _write_unknown(run, value, name, args, kwargs)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.table import known, register
+from teola_plugin.adapters.reader.table import known, register, require_no_wait
 from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Undecided, Unknown
 
 
@@ -99,7 +99,12 @@ def _to_thread(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 
 def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     result = args[1] if len(args) > 1 else kwargs.get("result")
-    return Pending(lambda: result)
+
+    def wait() -> Any:
+        require_no_wait(args[0] if args else kwargs.get("delay"))
+        return result
+
+    return Pending(wait)
 
 
 def _run(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

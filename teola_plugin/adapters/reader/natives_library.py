@@ -47,6 +47,7 @@ from teola_plugin.adapters.reader.table import (
     reads,
     register,
     require_no_decimals,
+    require_no_wait,
     require_order,
     unknowns,
 )
@@ -199,7 +200,7 @@ def _pretty_print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if args and type(args[0]) in (int, float) and args[0] < 0:
         raise ValueError("sleep length must be non-negative")
-    nothing(run, args, kwargs)
+    require_no_wait(args[0] if args else kwargs.get("secs"))
 
 
 def _random(holds: str | type) -> Handler:

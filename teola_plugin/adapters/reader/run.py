@@ -366,7 +366,8 @@ class Run(Heap):
         ask = self.asks.get(key)
         source = (request.source, self.site)
         if ask is None:
-            ask = self.asks[key] = Ask(request, number, self._gates_of(source), self.in_doubt, self.mark)
+            gates = self._gates_of(source) | self._awaited_by(request)
+            ask = self.asks[key] = Ask(request, number, gates, self.in_doubt, self.mark)
             ask.where = self.where
         else:
             ask.gates |= self._gates_of(source)
@@ -384,6 +385,12 @@ class Run(Heap):
         if type(component) is not Round:
             return self.gates - {source}
         return frozenset(gate for gate in self.gates if not _is_of_another_round(gate, component, site))
+
+    def _awaited_by(self, request: Request) -> frozenset[Hashable]:
+        """Return the earlier requests whose replies a request has to wait for, as gates."""
+        if (may_pass := request.may_pass) is None:
+            return frozenset()
+        return frozenset(each.key for each in self.asks.values() if not may_pass(request, each.request))
 
     def decided(self, asked: set[Hashable]) -> None:
         """See `Heap`."""

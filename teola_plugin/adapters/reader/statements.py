@@ -15,6 +15,7 @@ from teola_plugin.adapters.reader.patterns import Pattern, compiled_pattern
 from teola_plugin.adapters.reader.resuming import goes_on, place_of
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import FUNCTION, OUTER, RETURNED, RUN, Evaluate, Store
+from teola_plugin.adapters.reader.table import is_sequence
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Opaque, Stalled, Undecided, Unknown
 
 
@@ -526,7 +527,7 @@ def _repeat(frame: Frame, items: Any, target: Store, body: Block) -> None:
     """Run the rounds of a loop over an unknown value."""
     run: Run = frame[RUN]
     is_of_texts = type(items) is Unknown and items.holds == "texts"
-    if not is_of_texts and not (type(items) is Unknown and items.holds == "list"):
+    if not is_sequence(items):
         run.raises(run.sources(items))
 
     def round_(inner: Frame) -> Ended:

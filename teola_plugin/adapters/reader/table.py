@@ -224,6 +224,21 @@ def whole(run: Any, value: Any, check: Callable[[Any, Any], None] | None = None)
     return found
 
 
+SHORT_PAUSE_S = 0.2
+"""Pauses that are shorter slow down no requests."""
+
+
+def require_no_wait(seconds: Any) -> None:
+    """Require a short pause. Raises: Barrier for one that may keep requests apart, as rate limits of services ask."""
+    if type(seconds) not in (int, float) or seconds >= SHORT_PAUSE_S:
+        raise Barrier("it waits", hint="what is asked after a pause is not asked before it")
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether iterating the value cannot raise, even if its elements are unknown."""
+    return type(value) in (list, tuple) or kind_of(value) in ("text", "texts", "list")
+
+
 def unknown_number(value: Any) -> bool:
     """Whether the value is an unknown number."""
     return kind_of(value) in ("number", "bool", "float")

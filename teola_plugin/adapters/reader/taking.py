@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from teola_plugin.adapters.reader.table import kind_of, unknown_number
+from teola_plugin.adapters.reader.table import is_sequence, kind_of, unknown_number
 from teola_plugin.adapters.reader.values import NO_SOURCES, Undecided, Unknown
 
 Check = Callable[[Any, Any], None]
@@ -66,11 +66,11 @@ def compared() -> Check:
     return check
 
 
-def grow(run: Any, held: Any, items: Unknown) -> None:
+def grow(run: Any, held: Any, items: Any) -> None:
     """Extend a list or a deque by an unknown value, which perhaps cannot be iterated."""
     run.taint(held)
-    if kind_of(items) not in ("text", "texts", "list"):
-        run.raises(items.sources)
+    if not is_sequence(items):
+        run.raises(run.sources(items))
 
 
 def stops(run: Any, value: Any) -> None:
