@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from teola_plugin.runtime.session.report import Report
 
 PATIENCE_CALLS = 3
-REST_CALLS = 50
-MOST_REST_CALLS = 800
+REST_CALLS = 6
+"""The first rest in calls, short since the next calls may take another route through the pipeline."""
+MOST_REST_CALLS = 768
 """The longest rest in calls. Each rest is twice as long as the last, as long as no call in between gains anything."""
 
 SHORT_S = 0.02

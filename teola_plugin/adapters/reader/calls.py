@@ -87,6 +87,9 @@ class FunctionValue(Callee):
             around = around[OUTER]
         return all(map(classes.is_atom, self._defaults))
 
+    def parts(self) -> Sequence[Any]:
+        return [self._around, *self._defaults]
+
 
 _compilers: list[Callable[[Scope, str], Any]] = []
 

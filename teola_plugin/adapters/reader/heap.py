@@ -17,21 +17,25 @@ import contextlib
 import datetime
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from teola_plugin.adapters.reader import facts
+from teola_plugin.adapters.reader.asking import Round
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
     GENERAL,
     NO_SOURCES,
     Barrier,
+    Callee,
+    Lazy,
     Opaque,
     Perhaps,
     Stalled,
     Unknown,
+    isinstance_of,
 )
 
 NO_ITEMS: Mapping[str, Any] = {}
@@ -448,11 +452,60 @@ class Heap:
                 self._logs = [other for other in self._logs if other is not log]
             if ended is not None or len(self._leaves) > marked:
                 raise Stalled("a round of a loop may leave it, and it is not known which")
-            if tainted == self._tainted.keys() and all(
-                self.is_tainted(held) or _are_alike(content, content_of(held)) for held, content in log.values()
-            ):
+            changed = {
+                key: held
+                for key, (held, content) in log.items()
+                if not (self.is_tainted(held) or _are_alike(content, content_of(held)))
+            }
+            changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
+            if not changed or not self._existed(changed, log, frame):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
+
+    def _existed(self, changed: Mapping[int, Any], log: Log, frame: Frame) -> bool:
+        """Whether one of these objects may have existed when the log was begun: could be reached from any frame.
+
+        What a round makes for itself, such as the variables of functions that it calls, is made anew by each round.
+        """
+        todo: list[Any] = [frame, *self.frames()]
+        seen = set[int]()
+        if any(key in self._given for key in changed):
+            return True
+        while todo:
+            value = todo.pop()
+            kind = type(value)
+            if kind in ATOMS or kind is Unknown or id(value) in seen:
+                continue
+            if id(value) in changed:
+                return True
+            seen.add(id(value))
+            if isinstance_of(value, Opaque):
+                if kind is Opaque and value.is_own:
+                    todo.append(value.held)
+                elif kind is not Opaque:
+                    parts = value.parts() if isinstance_of(value, Callee) else None
+                    if parts is None:
+                        return True
+                    todo += parts
+                continue
+            if kind is Lazy:
+                return True
+            if kind in (tuple, frozenset):
+                todo += value
+                continue
+            found = log[id(value)][1] if id(value) in log else _content_if_any(value)
+            self.tick(1 + len(found) // 50)
+            if kind is Frame:
+                found = {name: held for name, held in found.items() if name not in _OF_THE_CALL}
+            todo += [*found, *found.values()] if type(found) is dict else found
+        return False
+
+    def tick(self, n: int = 1) -> None:
+        """Spend operations."""
+
+    def frames(self) -> Sequence[Frame]:
+        """Return the frames of the functions under evaluation."""
+        return ()
 
     def absorb(self, frame: Frame, how: Signal, ended: Ended, marked: int, until: int | None = None) -> Ended:
         """Join all paths that left by `how` since `marked`, and the arriving path (None), if there is one.
@@ -700,6 +753,18 @@ class _Arm:
     has_raised: bool = False
 
 
+_OF_THE_CALL = (1, 3)
+"""The names of a frame's function and run."""
+
+
+def _content_if_any(held: Any) -> Any:
+    """Return the content of an object of the reader's; nothing for an object without attributes."""
+    try:
+        return content_of(held)
+    except AttributeError:
+        return ()
+
+
 def content_of(held: Any) -> Any:
     """Return the content of an object of the reader's now, as a copy of one level."""
     kind = type(held)
@@ -759,6 +824,17 @@ def sources_of(value: Any) -> frozenset[Hashable]:
     return value.sources if type(value) is Unknown else NO_SOURCES
 
 
+def _origins(value: Unknown) -> frozenset[Hashable]:
+    """Return the sources of an unknown value, without the numbers of rounds: another round of a loop has others."""
+    return frozenset(map(_without_number, value.sources))
+
+
+def _without_number(source: Hashable) -> Hashable:
+    if type(source) is Round:
+        return source.component
+    return tuple(map(_without_number, source)) if type(source) is tuple else source
+
+
 def _are_alike(one: Any, two: Any) -> bool:
     """Whether the same is known of both values, and known parts are equal."""
     if one is two:
@@ -767,7 +843,7 @@ def _are_alike(one: Any, two: Any) -> bool:
     if kind is not type(two):
         return False
     if kind is Unknown:
-        return one.holds == two.holds and one.sources == two.sources  # type: ignore[no-any-return]
+        return one.holds == two.holds and _origins(one) == _origins(two)
     if kind in (list, tuple):
         return len(one) == len(two) and all(map(_are_alike, one, two))
     if kind is dict:

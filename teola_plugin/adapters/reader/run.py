@@ -221,6 +221,10 @@ class Run(Heap):
         copied = classes.copy_of(value, load, self.load, keep)
         return keep(Opaque(value)) if copied is classes.MISSING else copied
 
+    def frames(self) -> Sequence[Frame]:
+        """See `Heap`."""
+        return [level.frame for level in self.levels]
+
     def is_outside(self, given: Given) -> None:
         """Use the outside values and names recorded in `given` from here on."""
         self._outer, self._names = given.outer, given.names

@@ -150,6 +150,10 @@ class Callee(Opaque):
         """Whether the callable holds only constants and the variables of these frames."""
         return False
 
+    def parts(self) -> Sequence[Any] | None:
+        """Return the values that the callable holds; None if they are not known."""
+        return None
+
 
 class Stale:
     """An object of which nothing is known; see `STALE`."""

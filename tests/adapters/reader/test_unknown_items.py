@@ -69,6 +69,187 @@ def test_nothing_is_certain_behind_what_perhaps_cannot_be_iterated(program: Call
     assert (found.certain, found.possible) == (["a"], ["b"])
 
 
+def _grown_by(m: Any) -> list[str]:
+    found: list[str] = []
+    for word in m.ask("a").split():
+        found.append(word + "!")  # noqa: PERF401
+    return found
+
+
+def extended_by_a_list(m: Any) -> Any:
+    found = ["first"]
+    found.extend(_grown_by(m))
+    m.ask("b")
+    return m.ask(f"about {len(found)}")
+
+
+def extended_by_a_comprehension(m: Any) -> Any:
+    found = ["first"]
+    found.extend([word for word in _grown_by(m)])  # noqa: C416
+    m.ask("b")
+    return m.ask(f"about {len(found)}")
+
+
+def looped_over(m: Any) -> Any:
+    size = 1
+    for _ in _grown_by(m):
+        size += 1
+    m.ask("b")
+    return m.ask(f"about {size}")
+
+
+@pytest.mark.parametrize("program", [extended_by_a_list, extended_by_a_comprehension, looped_over])
+def test_a_list_whose_elements_are_not_known_can_be_iterated(program: Callable[..., Any]) -> None:
+    original, fast = model(), model()
+    expected = program(original)
+    found, rounds = predicted(program, fast)
+    assert (found.value, found.error) == (expected, None)
+    assert rounds == [["a", "b"], ["about 3"]] == [original.asked[:2], original.asked[2:]]
+
+
+# --- rounds of loops over what is not known yet ----------------------------------------------------------------------
+
+
+def with_a_list_of_its_own(m: Any) -> Any:
+    found = []
+    for each in "xy":
+        for word in m.ask(each).split():
+            own = []
+            own.append(word)
+            found.append(own)
+    return m.ask(f"about {len(found)}")
+
+
+def _shown(word: str) -> str:
+    marked = word + "!"
+    shown = marked + "?"
+    return shown  # noqa: RET504
+
+
+def with_calls_of_a_function(m: Any) -> Any:
+    found = []
+    for each in "xy":
+        for number, word in enumerate(m.ask(each).split()):
+            found.append({"number": number, "word": _shown(word)})
+    return m.ask(f"about {len(found)}")
+
+
+def with_requests(m: Any) -> Any:
+    found = []
+    for each in "xy":
+        for word in m.ask(each).split():
+            said = m.ask(f"{word} of {each}")
+            found.append(said)
+    return m.ask(f"about {len(found)}")
+
+
+@pytest.mark.parametrize("program", [with_a_list_of_its_own, with_calls_of_a_function, with_requests])
+def test_what_a_round_makes_for_itself_holds_up_no_reading(program: Callable[..., Any]) -> None:
+    original, fast = model(), model()
+    expected = program(original)
+    found, rounds = predicted(program, fast)
+    assert (found.value, found.error) == (expected, None)
+    assert rounds[0] == ["x", "y"]
+    assert sorted(fast.asked) == sorted(original.asked)
+
+
+def _grown_in_place(m: Any) -> Any:
+    held: dict[str, list[str]] = {"a": []}
+    for word in m.ask("x").split():
+        held["a"].append(word)
+    return m.ask(f"about {held['a']}")
+
+
+def _kept_from_the_round_before(m: Any) -> Any:
+    last: list[str] = []
+    for word in m.ask("x").split():
+        last.append(word)
+        last = [word]
+    return m.ask(f"about {last}")
+
+
+def _grown_by_a_closure(m: Any) -> Any:
+    def made() -> Callable[[str], list[str]]:
+        held: list[str] = []
+
+        def add(word: str) -> list[str]:
+            held.append(word)
+            return held
+
+        return add
+
+    add = made()
+    for word in m.ask("x").split():
+        add(word)
+    return m.ask(f"about {add('end')}")
+
+
+def _counted_by_a_closure(m: Any) -> Any:
+    def made() -> Callable[[], int]:
+        count = 0
+
+        def add() -> int:
+            nonlocal count
+            count += 1
+            return count
+
+        return add
+
+    add = made()
+    for _ in m.ask("x").split():
+        add()
+    return m.ask(f"about {add()}")
+
+
+def _grown_by_a_method(m: Any) -> Any:
+    found: list[str] = []
+    add = found.append
+    for word in m.ask("x").split():
+        add(word)
+    return m.ask(f"about {found}")
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def _counted_by_an_object(m: Any) -> Any:
+    counter = _Counter()
+    for _ in m.ask("x").split():
+        counter.add()
+    return m.ask(f"about {counter.count}")
+
+
+def _grown_in_an_iterator(m: Any) -> Any:
+    held: list[str] = []
+    items = iter([held])
+    for word in m.ask("x").split():
+        for each in items:
+            each.append(word)
+    return m.ask(f"about {held}")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure, _counted_by_a_closure, _grown_by_a_method,
+        _counted_by_an_object, _grown_in_an_iterator,
+    ],
+)  # fmt: skip
+def test_what_rounds_change_is_not_known_until_they_are_over(program: Callable[..., Any]) -> None:
+    original, fast = model(), model()
+    expected = program(original)
+    found, rounds = predicted(program, fast)
+    assert (found.value, found.error) == (expected, None)
+    assert rounds[0] == ["x"]
+    assert fast.asked == original.asked
+
+
 # --- comprehensions over what is not known yet -----------------------------------------------------------------------
 
 
