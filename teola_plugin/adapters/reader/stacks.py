@@ -6,6 +6,8 @@ come past the end of a reading. See resuming.py for the use of the copies.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -13,7 +15,7 @@ import sys
 import threading
 import types
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +33,9 @@ MAX_CODES = 10_000
 
 MAX_FRAMES = 400
 """Frames of a stack that are looked at."""
+
+MAX_TASKS = 20
+"""Tasks that wait for each other, as far as they are looked at."""
 
 MAX_KNOWN, MAX_STOPS = 1_000, 32
 """Functions with ends of readings, and places in each, that are kept."""
@@ -221,15 +226,15 @@ def _passed(
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:
     """Return where the current expression of each frame ends (line, column); comprehensions have own frames."""
     found: list[tuple[int | None, int | None]] = []
-    frame: types.FrameType | None = sys._getframe(1)
     inner: types.FrameType | None = None
-    while frame is not None and len(found) < len(frames):
+    for frame in _stack():
+        if len(found) == len(frames):
+            break
         if frame is frames[-1 - len(found)]:
             found.append(_end_of(inner or frame))
             inner = None
         elif frame.f_code.co_name in _COMPREHENSIONS and not _is_library(frame):
             inner = inner or frame
-        frame = frame.f_back
     return found[::-1]
 
 
@@ -240,15 +245,70 @@ def _end_of(frame: types.FrameType) -> tuple[int | None, int | None]:
 
 def _frames() -> list[types.FrameType]:
     """Return the frames of the user's functions in this thread; the last frame makes the request."""
-    found: list[types.FrameType] = []
-    frame: types.FrameType | None = sys._getframe(1)
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            break
-        if not (frame.f_code.co_name in _COMPREHENSIONS or _is_library(frame)):
-            found.append(frame)
-        frame = frame.f_back
+    frames = itertools.islice(_stack(), MAX_FRAMES)
+    found = [each for each in frames if not (each.f_code.co_name in _COMPREHENSIONS or _is_library(each))]
     return found[::-1]
+
+
+def _stack() -> Iterator[types.FrameType]:
+    """Yield the frames of this thread from the innermost; those of waiting tasks before those of the event loop.
+
+    A task that a library starts for a call stands for the coroutine that waits for the task.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    root = _root_of(task := _task())
+    while frame is not None:
+        yield frame
+        if frame is root:
+            for _ in range(MAX_TASKS):
+                if (task := _waiting_for(task)) is None:
+                    break
+                yield from _suspended(task)
+        frame = frame.f_back
+
+
+def _task() -> Any:
+    """Return the task that runs in this thread."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
+
+
+def _root_of(task: Any) -> Any:
+    return getattr(task.get_coro(), "cr_frame", None) if task is not None else None
+
+
+def _suspended(task: Any) -> list[types.FrameType]:
+    """Return the frames of a task that waits, from the innermost."""
+    found: list[types.FrameType] = []
+    coroutine = task.get_coro()
+    while type(coroutine) is types.CoroutineType and coroutine.cr_frame is not None and len(found) < MAX_FRAMES:
+        found.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    return found[::-1]
+
+
+def _waiting_for(future: Any) -> Any:
+    """Return the task that waits for a future, also by `asyncio.gather`; None unless there is one."""
+    for _ in range(MAX_TASKS):
+        called = [function for function, _ in future._callbacks or ()]
+        owners = [owner for each in called if isinstance(owner := getattr(each, "__self__", None), asyncio.Task)]
+        if owners:
+            return owners[0] if len(owners) == 1 else None
+        outer = [found for each in called if (found := _outer_of(each)) is not None]
+        if len(outer) != 1:
+            return None
+        (future,) = outer
+    return None
+
+
+def _outer_of(callback: Any) -> Any:
+    """Return the future that stands for several, where a callback of asyncio's counts those that are done."""
+    if type(callback) is not types.FunctionType or callback.__module__ != "asyncio.tasks":
+        return None
+    cells = dict(zip(callback.__code__.co_freevars, callback.__closure__ or (), strict=True))
+    found = cells["outer"].cell_contents if "outer" in cells else None
+    return found if isinstance(found, asyncio.Future) else None
 
 
 def _is_library(frame: types.FrameType) -> bool:

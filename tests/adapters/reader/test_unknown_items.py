@@ -153,6 +153,77 @@ def test_what_a_round_makes_for_itself_holds_up_no_reading(program: Callable[...
     assert sorted(fast.asked) == sorted(original.asked)
 
 
+def _shifted(m: Any) -> Any:
+    """What is known behind one round is not known behind two."""
+    last, now = "start", "start"
+    for word in m.ask("x").split():
+        last = now
+        now = word
+    return m.ask(f"about {last}")
+
+
+def _shifted_in_a_dict(m: Any) -> Any:
+    held = {"last": "start", "now": "start"}
+    for word in m.ask("x").split():
+        held["last"] = held["now"]
+        held["now"] = word
+    return m.ask(f"about {held['last']}")
+
+
+def _shifted_behind_a_change(m: Any) -> Any:
+    """The dict is reached by a name that the round gives to another."""
+    held = {"last": "start", "now": "start"}
+    held, seen = {"last": "start", "now": "start"}, [held]
+    for word in m.ask("x").split():
+        own = seen.pop()
+        own["last"] = own["now"]
+        own["now"] = word
+        seen = [own]
+    return m.ask(f"about {seen[0]['last']}")
+
+
+def _shifted_by_a_closure(m: Any) -> Any:
+    def made() -> Callable[[str], str]:
+        last = now = "start"
+
+        def shift(word: str) -> str:
+            nonlocal last, now
+            last, now = now, word
+            return last
+
+        return shift
+
+    shift = made()
+    for word in m.ask("x").split():
+        shift(word)
+    return m.ask(f"about {shift('end')}")
+
+
+class _Shift:
+    def __init__(self) -> None:
+        self.last = self.now = "start"
+
+    def shift(self, word: str) -> None:
+        self.last, self.now = self.now, word
+
+
+def _shifted_by_an_object(m: Any) -> Any:
+    shift = _Shift()
+    for word in m.ask("x").split():
+        shift.shift(word)
+    return m.ask(f"about {shift.last}")
+
+
+def _shifted_by_a_method(m: Any) -> Any:
+    held = {"last": "start", "now": "start"}
+    shift = held.update
+    for word in m.ask("x").split():
+        shift({"last": held["now"]})
+        shift({"now": word})
+    del held["now"]
+    return m.ask(f"about {held}")
+
+
 def _grown_in_place(m: Any) -> Any:
     held: dict[str, list[str]] = {"a": []}
     for word in m.ask("x").split():
@@ -237,7 +308,8 @@ def _grown_in_an_iterator(m: Any) -> Any:
 @pytest.mark.parametrize(
     "program",
     [
-        _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure, _counted_by_a_closure, _grown_by_a_method,
+        _shifted, _shifted_in_a_dict, _shifted_behind_a_change, _shifted_by_a_closure, _shifted_by_an_object,
+        _shifted_by_a_method, _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure, _counted_by_a_closure, _grown_by_a_method,
         _counted_by_an_object, _grown_in_an_iterator,
     ],
 )  # fmt: skip
