@@ -1,0 +1,234 @@
+"""Async nodes with a statement that is not read: what they ask behind it is found where their first request is made.
+
+LangChain sends the request of a model, and each step of a chain, in a task of its own, so the node is not on the stack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+
+from teola_plugin import optimize, optimized
+from tests.support.hosted_service import Service, counted
+
+RUNS = 4
+
+
+class State(TypedDict, total=False):
+    names: list[str]
+    said: Annotated[list[str], operator.add]
+
+
+class Client:
+    """A client that is not read, with a coroutine of its own."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    async def fetch(self, names: list[str]) -> list[str]:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        return [f"row {name}" for name in names]
+
+
+CLIENT = Client()
+Ask = Callable[[str], Awaitable[str]]
+
+
+def model(service: Service) -> Any:
+    return ChatOpenAI(model="m", api_key="none", base_url=service.url, max_retries=0)  # type: ignore[arg-type,call-arg]
+
+
+def by_model(service: Service) -> Ask:
+    llm = model(service)
+
+    async def ask(row: str) -> str:
+        return str((await llm.ainvoke(row)).content)
+
+    return ask
+
+
+def by_chain(service: Service) -> Ask:
+    chain = ChatPromptTemplate.from_template("{row}") | model(service) | (lambda reply: reply.content)
+
+    async def ask(row: str) -> str:
+        return str(await chain.ainvoke({"row": row}))
+
+    return ask
+
+
+ASKING = [by_model, by_chain]
+
+
+def app_of(*nodes: Any, sent: int = 0) -> Any:
+    builder = StateGraph(State)
+    for number, node in enumerate(nodes):
+        builder.add_node(f"n{number}", node).add_edge(f"n{number}", END)
+        if not sent:
+            builder.add_edge(START, f"n{number}")
+    if sent:
+        builder.add_conditional_edges(
+            START, lambda state: [Send("n0", {"names": [f"{n}"]}) for n in range(sent)], ["n0"]
+        )
+    return builder.compile()
+
+
+def in_a_loop(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            said.append(await ask(row))  # noqa: PERF401
+        return {"said": said}
+
+    return node
+
+
+def in_a_comprehension(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        return {"said": [await ask(row) for row in rows]}
+
+    return node
+
+
+def in_a_helper(ask: Ask) -> Any:
+    async def judged(rows: list[str]) -> list[str]:
+        said = []
+        for row in rows:
+            said.append(await ask(row))  # noqa: PERF401
+        return said
+
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        return {"said": await judged(rows)}
+
+    return node
+
+
+def in_a_context(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        lock = asyncio.Lock()
+        async with lock:
+            rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            said.append(await ask(row))  # noqa: PERF401
+        return {"said": said}
+
+    return node
+
+
+def with_a_limit_of_time(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            said.append(await asyncio.wait_for(ask(row), 30))  # noqa: PERF401
+        return {"said": said}
+
+    return node
+
+
+NODES = [in_a_loop, in_a_comprehension, in_a_helper, in_a_context]
+GIVEN = {"names": ["a", "b", "c"]}
+
+
+async def compared(app: Any, service: Service, given: Any = GIVEN) -> Any:
+    """Run the original once and the optimized graph several times. Returns the optimized graph."""
+    with counted(service) as original:
+        plain = await app.ainvoke(given)
+    fast = optimize(app)
+    for _ in range(RUNS):
+        before = CLIENT.asked
+        with counted(service) as made:
+            assert await fast.ainvoke(given) == plain
+        assert made == original
+        assert CLIENT.asked > before
+    return fast
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("make", NODES)
+async def test_what_stands_behind_is_asked_at_once(service: Service, asking: Any, make: Any) -> None:
+    app = app_of(make(asking(service)))
+    fast = await compared(app, service)
+    plain = await app.ainvoke(GIVEN)
+    service.holds, service.awaits = "row a", "row c"
+    assert await fast.ainvoke(GIVEN) == plain
+    assert not service.has_waited_in_vain
+    assert optimized(fast).reports[-1].wasted == 0
+
+
+@pytest.mark.parametrize("asking", ASKING)
+async def test_what_may_be_cut_off_is_not_asked_early(service: Service, asking: Any) -> None:
+    await compared(app_of(with_a_limit_of_time(asking(service))), service)
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("make", NODES)
+async def test_nodes_beside_each_other_ask_for_their_own(service: Service, asking: Any, make: Any) -> None:
+    """Two nodes of one function, and one function that is sent several times: each has its own variables."""
+    node = make(asking(service))
+    await compared(app_of(node, node), service)
+    await compared(app_of(node, sent=3), service)
+
+
+@pytest.mark.parametrize("asking", ASKING)
+async def test_coroutines_that_are_gathered_ask_for_their_own(service: Service, asking: Any) -> None:
+    ask = asking(service)
+
+    async def one(name: str) -> list[str]:
+        rows = await CLIENT.fetch([name, f"{name}{name}"])
+        return [await ask(row) for row in rows]
+
+    async def node(state: State) -> State:
+        found = await asyncio.gather(*[one(name) for name in state["names"]])
+        return {"said": [each for some in found for each in some]}
+
+    await compared(app_of(node), service)
+
+
+@pytest.mark.parametrize("asking", ASKING)
+async def test_a_variable_that_another_task_changes_meanwhile(service: Service, asking: Any) -> None:
+    """The rows are changed while the first request is under way, behind the reader's copy of them."""
+    ask = asking(service)
+
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+
+        async def change() -> None:
+            await asyncio.sleep(0)
+            rows[-1] = "row changed"
+
+        task = asyncio.create_task(change())
+        said = [await ask(row) for row in rows]
+        await task
+        return {"said": said}
+
+    await compared(app_of(node), service)
+
+
+async def test_a_node_that_is_cancelled_asks_for_nothing_more(service: Service) -> None:
+    app = app_of(in_a_loop(by_model(service)))
+    fast = await compared(app, service)
+    service.holds, service.awaits = "row a", "row z"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(fast.ainvoke(GIVEN), 0.3)
+    with service.news:
+        service.asked.append("row z")
+        service.news.notify_all()
+    asked = len(service.asked)
+    await asyncio.sleep(0.1)
+    assert len(service.asked) == asked
