@@ -458,14 +458,14 @@ class Heap:
                 if not (self.is_tainted(held) or _are_alike(content, content_of(held)))
             }
             changed |= {key: held for key, held in self._tainted.items() if key not in tainted}
-            if not changed or not self._existed(changed, log, frame):
+            if not changed or not self._may_matter(changed, frame):
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
-    def _existed(self, changed: Mapping[int, Any], log: Log, frame: Frame) -> bool:
-        """Whether one of these objects may have existed when the log was begun: could be reached from any frame.
+    def _may_matter(self, changed: Mapping[int, Any], frame: Frame) -> bool:
+        """Whether the program may use one of these objects behind a round: it can be reached from a frame.
 
-        What a round makes for itself, such as the variables of functions that it calls, is made anew by each round.
+        What a round made for itself, such as the variables of functions that it called, cannot.
         """
         todo: list[Any] = [frame, *self.frames()]
         seen = set[int]()
@@ -493,7 +493,7 @@ class Heap:
             if kind in (tuple, frozenset):
                 todo += value
                 continue
-            found = log[id(value)][1] if id(value) in log else _content_if_any(value)
+            found = _content_if_any(value)
             self.tick(1 + len(found) // 50)
             if kind is Frame:
                 found = {name: held for name, held in found.items() if name not in _OF_THE_CALL}
