@@ -37,7 +37,7 @@ from teola_plugin.adapters.llamaindex.reading_workflows import (
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Opaque, Pending, Stalled, Undecided
+from teola_plugin.adapters.reader.values import NO_SOURCES, Barrier, Opaque, Pending, Stalled, Undecided
 
 Steps = Any
 """A `parts.OwnSteps`."""
@@ -245,12 +245,16 @@ class _Reading:
         if not all(map(self._may_run_beside, {*beside, *(name for name, _ in following)})):
             return
         self._drain(events)
+        run, own = self.run, dict[str, frozenset[Hashable]]()
         for name, event in following:
             if self.open[name] >= self._config(name).num_workers:
                 return
-            asked = len(self.run.asks)
+            asked, mine = len(run.asks), own.get(name, NO_SOURCES)
+            run.gates -= mine  # the runs of one step are like the rounds of one loop, see `asking.Ask`
             events = self._read(name, event, is_beside=True)
-            self.open[name] += len(self.run.asks) > asked
+            own[name] = mine | run.gates
+            run.gates |= mine
+            self.open[name] += len(run.asks) > asked
             self._drain(events)
 
     def _drain(self, events: list[Any]) -> None:
@@ -261,18 +265,18 @@ class _Reading:
                 reached, asked = self.reached.copy(), self.run.counts.total()
                 try:
                     with self.run.doubted():
-                        events[:0] = self._read(name, event, is_beside=True)
+                        events[:0] = self._read(name, event, is_beside=True, is_behind=True)
                     if self.run.counts.total() > asked:
                         raise Stalled("requests in an order that is not certain")
                 except BaseException:
                     self.reached = reached  # to be read as it begins
                     raise
 
-    def _read(self, name: str, event: Any, *, is_beside: bool = False) -> list[Any]:
-        """Read a step, and return the events that it returns and sends."""
+    def _read(self, name: str, event: Any, *, is_beside: bool = False, is_behind: bool = False) -> list[Any]:
+        """Read a step, and return the events that it returns and sends. `is_behind`: a step that may have raised."""
         run, steps, config = self.run, self.later.steps, self._config(name)
         is_async = inspect.iscoroutinefunction(steps.functions[name])
-        if run.gates or run.has_changed_given or not is_simple(config) or config.resources:
+        if (run.gates and not is_behind) or run.has_changed_given or not is_simple(config) or config.resources:
             raise Stalled("it may not come there")
         if is_async is not self.context.is_async:
             raise Stalled("it runs on another thread")
