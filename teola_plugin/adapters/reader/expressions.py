@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.scopes import (
 )
 from teola_plugin.adapters.reader.table import is_sequence, whole
 from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
-from teola_plugin.adapters.reader.values import Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
+from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
 
@@ -535,27 +535,43 @@ class Expressions:
         ]
 
         def once(inner: Frame, at: int, items: Any, check: Check | None) -> Any:
-            """Evaluate unknown items once: one item stands for all."""
+            """Evaluate unknown items: one item stands for all, unless a round may change something."""
             run: Run = inner[RUN]
-            if not only_compute[at]:
-                raise Stalled("it is not known how often a comprehension does something")
             made = [items]
             if not is_sequence(items):
                 run.raises(run.sources(items))
 
-            def round_() -> None:
+            def round_(frame: Frame) -> None:
                 store, conditions, _ = rounds[at]
                 store(inner, run.unknown(items, is_safe=True))
-                made.extend(condition(inner) for condition in conditions)
+                verdict = calls.all_hold(run, inner, [noted(each) for each in conditions])
+                if verdict is None:
+                    calls.perhaps(run, inner, taken)
+                elif verdict:
+                    taken()
+
+            def noted(condition: Evaluate) -> Evaluate:
+                def hold(frame: Frame) -> Any:
+                    made.append(condition(frame))
+                    return made[-1]
+
+                return hold
+
+            def taken() -> None:
+                run.tick()
                 made.append(element(inner))
                 if check is not None:
                     check(run, made[-1])
 
+            if at + 1 < len(rounds):
+                if not only_compute[at]:
+                    raise Stalled("it is not known how often a comprehension does something")
+                return run.unknown()
             try:
-                if at + 1 < len(rounds):
-                    raise Stalled
-                calls.perhaps(run, inner, round_)
+                run.repeat(inner, round_, run.sources(items) or ANYWHERE)
             except Stalled:
+                if not only_compute[at]:
+                    raise
                 return run.unknown()
             return run.unknown(*made, holds=holds, is_safe=True)
 

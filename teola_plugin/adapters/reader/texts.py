@@ -19,6 +19,7 @@ from teola_plugin.adapters.reader.facts import is_user_code
 from teola_plugin.adapters.reader.table import (
     ORDERED_VIEWS,
     VIEWS,
+    is_unknown,
     kind_of,
     known,
     require_no_decimals,
@@ -371,9 +372,8 @@ def _replace(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> A
 def _join(run: Any, value: str, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return value.join(*args, **kwargs)
-    if kind_of(args[0]) == "texts":
-        return run.unknown(args[0], holds="text", is_safe=True)
-    known(run, args[0])
+    if is_unknown(run, args[0]):
+        return run.unknown(args[0], holds="text", is_safe=kind_of(args[0]) in ("texts", "text"))
     if isinstance_of(args[0], Opaque):
         raise Barrier("it joins an object that is no plain data")
     require_order(run, args[0])

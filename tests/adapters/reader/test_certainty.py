@@ -535,7 +535,7 @@ CASES: list[Case] = [
     (deleted_in_an_arm, ["a"], ["x"]),
     (formatted_by_what_is_not_known, ["a"], ["b"]),
     (formatted_as_a_number_by_a_method, ["a"], ["b"]),
-    (asked_as_often_as_is_not_known, ["a"], []),
+    (asked_as_often_as_is_not_known, ["a", "b"], []),
     (called_without_being_known, ["a"], ["b"]),
     (shown_though_it_is_of_others, [], ["b"]),
     (looked_for_attributes, ["a"], ["b", "c"]),

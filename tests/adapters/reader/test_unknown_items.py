@@ -326,8 +326,8 @@ def _grown_in_an_iterator(m: Any) -> Any:
 
 ROUNDS = [
     _shifted, _shifted_in_a_dict, _shifted_behind_a_change, _shifted_by_a_closure, _shifted_in_a_default,
-    _shifted_by_an_object, _shifted_by_a_method, _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure, _counted_by_a_closure,
-    _grown_by_a_method, _counted_by_an_object, _grown_in_an_iterator,
+    _shifted_by_an_object, _shifted_by_a_method, _grown_in_place, _kept_from_the_round_before, _grown_by_a_closure,
+    _counted_by_a_closure, _grown_by_a_method, _counted_by_an_object, _grown_in_an_iterator,
 ]  # fmt: skip
 
 
@@ -385,7 +385,7 @@ def of_letters_of_known_texts(m: Any) -> Any:
 
 COMPREHENSIONS: list[tuple[Callable[..., Any], list[str], list[str]]] = [
     (whose_length_is_asked_for, ["x", "y"], []),
-    (kept_if_asked, ["x"], []),
+    (kept_if_asked, ["x", "y", "b"], ["same"]),
     (of_sources_that_ask, ["x"], []),
     (of_words_of_words, ["x"], ["y", "b"]),
     (of_parts_of_words, ["x"], ["y", "b"]),
