@@ -11,7 +11,7 @@ from simulator.values import Prompt, layout_of, say
 from teola_plugin.engines import Completion
 from teola_plugin.items import parser_for
 
-Delta = tuple[int, str]
+Part = tuple[int, str]
 """After so many tokens this part of the text is handed out."""
 
 
@@ -21,7 +21,7 @@ class Text:
 
     value: str
     tokens: int
-    deltas: Sequence[Delta]
+    deltas: Sequence[Part]
 
 
 def write(server: LlmServer, settings: Mapping[str, Any], prompt: Prompt) -> Text:
@@ -43,9 +43,9 @@ def output_tokens(server: LlmServer, settings: Mapping[str, Any]) -> int:
     return int(settings.get("max_tokens", server.profile.output_tokens))
 
 
-def _as_written(grammar: str, pieces: Sequence[str]) -> list[Delta]:
+def _as_written(grammar: str, pieces: Sequence[str]) -> list[Part]:
     """The pieces, joined up to the next that completes an item."""
-    parser, part, deltas = parser_for(grammar), "", list[Delta]()
+    parser, part, deltas = parser_for(grammar), "", list[Part]()
     for n, piece in enumerate(pieces, 1):
         part += piece
         if parser.feed(piece) or n == len(pieces):

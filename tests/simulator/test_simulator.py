@@ -1,4 +1,4 @@
-"""The simulator: the same latencies as the real host in virtual time, and what it makes of queries that go wrong."""
+"""The simulator: the same latencies as on profile engines, and what it makes of queries that go wrong."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def latencies(simulation: Simulation) -> list[float]:
     return [ended.latency_s for ended in simulation.ended]
 
 
-# --- the real host in virtual time ------------------------------------------------------------------------------------
+# --- profile engines on the same host ---------------------------------------------------------------------------------
 
 
 class Several:
