@@ -1,6 +1,6 @@
 """The simulator against real runs: mean latencies of both, side by side, at five loads.
 
-    python benchmarks/simulator_check.py                      the real host and profile engines, in virtual time (20 s)
+    python benchmarks/simulator_check.py                      profile engines, in virtual time (20 s)
     python benchmarks/simulator_check.py --engines profile    the same, really waiting (3 minutes)
     python benchmarks/simulator_check.py --engines real       vLLM, MiniLM, a cross-encoder on this machine (6 minutes)
     python benchmarks/simulator_check.py --speed              simulated queries per second of one core

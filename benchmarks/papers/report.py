@@ -17,9 +17,9 @@ from papers.making import Made
 
 TITLE = "The papers' figures"
 ABOUT = (
-    "Latencies come out of the simulator (benchmarks/simulator): the schedulers, policies, passes and plans of real "
-    "queries in virtual time, on engines that take as long as their latency profiles say. Figures that take real time "
-    "say so. Where a paper has a number, it stands beside ours."
+    "Latencies come out of the simulator (benchmarks/simulator): real plans on this package's own host in virtual "
+    "time, on engines that take as long as their latency profiles say. Figures that take real time say so. Where a "
+    "paper has a number, it stands beside ours."
 )
 TINY = "tiny, by --quick: they show that every figure can be made, and no number is a result"
 

@@ -1,17 +1,17 @@
-"""The simulator: queries on modelled engines, by the schedulers, policies and plans of real ones.
+"""The simulator: queries on the real host in virtual time, where only the engines are modelled.
 
     system = System({"llm": LlmServer(PAPER_LLM["7b"]), "embedder": BatchServer({"embedding": PAPER["embedding"]})})
     arrivals = poisson(2.0, {"rag": 1}, count=500, seed=1)
     simulation = simulate(arrivals, {"rag": Workload(plan, functions, inputs)}, system)
     statistics.fmean(each.latency_s for each in simulation.ended)
 
-    arrivals --> Query: GraphScheduler --requests--> Lane: EngineScheduler --batches--> LlmInstance | BatchInstance
-                       ^------------------------------- values ------------------------------'
+    arrivals --> run_query: PlanExecutor --requests--> LocalHost: EngineWorker --batches--> LlmEngine | BatchEngine
+                       ^------------------------------- outcomes ---------------------------'
 
-One heap of events (clock.py). Only the engines are modelled: batch engines by their latency profiles, LLMs step by step
-(llm_server.py) with prefix cache and KV capacity. arrivals.py can drive the real host in virtual time instead: ten
-times slower, and with everything that guards against faults. `benchmarks/simulator_check.py` has both side by side, and
-says how fast this is.
+Queries run as graphs without a framework do (runtime/session/graph_runner.py), on an event loop whose clock jumps
+(runtime/hosts/virtual_time.py). Batch engines are modelled by their latency profiles, LLMs step by step (llm_server.py)
+with prefix cache and KV capacity; many steps are one event. `benchmarks/simulator_check.py` has the simulator beside
+profile engines and real ones, and says how fast it is.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     arrivals = poisson(2.0, {"rag": 3, "chat": 1}, count=200, seed=7)
     ended = await drive(arrivals, lambda a: run_query(host, apps[a.app], {"question": f"question {a.number}"}))
 
-On a virtual loop (runtime/hosts/virtual_time.py) it is a simulation: schedulers, lanes and profile engines of real
-runs, in virtual time, the same each time. On an ordinary loop it takes as long as it says. All seconds are of the
-loop's clock.
+On a virtual loop (runtime/hosts/virtual_time.py) it is a simulation: the host of real runs on profile engines, or on
+the simulator's, in virtual time, the same each time. On an ordinary loop it takes as long as it says. All seconds are
+of the loop's clock.
 
 The load is open: a query comes when it comes, whether those before it have ended or not. Gaps are drawn in units of the
 mean gap, so that with one seed the same queries come in the same order at every rate, only closer together.

@@ -8,13 +8,13 @@ its own, or one that waits for another machine, has no part in this.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.clock import Clock
-
-ROUNDING_S = 1e-12
+ROUNDING_S = 2e-9
+"""An event loop calls what is due up to a nanosecond early."""
 
 
 @dataclass(slots=True)
@@ -28,10 +28,10 @@ class _Job:
 
 
 class Cores:
-    """So many processors."""
+    """So many processors. Seconds are of the loop's clock."""
 
-    def __init__(self, clock: Clock, count: float) -> None:
-        self._clock = clock
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: float) -> None:
+        self._loop = loop
         self._count = count
         self._jobs: list[_Job] = []
         self._speed = 1.0
@@ -41,16 +41,16 @@ class Cores:
     def at(self, demand: float, due_s: float, act: Callable[..., None], *args: Any) -> None:
         """Call it at that second, or as much later as `demand` processors are not to be had until then."""
         if not demand:
-            self._clock.at(due_s, act, *args)
+            self._loop.call_at(due_s, act, *args)
             return
         self._pass()
-        self._jobs.append(_Job(due_s - self._clock.now_s, demand, act, args))
+        self._jobs.append(_Job(due_s - self._loop.time(), demand, act, args))
         self._plan()
 
     def _pass(self) -> None:
         """What was done since the last time."""
-        done_s = (self._clock.now_s - self._since_s) * self._speed
-        self._since_s = self._clock.now_s
+        done_s = (self._loop.time() - self._since_s) * self._speed
+        self._since_s = self._loop.time()
         for job in self._jobs:
             job.left_s -= done_s
 
@@ -60,7 +60,7 @@ class Cores:
         if self._jobs:
             self._speed = min(1.0, self._count / sum(job.demand for job in self._jobs))
             left_s = min(job.left_s for job in self._jobs)
-            self._clock.at(self._clock.now_s + left_s / self._speed, self._ended, self._turn)
+            self._loop.call_at(self._loop.time() + left_s / self._speed, self._ended, self._turn)
 
     def _ended(self, turn: int) -> None:
         if turn != self._turn:

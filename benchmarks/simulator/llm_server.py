@@ -1,4 +1,4 @@
-"""An LLM instance that batches continuously, by the same rules as `runtime/engines/simulated.py`.
+"""An LLM that batches continuously, by the same rules as `runtime/engines/simulated.py`.
 
     while there is work:
         prompts wait?   prefill as many as fit: all wait prefill_s(uncached tokens), then each says its first token
@@ -15,19 +15,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from simulator.batch_server import At, Begun, Tell
-from simulator.clock import Clock
+from simulator.calls import Call, Setup, Told
 from simulator.prefix_cache import BLOCK_TOKENS, Key, PiecesCache
-from simulator.requests import Lost, Work
 from simulator.systems import LlmServer
 from simulator.usage import EngineUse
-from simulator.values import Count, Prompt, piece_tokens
+from simulator.values import Prompt, piece_tokens
 from simulator.writing import Text, write
-from teola_plugin.errors import EngineError
+from teola_plugin.engines import Batch, Delta, Done, Emit, Failed, Item, Outcome
+from teola_plugin.errors import Cancelled, EngineError
 
 CACHED_TOKENS = 16_384 * BLOCK_TOKENS
 """What a prefix cache holds if nobody says how large the KV cache is; as of the profile engine."""
@@ -38,12 +36,14 @@ MOST_STEPS = 1 << 30
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """One prompt. `text`: what will be said, None for a prefill alone.
+    """The prompt at a position of a call. `text`: what will be said, None for a prefill alone.
 
     `held`: its pieces in the prefix cache. `reserved`: tokens of KV cache that nobody else can use.
     """
 
-    work: Work
+    call: Call
+    position: int
+    item: Item
     prompt: Prompt
     tokens: list[int]
     prompt_tokens: int
@@ -54,29 +54,19 @@ class _Sequence:
     has_ended: bool = False
 
 
-class LlmInstance:
-    """`tell` hears the values of what ends together, `hand_out` the items of a text that is being written.
+class LlmEngine:
+    """One instance of an `LlmServer`. `bundles`: see `System`."""
 
-    `free` hears of what was aborted, once it is gone, `begun` of what is being prefilled;
-    `at`: when work ends that would end then.
-    """
-
-    def __init__(
-        self, server: LlmServer, clock: Clock, count: Count, use: EngineUse, tell: Tell,
-        hand_out: Callable[[Work, Sequence[Any], bool], None], free: Callable[[Work], None],
-        begun: Begun | None = None, at: At | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, server: LlmServer, setup: Setup, use: EngineUse, *, bundles: bool = False) -> None:
+        self.name = name
+        self.capabilities = server.capabilities(bundles=bundles)
+        self.profile = server.profile
         self._server = server
-        self._profile = server.profile
-        self._clock = clock
-        self._count = count
+        self._setup = setup
+        self._loop = setup.loop
+        self._count = server.count or setup.count
         self._use = use
-        self._tell = tell
-        self._hand_out = hand_out
-        self._free = free
-        self._begun = begun
-        self._at = at or clock.at
-        self._most_steps = 1 if at else MOST_STEPS  # how long the next ones take shows only then
+        self._most_steps = 1 if setup.cores else MOST_STEPS  # how long the next ones take shows only then
         self._cache = PiecesCache(server.kv_tokens or CACHED_TOKENS, server.block_tokens)
         self._waiting: list[_Sequence] = []
         self._running: dict[int, _Sequence] = {}
@@ -86,49 +76,58 @@ class LlmInstance:
         self._step_s: dict[int, float] = {}
         # decoding: steps made so far, what is due at which step, and the steps under way
         self._steps = 0
-        self._marks: list[tuple[int, int, _Sequence, Sequence[Any] | None, bool]] = []
+        self._marks: list[tuple[int, int, _Sequence, Delta | Done]] = []
         self._numbers = itertools.count()
         self._jump = 0
         self._jump_steps = 0
         self._jump_began_s = 0.0
 
-    def begin(self, works: Sequence[Work]) -> None:
-        """Take these in."""
-        for work in works:
+    async def run(self, batch: Batch, emit: Emit) -> None:
+        """See `teola_plugin.engines`."""
+        await Call(batch, emit, self._setup).end_of(self._begin)
+
+    def abort(self, ids: Sequence[int]) -> None:
+        """Drop items at the end of the step under way."""
+        self._setup.hop(self._abort, ids)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def _begin(self, call: Call) -> None:
+        for position, item in enumerate(call.batch.items):
             try:
-                sequence = self._sequence(work)
+                sequence = self._sequence(call, position, item)
             except Exception as e:  # settings that make no sense, what does not fit: it is this item's
-                self._clock.soon(self._tell, [work], [Lost(e)])
+                self._setup.tell([(call, position, Failed(e))])
                 continue
-            self._known[work.id] = sequence
+            self._known[item.id] = sequence
             self._waiting.append(sequence)
         self._wake()
 
-    def abort(self, item_id: int) -> None:
-        """It is dropped at the end of the step under way."""
-        if sequence := self._known.get(item_id):
+    def _abort(self, ids: Sequence[int]) -> None:
+        for sequence in filter(None, map(self._known.get, ids)):
             sequence.is_aborted = True
             self._aborted.append(sequence)
-            self._wake()
+        self._wake()
 
-    def _sequence(self, work: Work) -> _Sequence:
-        prompt = work.payload if isinstance(work.payload, Prompt) else Prompt((work.payload,))
+    def _sequence(self, call: Call, position: int, item: Item) -> _Sequence:
+        prompt = item.payload if isinstance(item.payload, Prompt) else Prompt((item.payload,))
         tokens = piece_tokens(prompt, self._count)
-        text = write(self._server, work.step, prompt) if work.step.op == "decoding" else None
+        text = write(self._server, call.batch.settings, prompt) if call.batch.op == "decoding" else None
         needed, there_are = sum(tokens) + (text.tokens if text else 0), self._server.kv_tokens
         if there_are is not None and needed > there_are:
             raise EngineError(f"a prompt and its answer need {needed} tokens of KV cache, and there are {there_are}")
-        return _Sequence(work, prompt, tokens, sum(tokens), text)
+        return _Sequence(call, position, item, prompt, tokens, sum(tokens), text)
 
     def _wake(self) -> None:
         """Look at what came: now if there was nothing to do, else when the step under way is over."""
         if self._is_idle:
             self._is_idle = False
-            self._clock.soon(self._go_on)
+            self._loop.call_soon(self._go_on)
         elif self._jump_steps > 1:
             step_s = self._step_s[len(self._running)]
-            made = (self._clock.now_s - self._jump_began_s) / step_s
-            steps = max(1, math.ceil(made - 1e-9))
+            made = (self._loop.time() - self._jump_began_s) / step_s
+            steps = max(1, math.ceil(made - 1e-6))
             if steps < self._jump_steps:
                 self._jump_for(steps, step_s)
 
@@ -147,13 +146,13 @@ class LlmInstance:
         for sequence in self._aborted:
             if not sequence.has_ended:
                 self._leave(sequence)
-                self._free(sequence.work)
+                self._setup.tell([_told(sequence, Failed(Cancelled("the item was aborted")))])
         self._waiting = [sequence for sequence in self._waiting if not sequence.has_ended]
         self._aborted.clear()
 
     def _leave(self, sequence: _Sequence) -> None:
         sequence.has_ended = True
-        item_id = sequence.work.id
+        item_id = sequence.item.id
         del self._known[item_id]
         if self._running.pop(item_id, None) is not None:
             self._cache.release(sequence.held)
@@ -182,20 +181,19 @@ class LlmInstance:
         limit = self._server.max_prefill_tokens
         admitted: list[_Sequence] = []
         tokens = 0
-        for sequence in sorted(self._waiting, key=lambda s: s.work.priority)[: max(0, free)]:
+        for sequence in sorted(self._waiting, key=lambda s: s.item.priority)[: max(0, free)]:
             tokens += sequence.prompt_tokens - self._cached(sequence)
             if admitted and limit is not None and tokens > limit:
                 break
             admitted.append(sequence)
-            self._running[sequence.work.id] = sequence
-        self._waiting = [sequence for sequence in self._waiting if sequence.work.id not in self._running]
+            self._running[sequence.item.id] = sequence
+        self._waiting = [sequence for sequence in self._waiting if sequence.item.id not in self._running]
         return admitted
 
     def _prefill(self, admitted: list[_Sequence]) -> None:
-        if self._begun:
-            self._begun([sequence.work for sequence in admitted])
         computed, attended_s = 0, 0.0
         for sequence in admitted:
+            sequence.call.begin(sequence.position)
             cached = self._cached(sequence)
             new = sequence.prompt_tokens - cached
             if not self._server.prefix_at_end:
@@ -205,16 +203,16 @@ class LlmInstance:
             self._cache.reserve(sequence.reserved)
             self._use.cached_tokens += cached
             computed += new
-            attended_s += self._profile.pair_s * new * cached
-        seconds = self._profile.prefill_s(computed, items=len(admitted)) + attended_s
+            attended_s += self.profile.pair_s * new * cached
+        seconds = self.profile.prefill_s(computed, items=len(admitted)) + attended_s
         beside = len(self._running) - len(admitted) if self._server.mixes_prefills else 0
         if beside:  # their tokens come on top; the model is gone through once
-            seconds += self._profile.step_s(1 + beside) - self._profile.step_s(1)
+            seconds += self.profile.step_s(1 + beside) - self.profile.step_s(1)
         self._use.batches += 1
         self._use.items += len(admitted)
         self._use.prefilled_tokens += computed
         self._use.busy_s += seconds
-        self._at(self._clock.now_s + seconds, self._prefilled, admitted, beside)
+        self._setup.after(self._server.demand, seconds, self._prefilled, admitted, beside)
 
     def _hold(self, sequence: _Sequence) -> None:
         n = self._kept(sequence)
@@ -225,29 +223,28 @@ class LlmInstance:
             self._steps += 1
             self._use.steps += 1
             self._use.step_items += beside
-        ended: list[Work] = []
-        values: list[Any] = []
+        ended: list[Told] = []
         for sequence in admitted:
             if self._server.prefix_at_end:
                 self._hold(sequence)
             if sequence.is_aborted:
                 continue
             if sequence.text is None:
-                ended.append(sequence.work)
-                values.append(sequence.prompt_tokens)
+                ended.append(_told(sequence, Done(sequence.prompt_tokens)))
                 self._leave(sequence)
             else:
                 self._begin_text(sequence, sequence.text)
-        self._say_due(ended, values)
+        self._say_due(ended)
 
     def _begin_text(self, sequence: _Sequence, text: Text) -> None:
         """Its first token is said with the prefill; note what is due at which decode step."""
-        for token, items, is_last in text.hand_outs:
-            self._mark(self._steps + max(0, token - 1), sequence, items, is_last)
-        self._mark(self._steps + max(0, text.tokens - 1), sequence, None, True)
+        if len(text.deltas) > 1 or self._setup.is_traced:  # else its reader sees the end alone
+            for token, part in text.deltas:
+                self._mark(self._steps + max(0, token - 1), sequence, Delta(part))
+        self._mark(self._steps + max(0, text.tokens - 1), sequence, Done(text.value))
 
-    def _mark(self, step: int, sequence: _Sequence, items: Sequence[Any] | None, is_last: bool) -> None:
-        heapq.heappush(self._marks, (step, next(self._numbers), sequence, items, is_last))
+    def _mark(self, step: int, sequence: _Sequence, outcome: Delta | Done) -> None:
+        heapq.heappush(self._marks, (step, next(self._numbers), sequence, outcome))
 
     # --- decode ------------------------------------------------------------------------------------------------------
 
@@ -255,16 +252,17 @@ class LlmInstance:
         count = len(self._running)
         step_s = self._step_s.get(count)
         if step_s is None:
-            step_s = self._step_s[count] = self._profile.step_s(count)
+            step_s = self._step_s[count] = self.profile.step_s(count)
         while self._marks[0][2].has_ended:
             heapq.heappop(self._marks)
-        self._jump_began_s = self._clock.now_s
+        self._jump_began_s = self._loop.time()
         self._jump_for(min(self._marks[0][0] - self._steps, self._most_steps), step_s)
 
     def _jump_for(self, steps: int, step_s: float) -> None:
         self._jump += 1
         self._jump_steps = steps
-        self._at(self._jump_began_s + steps * step_s, self._jumped, self._jump)
+        seconds = self._jump_began_s + steps * step_s - self._loop.time()
+        self._setup.after(self._server.demand, seconds, self._jumped, self._jump)
 
     def _jumped(self, jump: int) -> None:
         if jump != self._jump:
@@ -275,26 +273,23 @@ class LlmInstance:
         self._use.steps += steps
         self._use.step_items += steps * count
         self._use.busy_s += steps * self._step_s[count]
-        self._say_due([], [])
+        self._say_due([])
 
-    def _say_due(self, ended: list[Work], values: list[Any]) -> None:
+    def _say_due(self, told: list[Told]) -> None:
         """Tell what is complete by now, and go on at once: what follows from it comes too late for the next step."""
-        handed: list[tuple[Work, Sequence[Any], bool]] = []
         while self._marks and self._marks[0][0] <= self._steps:
-            _, _, sequence, items, is_last = heapq.heappop(self._marks)
+            _, _, sequence, outcome = heapq.heappop(self._marks)
             if sequence.has_ended or sequence.is_aborted:
                 continue
-            if items is not None:
-                handed.append((sequence.work, items, is_last))
-                continue
-            assert sequence.text is not None
-            if self._server.prefix_cache == "full":
-                self._cache.extend(sequence.held, sequence.text.value, sequence.text.tokens)
-            ended.append(sequence.work)
-            values.append(sequence.text.value)
-            self._leave(sequence)
+            told.append(_told(sequence, outcome))
+            if type(outcome) is Done:
+                assert sequence.text is not None
+                if self._server.prefix_cache == "full":
+                    self._cache.extend(sequence.held, sequence.text.value, sequence.text.tokens)
+                self._leave(sequence)
         self._go_on()
-        for each in handed:
-            self._hand_out(*each)
-        if ended:
-            self._tell(ended, values)
+        self._setup.tell(told)
+
+
+def _told(sequence: _Sequence, outcome: Outcome) -> Told:
+    return sequence.call, sequence.position, outcome

@@ -1,20 +1,34 @@
-"""A simulation from beginning to end."""
+"""A simulation from beginning to end: queries of real plans on the local host, in virtual time, on modelled engines."""
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
-from simulator.arrivals import Arrival, Ended
-from simulator.clock import Clock
+from simulator.arrivals import Arrival, drive
+from simulator.batch_server import BatchEngine
+from simulator.calls import Replicated, Setup
+from simulator.client import Client, sources_of
 from simulator.cores import Cores
-from simulator.lane import Lane
-from simulator.query import Query, World, prepare
-from simulator.requests import Request
-from simulator.systems import System, Workload, check
-from simulator.usage import Simulation, Span
-from simulator.values import Count, tokens_of
+from simulator.llm_server import LlmEngine
+from simulator.systems import LlmServer, Server, System, Workload, check
+from simulator.usage import EngineUse, Simulation, Span
+from simulator.values import Count, prompt_of, tokens_of
+from simulator.writing import output_tokens
+from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import TeolaError
+from teola_plugin.runtime.hosts.local import LocalHost
+from teola_plugin.runtime.hosts.virtual_time import VirtualLoop
+from teola_plugin.runtime.scheduler.batching import Limits
+from teola_plugin.runtime.scheduler.worker import Rules
+from teola_plugin.runtime.session.graph_runner import run_query
+from teola_plugin.runtime.session.plan_executor import Prepared, PreparedRounds
+from teola_plugin.trace import Function
+
+DAY_S = 86_400.0
+"""After the last query, so that what engines have begun ends and counts."""
 
 
 def simulate(
@@ -33,40 +47,61 @@ def simulate(
     if missing:
         raise TeolaError(f"queries of {', '.join(sorted(missing))} arrive, and there is no such workload")
     check(workloads, system)
-    clock = Clock()
-    cores = Cores(clock, system.cores) if system.cores is not None else None
-    ids = itertools.count(1)
-    lanes = {
-        name: Lane(server, system, clock, count, ids, cores, trace=trace) for name, server in system.servers.items()
-    }
-    prepared = {name: prepare(workload) for name, workload in workloads.items()}
-    ended: dict[int, Ended] = {}
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(_simulated(arrivals, workloads, system, seed, trace, count))
+
+
+async def _simulated(
+    arrivals: Sequence[Arrival], workloads: Mapping[str, Workload], system: System, seed: int, trace: bool, count: Count
+) -> Simulation:
+    loop = asyncio.get_running_loop()
+    host = LocalHost(system.policy, Rules(Limits(prefix_tolerance_s=system.prefix_tolerance_s)), loop=loop)
+    cores = Cores(loop, system.cores) if system.cores is not None else None
+    setup = Setup(loop, count, system.hop_s, cores, trace)
+    uses = {name: EngineUse() for name in system.servers}
+    engines = {name: _engine(name, each, system, setup, uses[name]) for name, each in system.servers.items()}
+    specs = {name: EngineSpec("engine", engine, name) for name, engine in engines.items()}
+    prepared = {name: _prepared(each, specs, bundles=system.bundles) for name, each in workloads.items()}
+    sources = {name: sources_of(each) for name, each in workloads.items()}
     spans: list[Span] = []
 
-    def over(query: Query) -> None:
-        arrival = arrivals[query.place]
-        ended[query.place] = Ended(arrival, clock.now_s - arrival.at_s, query.error)
+    async def run(arrival: Arrival) -> None:
+        workload, own = workloads[arrival.app], host
+        if trace or workload.round_trip_s:
+            client = Client(host, loop, sources[arrival.app], arrival.number, seed, workload.round_trip_s,
+                            spans.append if trace else None)  # fmt: skip
+            own = cast("LocalHost", client)
+        await run_query(own, prepared[arrival.app], workload.inputs(arrival.number))
 
-    def answered(request: Request) -> None:
-        spans.append(
-            Span(
-                arrivals[request.query].number, request.step.name, request.step.engine, request.queued_s,
-                request.begin_s, clock.now_s, len(request.payloads),
-            )
-        )  # fmt: skip
+    ended = await drive(arrivals, run)
+    await asyncio.sleep(DAY_S)
+    took_s = max((each.arrival.at_s + each.latency_s for each in ended), default=0.0)
+    for name, engine in engines.items():
+        uses[name].joined = host.counts(engine).joined
+    await host.aclose()
+    return Simulation(ended, took_s, uses, spans)
 
-    world = World(clock, lanes, seed, system.bundles, over, answered if trace else None)
 
-    def begin(place: int, arrival: Arrival) -> None:
-        Query(place, arrival.number, prepared[arrival.app], world).start()
+def _engine(name: str, server: Server, system: System, setup: Setup, use: EngineUse) -> Replicated:
+    capabilities = server.capabilities(bundles=system.bundles)
+    if not isinstance(server, LlmServer):
+        return Replicated(name, capabilities, [BatchEngine(name, server, setup, use) for _ in range(server.instances)])
 
-    for place, arrival in enumerate(arrivals):
-        clock.at(arrival.at_s, begin, place, arrival)
-    clock.run()
-    took_s = max((each.arrival.at_s + each.latency_s for each in ended.values()), default=0.0)
-    return Simulation(
-        [ended[place] for place in range(len(arrivals))],
-        took_s,
-        {name: lane.use for name, lane in lanes.items()},
-        spans,
-    )
+    def kv_tokens(op: str, payload: Any, settings: Mapping[str, Any]) -> int:
+        return (server.count or setup.count)(payload) + (output_tokens(server, settings) if op == "decoding" else 0)
+
+    llms = [LlmEngine(name, server, setup, use, bundles=system.bundles) for _ in range(server.instances)]
+    return Replicated(name, capabilities, llms, kv_tokens if server.kv_tokens is not None else None)
+
+
+def _prepared(workload: Workload, specs: Mapping[str, EngineSpec], *, bundles: bool) -> Prepared:
+    """The workload as `run_query` takes it. `bundles`: the items of a primitive are one request."""
+    functions = {name: Function(call, is_glue=True) for name, call in workload.functions.items()}
+    rounds = {
+        name: PreparedRounds(each.rounds, _prepared(workload.each_round(name), specs, bundles=bundles))
+        for name, each in workload.rounds.items()
+    }
+    prepared = Prepared(workload.plan, functions, specs, rounds=rounds, join=prompt_of)
+    if not bundles:
+        return prepared
+    return replace(prepared, sights={name: replace(each, stage_items=0) for name, each in prepared.sights.items()})

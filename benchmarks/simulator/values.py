@@ -3,8 +3,8 @@
 Only lengths and identities matter to a simulation, so a token is four characters, an embedding is the text itself, and
 everything else follows from a checksum: equal questions have equal answers, in every process.
 
-    say("Who?", 3)                      'p2c 0ma p2c '
-    say("Who?", 6, "lines:2")           'p2c 0ma p2c \\n...'      two items of three tokens
+    say("Who?", 3)                      ['p2c 0ma p2c ']
+    say("Who?", 6, "lines:2")           ['p2c 0ma p2c\\n', ...]     two items of three tokens
     documents(vector, texts, 3)         {'documents': [...]}
 
 A prompt is a text that knows its pieces: a prefix cache compares these, not the tokens.
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from teola_plugin.errors import EngineError
+from teola_plugin.graph import Literal, Primitive
 from teola_plugin.profile import TOKEN_CHARACTERS
 
 Count = Callable[[str], int]
@@ -65,6 +65,14 @@ class Prompt(str):
         self.literal_pieces = literal_pieces
         return self
 
+    def __deepcopy__(self, memo: Any) -> Prompt:
+        return self  # it never changes
+
+
+def prompt_of(p: Primitive, args: Sequence[Any]) -> Prompt:
+    """The prompt of a prefilling, in place of a text joined of its arguments."""
+    return Prompt(args, next((n for n, arg in enumerate(p.args) if not isinstance(arg, Literal)), len(p.args)))
+
 
 def piece_tokens(prompt: Prompt, count: Count) -> list[int]:
     """Tokens of each piece, which add up to those of the prompt."""
@@ -76,39 +84,41 @@ def piece_tokens(prompt: Prompt, count: Count) -> list[int]:
     return [after - before for before, after in itertools.pairwise([0, *counts])]
 
 
-def _lines(items: Iterable[str]) -> str:
-    return "\n".join(items)
+class Layout(NamedTuple):
+    """How a list is written: each item, what stands between items, and around all."""
+
+    item: str
+    between: str
+    begin: str = ""
+    end: str = ""
 
 
-def _numbered(items: Iterable[str]) -> str:
-    return "\n".join(f"{n}. {item}" for n, item in enumerate(items, 1))
+LAYOUTS = {
+    "lines": Layout("{item}", "\n"),
+    "numbered": Layout("{n}. {item}", "\n"),
+    "markdown": Layout("- {item}", "\n"),
+    "csv": Layout("{item}", ", "),
+    "json": Layout('"{item}"', ", ", "[", "]"),
+}
 
 
-def _markdown(items: Iterable[str]) -> str:
-    return "\n".join(f"- {item}" for item in items)
-
-
-def _json(items: Iterable[str]) -> str:
-    return json.dumps([*items])
-
-
-LAYOUTS: dict[str, Callable[[Iterable[str]], str]] = {
-    "lines": _lines, "numbered": _numbered, "markdown": _markdown, "csv": ", ".join, "json": _json,
-}  # fmt: skip
-
-
-def say(prompt: str, tokens: int, shape: str = "") -> str:
+def say(prompt: str, tokens: int, shape: str = "") -> list[str]:
     """A text of so many tokens that depends on the prompt; `shape`, such as `lines:3`, makes it a list of items.
+
+    The text is returned in pieces, each of which makes one more item complete.
 
     Raises: EngineError for a shape that is none.
     """
     if not shape:
-        return _words(checksum(prompt), tokens)
-    layout, count = _shape(shape)
+        return [_words(checksum(prompt), tokens)]
+    layout, count = layout_of(shape)
     seed = checksum(prompt)
     ends = [tokens * n // count for n in range(count + 1)]
     items = [_words(seed + n, max(1, ends[n + 1] - ends[n])).rstrip() for n in range(count)]
-    return layout(items)
+    pieces = [LAYOUTS[layout].item.format(n=n, item=item) + LAYOUTS[layout].between for n, item in enumerate(items, 1)]
+    pieces[0] = LAYOUTS[layout].begin + pieces[0]
+    pieces[-1] = pieces[-1].removesuffix(LAYOUTS[layout].between) + LAYOUTS[layout].end
+    return pieces
 
 
 def documents(query: str, texts: Sequence[str], top_k: int) -> dict[str, list[str]]:
@@ -134,11 +144,12 @@ def checksum(text: str) -> int:
 
 
 @functools.cache
-def _shape(shape: str) -> tuple[Callable[[Iterable[str]], str], int]:
+def layout_of(shape: str) -> tuple[str, int]:
+    """The name of a layout and the number of items. Raises: EngineError for a shape that is none."""
     name, _, count = str(shape).partition(":")
     if name not in LAYOUTS or not count.isdigit() or int(count) < 1:
         raise EngineError(f"shape={shape!r}: expected one of {', '.join(LAYOUTS)}, a colon and a number above 0")
-    return LAYOUTS[name], int(count)
+    return name, int(count)
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -170,4 +181,4 @@ def answer(op: str, payload: Any, settings: Mapping[str, Any], texts: Sequence[s
         case "ingestion":
             return None
         case _:
-            return say(f"{op} {payload}", settings.get("tokens", TOOL_TOKENS))
+            return "".join(say(f"{op} {payload}", settings.get("tokens", TOOL_TOKENS)))

@@ -1,39 +1,41 @@
-"""What an LLM writes: a text of so many tokens, and after which token each item of it is complete."""
+"""What an LLM writes: a text of so many tokens, and how much of it is handed out after which token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.requests import Step
 from simulator.systems import LlmServer
-from simulator.values import Prompt, say
+from simulator.values import Prompt, layout_of, say
 from teola_plugin.engines import Completion
-from teola_plugin.items import parse_items, parser_for
+from teola_plugin.items import parser_for
 
-HandOut = tuple[int, Sequence[Any], bool]
-"""After so many tokens these items are complete; whether they are the last ones."""
+Part = tuple[int, str]
+"""After so many tokens this part of the text is handed out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """`hand_outs` in their order, for a decoding that hands its items out."""
+    """`deltas`: a part for each item that is complete with it, as a reader of items sees no difference."""
 
     value: str
     tokens: int
-    hand_outs: Sequence[HandOut] = ()
+    deltas: Sequence[Part]
 
 
-def write(server: LlmServer, step: Step, prompt: Prompt) -> Text:
+def write(server: LlmServer, settings: Mapping[str, Any], prompt: Prompt) -> Text:
     """The answer to a prompt. Raises: EngineError, GraphError or ItemsError for settings that make no sense."""
-    if server.answers is not None:
-        value = server.answers(step.op, str(prompt), step.settings)
-        pieces = value.pieces if isinstance(value, Completion) else (str(value),)
-        return Text(value, len(pieces), _as_written(step, pieces) if step.is_followed else ())
-    tokens = output_tokens(server, step.settings)
-    text = say(prompt, tokens, step.settings.get("shape", ""))
-    return Text(text, tokens, _evenly(step, text, tokens) if step.is_followed else ())
+    shape = settings.get("shape", "")
+    if server.answers is None:
+        tokens = output_tokens(server, settings)
+        parts = say(prompt, tokens, shape)
+        deltas = [(-(-n * tokens // len(parts)), part) for n, part in enumerate(parts, 1)]
+        return Text("".join(parts), tokens, deltas)
+    value = server.answers("decoding", str(prompt), settings)
+    pieces = value.pieces if isinstance(value, Completion) else (str(value),)
+    deltas = _as_written(layout_of(shape)[0], pieces) if shape else [(len(pieces), str(value))]
+    return Text(value, len(pieces), deltas)
 
 
 def output_tokens(server: LlmServer, settings: Mapping[str, Any]) -> int:
@@ -41,27 +43,12 @@ def output_tokens(server: LlmServer, settings: Mapping[str, Any]) -> int:
     return int(settings.get("max_tokens", server.profile.output_tokens))
 
 
-def _evenly(step: Step, text: str, tokens: int) -> list[HandOut]:
-    items = parse_items(str(step.grammar), text)
-    wanted = len(items) if step.wanted is None else step.wanted
-    found: list[HandOut] = [
-        (-(-(n + 1) * tokens // len(items)), (item,), n + 1 == wanted) for n, item in enumerate(items[:wanted])
-    ]
-    return found if wanted <= len(items) and found else [*found, (tokens, (), True)]
-
-
-def _as_written(step: Step, pieces: Sequence[str]) -> list[HandOut]:
-    parser, wanted = parser_for(str(step.grammar)), step.wanted
-    feeds: list[Callable[[], list[Any]]] = [lambda piece=piece: parser.feed(piece) for piece in pieces]  # type: ignore[misc]
-    found: list[HandOut] = []
-    count = 0
-    for n, complete in enumerate([*feeds, parser.close], 1):
-        items = complete()
-        items = items if wanted is None else items[: wanted - count]
-        count += len(items)
-        is_last = n > len(pieces) or count == wanted
-        if items or is_last:
-            found.append((min(n, len(pieces)), items, is_last))
-        if is_last:
-            break
-    return found
+def _as_written(grammar: str, pieces: Sequence[str]) -> list[Part]:
+    """The pieces, joined up to the next that completes an item."""
+    parser, part, deltas = parser_for(grammar), "", list[Part]()
+    for n, piece in enumerate(pieces, 1):
+        part += piece
+        if parser.feed(piece) or n == len(pieces):
+            deltas.append((n, part))
+            part = ""
+    return deltas

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from simulator.clock import Clock
 from simulator.cores import Cores
+
+from teola_plugin.runtime.hosts.virtual_time import Stuck, VirtualLoop
 
 Jobs = list[tuple[float, float, float]]
 """When each begins, what it takes on processors enough, and how many it uses."""
@@ -27,25 +28,31 @@ Jobs = list[tuple[float, float, float]]
     ],
 )
 def test_with_too_few_processors_all_that_runs_takes_longer(count: float, jobs: Jobs, ends: list[float]) -> None:
-    clock, found = Clock(), dict[int, float]()
-    cores = Cores(clock, count)
+    loop, found = VirtualLoop(), dict[int, float]()
+    cores = Cores(loop, count)
 
     def end(n: int) -> None:
-        found[n] = clock.now_s
+        found[n] = loop.time()
 
     def begin(n: int, seconds: float, demand: float) -> None:
-        cores.at(demand, clock.now_s + seconds, end, n)
+        cores.at(demand, loop.time() + seconds, end, n)
 
     for n, (begin_s, seconds, demand) in enumerate(jobs):
-        clock.at(begin_s, partial(begin, n, seconds, demand))
-    clock.run()
+        loop.call_at(begin_s, partial(begin, n, seconds, demand))
+    run_until_idle(loop)
     assert [found[n] for n in range(len(jobs))] == pytest.approx(ends)
 
 
 def test_what_follows_from_an_end_runs_beside_the_others() -> None:
-    clock, found = Clock(), list[float]()
-    cores = Cores(clock, 1)
-    cores.at(1.0, 1.0, lambda: cores.at(1.0, clock.now_s + 1.0, lambda: found.append(clock.now_s)))
-    cores.at(1.0, 3.0, lambda: found.append(clock.now_s))
-    clock.run()
+    loop, found = VirtualLoop(), list[float]()
+    cores = Cores(loop, 1)
+    cores.at(1.0, 1.0, lambda: cores.at(1.0, loop.time() + 1.0, lambda: found.append(loop.time())))
+    cores.at(1.0, 3.0, lambda: found.append(loop.time()))
+    run_until_idle(loop)
     assert found == pytest.approx([4.0, 5.0])
+
+
+def run_until_idle(loop: VirtualLoop) -> None:
+    with pytest.raises(Stuck):
+        loop.run_forever()
+    loop.close()

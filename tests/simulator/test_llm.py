@@ -15,7 +15,7 @@ from simulator.values import Prompt, piece_tokens, say
 
 from teola_plugin.errors import EngineError
 from teola_plugin.graph import parse
-from teola_plugin.items import parse_items
+from teola_plugin.items import parse_items, parser_for
 from teola_plugin.plan import make_plan
 from teola_plugin.profile import LlmProfile, Profile
 from teola_plugin.runtime.engines.prefix_cache import PrefixCache
@@ -262,7 +262,7 @@ outputs(y)
 
 def test_an_early_prefill_rests_while_the_llm_has_much_to_do() -> None:
     text = EARLY.format(head="head" * 32)
-    alone, crowd = run(text, [0.0]), run(text, [0.0] * 6)
+    alone, crowd = run(text, [0.0]), run(text, [0.01 * n for n in range(6)])
     assert alone.engines["llm"].cached_tokens == 32
     assert [span.primitive for span in alone.spans].count("kv_early") == 1
     early = [span for span in crowd.spans if span.primitive == "kv_early"]
@@ -281,6 +281,7 @@ def test_nobody_waits_for_an_early_prefill() -> None:
     found = simulate([Arrival(0, "long", 0.0), Arrival(1, "early", 0.1)], workloads, System(servers), trace=True)
     assert latencies(found) == pytest.approx([1.0 + 1.2 + 29 * 0.1, 2.0])
     assert found.engines["llm"].prefilled_tokens == 120
+    assert {(span.query, span.primitive) for span in found.spans} == {(0, "y"), (1, "y")}, "it was never answered"
 
 
 def test_many_instances_share_the_work() -> None:
@@ -293,11 +294,14 @@ def test_many_instances_share_the_work() -> None:
 
 @given(st.text(max_size=30), st.integers(0, 60), st.integers(1, 5))
 def test_a_text_has_as_many_tokens_and_items_as_it_should(prompt: str, tokens: int, items: int) -> None:
-    assert tokens_of(say(prompt, tokens)) == tokens
+    assert tokens_of("".join(say(prompt, tokens))) == tokens
     assert say(prompt, tokens) == say(str(prompt), tokens)
     if tokens >= items:
         for grammar in ("lines", "numbered", "markdown", "csv", "json"):
-            assert len(parse_items(grammar, say(prompt, tokens, f"{grammar}:{items}"))) == items
+            pieces = say(prompt, tokens, f"{grammar}:{items}")
+            assert len(pieces) == len(parse_items(grammar, "".join(pieces))) == items
+            parser = parser_for(grammar)
+            assert all(len(parser.feed(piece)) == 1 for piece in pieces[:-1]), "each makes one more item complete"
 
 
 @given(st.lists(st.text(max_size=9), max_size=5))

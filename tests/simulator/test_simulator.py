@@ -1,4 +1,4 @@
-"""The simulator: the same latencies as the real host in virtual time, and what it makes of queries that go wrong."""
+"""The simulator: the same latencies as on profile engines, and what it makes of queries that go wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from simulator import (
     simulate_many,
 )  # fmt: skip
 from simulator.arrivals import drive
-from simulator.clock import Clock
 
 from teola_plugin.engines import EngineSpec
 from teola_plugin.errors import EngineError, GraphError, TeolaError
@@ -151,7 +150,7 @@ def latencies(simulation: Simulation) -> list[float]:
     return [ended.latency_s for ended in simulation.ended]
 
 
-# --- the real host in virtual time ------------------------------------------------------------------------------------
+# --- profile engines on the same host ---------------------------------------------------------------------------------
 
 
 class Several:
@@ -446,7 +445,7 @@ def boom(*_: Any) -> Any:
         ("inputs(x); y = searching(x) @ store; outputs(y)", EngineError),
         ("inputs(x); kv = prefilling(x) @ llm; y = decoding(kv, shape='rings:3') @ llm; outputs(y)", EngineError),
         ("inputs(x); kv = prefilling(x) @ llm; y: [] = decoding(kv, items='runes') @ llm; outputs(y)", GraphError),
-        ("inputs(x); y: [] = call(x, fn='five') @ python; z = embedding(y) @ embedder; outputs(z)", TypeError),
+        ("inputs(x); y: [] = call(x, fn='five') @ python; z = embedding(y) @ embedder; outputs(z)", TeolaError),
     ],
 )
 def test_an_error_ends_its_own_query(text: str, error: type[BaseException]) -> None:
@@ -457,9 +456,10 @@ def test_an_error_ends_its_own_query(text: str, error: type[BaseException]) -> N
     assert chat.latency_s > 0.3
 
 
-def test_what_only_a_dropped_branch_needs_is_no_error_of_the_query() -> None:
+def test_the_first_error_ends_a_query_at_once() -> None:
     text = "inputs(x); y = call(x, fn='boom') @ python; z = embedding(x) @ embedder; outputs(z)"
-    assert one(text, boom=boom).ended[0].error is None
+    (ended,) = one(text, boom=boom).ended
+    assert (type(ended.error), ended.latency_s) == (LookupError, 0.0)
 
 
 def test_inputs_that_fail_are_an_error_of_the_query() -> None:
@@ -532,10 +532,3 @@ def test_tokens_count_where_a_profile_goes_by_them() -> None:
     assert latencies(one(EMBED, system(servers=servers), inputs=lambda n: {"x": "x" * 40})) == pytest.approx([0.2])
     prompted = EMBED.replace("embedding(x)", "embedding(x, prompt='pppp')")
     assert latencies(one(prompted, system(servers=servers), inputs=lambda n: {"x": "x" * 40})) == pytest.approx([0.21])
-
-
-def test_what_was_due_before_happens_now() -> None:
-    clock, seen = Clock(), list[float]()
-    clock.at(1.0, lambda: clock.at(0.5, lambda: seen.append(clock.now_s)))
-    clock.run()
-    assert seen == [1.0]

@@ -154,7 +154,10 @@ class LocalHost:
         request.tenant = tenant
         request.items = [WorkItem(item, request, reply) for item, reply in zip(items, replies, strict=True)]
         self._keeps |= hasattr(engine, "release")
-        self.soon(self._enqueue, engine, request)
+        coming = self._workers.get(engine) if threading.get_ident() == self._thread_id else None
+        if coming is not None:  # so that queries of the same turn know of one another
+            coming.scheduler.coming_items += len(items)
+        self.soon(self._enqueue, engine, request, coming)
 
     def cancel(self, engine: Engine, ids: Sequence[int]) -> None:
         """Cancel items."""
@@ -223,8 +226,10 @@ class LocalHost:
         if self._keeps:
             self.soon(release)
 
-    def _enqueue(self, engine: Engine, request: Request) -> None:
+    def _enqueue(self, engine: Engine, request: Request, coming: EngineWorker | None) -> None:
         works = request.items
+        if coming is not None:
+            coming.scheduler.coming_items -= len(works)
         try:
             if self._is_closing or asyncio.get_running_loop() is not self._loop:
                 raise EngineClosed(f"engine {engine.name!r} was shut down")

@@ -73,7 +73,10 @@ class EngineScheduler:
         self, policy: Policy, capabilities: Capabilities, *, replicas: int = 1, limits: Limits | None = None,
         knee_items: Callable[[str], int | None] = lambda op: None, llm: LlmProfile | None = None,
     ) -> None:  # fmt: skip
-        """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM."""
+        """`knee_items`: the knee of an operation, in items, None if unknown. `llm`: the latency profile of an LLM.
+
+        `coming_items`: submitted to the host and not here yet, as far as the host tells.
+        """
         self._policy = policy
         self._knee_items = knee_items
         self.limits = limits or Limits()
@@ -87,6 +90,7 @@ class EngineScheduler:
         self._fairness = TenantFairness()
         self._throughput = Throughput()
         self._is_saturated = False
+        self.coming_items = 0
         self.waits_until_s = math.inf
         self._admission = (
             PrefillAdmission(llm, has_prefixes=capabilities.prefix) if llm and capabilities.concurrent else None
@@ -124,7 +128,8 @@ class EngineScheduler:
     def is_saturated(self) -> bool:
         """Whether the engine is too busy for rewrites which cost compute."""
         limit = self._capabilities.early_beside * (RELAXED if self._is_saturated else 1)
-        self._is_saturated = self.queued_items + self.running_items > limit * self.replicas.count_up
+        items = self.coming_items + self.queued_items + self.running_items
+        self._is_saturated = items > limit * self.replicas.count_up
         return self._is_saturated
 
     def begins_at_once(self, count: int) -> bool:

@@ -6,8 +6,8 @@
 
 Everything here runs on a single event loop, so there are no locks, and each item ends exactly once (work_table.py):
 
-- **Joined.** The same embedding, rerank, search or greedy text requested by two queries of a tenant at the same time is
-  a single item (but no request to a service outside this process, and no sampled text).
+- **Joined.** The same embedding, rerank, search or greedy text requested by two queries of a tenant at the same time,
+  or twice by one request, is a single item (but no request to a service outside this process, and no sampled text).
 - **A batch fails** (the engine raises): open items are halved until the failing items are alone, each with its error.
 - **An instance crashes** (EngineCrashed): the instance takes no work until `recovered` (recovery.py). Its items are
   retried before later requests. An item that took part in `ALONE_AFTER` crashes runs alone next time; after another
@@ -38,7 +38,7 @@ from teola_plugin.runtime.hosts.tasks import spawn
 from teola_plugin.runtime.scheduler.batching import EngineScheduler, Limits
 from teola_plugin.runtime.scheduler.policies import Policy
 from teola_plugin.runtime.scheduler.recovery import Recovery, Retries, caused
-from teola_plugin.runtime.scheduler.work_item import Attempt, Request, as_promised, ids_of
+from teola_plugin.runtime.scheduler.work_item import Attempt, Request, WorkItem, as_promised, ids_of
 from teola_plugin.runtime.scheduler.work_table import Counts, WorkTable
 from teola_plugin.runtime.session.speculation import crowded_out
 from teola_plugin.value_keys import value_key
@@ -115,6 +115,7 @@ class EngineWorker:
             work.item = _sized(engine, request, work.item)
             work.key = self._key(engine, request, work.item)
         works = [work for work in works if not (self._table.refuse_late(work) or self._table.join(work))]
+        works, again = _once_each(works)
         if self._capabilities.pads and len(works) > self._capabilities.max_items:
             works.sort(key=lambda work: -_length(work.item.payload))  # the long ones share batches
         request.items = works
@@ -123,14 +124,16 @@ class EngineWorker:
                 raise crowded_out()
             self.scheduler.submit(request, self._time_s())
         except Overloaded as e:
-            self.counts.refused += len(works)
-            for work in works:
+            self.counts.refused += len(works) + len(again)
+            for work in (*works, *again):
                 work.notify(Failed(e))
             request.items = []  # no cycle of a request and items is left to the garbage collector
             return
         for work in works:
             self.held = engine
             self._table.add(work)
+        for work in again:
+            self._table.join(work)
 
     def _key(self, engine: Engine, request: Request, item: Item) -> Hashable:
         """Return a key that is equal for equal items; None for an item that cannot be compared."""
@@ -365,6 +368,18 @@ def _sized(engine: Engine, request: Request, item: Item) -> Item:
         return item
     tokens = kv_tokens(request.op, item.payload, request.settings)
     return replace(item, tokens=tokens) if tokens != item.tokens else item
+
+
+def _once_each(works: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem]]:
+    """Return the items of a request without items equal to an earlier one, and those items."""
+    once: list[WorkItem] = []
+    again: list[WorkItem] = []
+    keys = set[Hashable]()
+    for work in works:
+        (again if work.key in keys else once).append(work)
+        if work.key is not None:
+            keys.add(work.key)
+    return once, again
 
 
 def _length(payload: Any) -> int:

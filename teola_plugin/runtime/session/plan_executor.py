@@ -96,13 +96,26 @@ class Ahead(Protocol):
         ...
 
 
+def _plain(value: Any) -> Any:
+    """Return the value as the framework's own code passes it on: a completion as text."""
+    return str(value) if type(value) is Completion else value
+
+
+def joined(p: Primitive, pieces: Sequence[Any]) -> Any:
+    """Return the pieces of a prompt, joined; a single piece that is no text (as of a foreign model) passes through."""
+    if len(pieces) == 1:
+        return _plain(pieces[0])
+    return "".join(map(str, pieces))
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A pipeline prepared for running, once: the plan, and the objects behind the plan's names.
 
     `streams_lists`: foreign models are asked for a stream where the items of a text are used separately. `rounds`:
-    functions that are graphs, prepared as well. `sights`: where the primitives find arguments; `ahead`: speculative
-    primitives; `gates`: see batch_gates.py. The last three are computed here.
+    functions that are graphs, prepared as well. `join`: makes a prompt of the arguments of a prefilling. `sights`:
+    where the primitives find arguments; `ahead`: speculative primitives; `gates`: see batch_gates.py. The last three
+    are computed here.
     """
 
     plan: Plan
@@ -110,6 +123,7 @@ class Prepared:
     engines: Mapping[str, EngineSpec]
     streams_lists: bool = False
     rounds: Mapping[str, PreparedRounds] = field(default_factory=dict)
+    join: Callable[[Primitive, Sequence[Any]], Any] = field(default=joined, compare=False, repr=False)
     sights: Mapping[str, Sight] = field(default_factory=dict, compare=False, repr=False)
     ahead: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     gates: Mapping[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
@@ -285,11 +299,12 @@ class PlanExecutor:
             return []
         match p.kind:
             case "prefilling" | "full_prefilling":
-                return _each(ready, _joined)
+                return [*self._prompts(ready)]
             case "partial_prefilling":
-                for args in ready.args:
-                    self._session.prefill(self._engines[p.engine], _joined(*args), {}, self._plan.remaining[p.name])
-                return _each(ready, _joined)
+                prompts = self._prompts(ready)
+                for prompt in prompts:
+                    self._session.prefill(self._engines[p.engine], prompt.value, {}, self._plan.remaining[p.name])
+                return [*prompts]
             case "aggregate" if p.setting("fn") is None:
                 made = (_made(self._plan, p, tag, args[0]) for tag, args in ready.instances)
                 return list(itertools.chain.from_iterable(made))
@@ -303,6 +318,10 @@ class PlanExecutor:
             case _:
                 self._request(ready)
                 return []
+
+    def _prompts(self, ready: Ready) -> list[Fragment]:
+        p, join = ready.primitive, self._prepared.join
+        return [Fragment(p.name, tag, join(p, args)) for tag, args in ready.instances]
 
     def _is_stale(self, ready: Ready) -> bool:
         """Whether functions that the framework's run had to execute before may have changed an argument."""
@@ -505,10 +524,6 @@ class PlanExecutor:
             self._loop.call_soon_threadsafe(self._go, step, ended, context=Context())
 
 
-def _each(ready: Ready, function: Callable[..., Any]) -> list[Event]:
-    return [Fragment(ready.primitive.name, tag, function(*args)) for tag, args in ready.instances]
-
-
 def _any_failed(replies: Sequence[Reply]) -> bool:
     return any(isinstance(reply.outcome, Failed) for reply in replies)
 
@@ -524,15 +539,3 @@ def _lost(p: Primitive, tag: Tag, error: BaseException) -> list[Event]:
 
 def _spread(name: str, tag: Tag, items: Sequence[Any]) -> list[Event]:
     return [*(Fragment(name, (*tag, i), item) for i, item in enumerate(items)), Closed(name, tag, len(items))]
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as the framework's own code passes it on: a completion as text."""
-    return str(value) if type(value) is Completion else value
-
-
-def _joined(*pieces: Any) -> Any:
-    """Join the pieces of a prompt; a single piece that is no text (the payload of a foreign model) passes through."""
-    if len(pieces) == 1:
-        return _plain(pieces[0])
-    return "".join(map(str, pieces))

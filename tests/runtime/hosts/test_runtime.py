@@ -620,6 +620,27 @@ def test_beside_how_many_texts_prefixes_are_still_prefilled(
     session.close()
 
 
+async def test_queries_of_one_turn_do_not_all_find_an_idle_engine() -> None:
+    host = LocalHost(loop=asyncio.get_running_loop())
+    engine = FakeEngine(concurrent=True)
+
+    async def ask() -> None:
+        reply = Reply()
+        host.submit(engine, "decoding", ["text"], {}, [reply])
+        await reply.aresult()
+
+    await ask()
+    engine.gate = asyncio.Event()
+    asked = [asyncio.ensure_future(ask()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert host.load(engine) == (0, 0), "both are on their way to the queue"
+    assert host.is_saturated(engine)
+    engine.gate.set()
+    await asyncio.gather(*asked)
+    assert not host.is_saturated(engine)
+    await host.aclose()
+
+
 def test_items_of_several_batches_share_them_with_those_of_their_length(host: LocalHost) -> None:
     engine = FakeEngine(str.upper, max_items=2, pads=True)
     texts = ["a", "long text", "bc", "a longer text"]

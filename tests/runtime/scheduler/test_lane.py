@@ -91,6 +91,26 @@ async def test_what_is_asked_for_twice_at_the_same_time(op: str, settings: Any, 
     assert desk.counts().joined == 2 - times
 
 
+async def test_what_one_request_has_twice_is_computed_once() -> None:
+    desk = Desk()
+    replies = [Reply() for _ in range(3)]
+    desk.host.submit(desk.engine, "embedding", ["x", "y", "x"], {}, replies)
+    await desk.go()
+    assert [reply.outcome for reply in replies] == [Done("x"), Done("y"), Done("x")]
+    assert desk.engine.seen == ["x", "y"]
+    assert desk.counts().joined == 1
+
+
+async def test_what_a_refused_request_has_twice_is_refused_twice() -> None:
+    desk = Desk(FakeEngine(max_items=1))
+    desk.ask("first")
+    replies = [Reply() for _ in range(2)]
+    desk.host.submit(desk.engine, "embedding", ["x", "x"], {}, replies, gives_way=lambda: True)
+    await desk.go()
+    assert [type(reply.outcome.error) for reply in replies if isinstance(reply.outcome, Failed)] == [Overloaded] * 2
+    assert desk.counts().refused == 2
+
+
 async def test_a_search_after_a_write_is_not_joined_to_one_before() -> None:
     desk = Desk()
     before = desk.ask(op="searching")
