@@ -1,8 +1,11 @@
-"""Web interfaces and pages that a function reads by `requests.get`: each call is a request to an outside service.
+"""Web interfaces that a function asks by `requests.get`, and models by `requests.post`: requests to outside services.
 
     for city in cities:
         reply = requests.get(URL, params={"q": city}, timeout=10)      all are sent at once
         found.append(reply.json()["temperature"])
+
+A POST counts if its address and body are those of a model's inference (chat, completion, embedding, reranking) in the
+protocols of OpenAI, Cohere and Ollama. Such a request leaves nothing behind, and is sent as that of any hosted model.
 
 GET is a safe method: it only reads (RFC 9110, section 9.2.1). Not every service keeps to that. So a GET is sent early
 only once every request before it has been answered, except GETs of the same address with other parameters, and GETs of
@@ -19,7 +22,7 @@ from urllib.parse import urlsplit
 
 from teola_plugin.adapters import web_clients
 from teola_plugin.adapters.clients import is_plain_session, send_alone
-from teola_plugin.adapters.interception import Met, sharing
+from teola_plugin.adapters.interception import Met, intercept, sharing
 from teola_plugin.adapters.methods import is_installed, method_of
 from teola_plugin.adapters.reader.asking import NOT_MINE, Request
 from teola_plugin.adapters.reader.exchange import Exchange
@@ -29,7 +32,8 @@ from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaq
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
-from teola_plugin.seams import Session
+from teola_plugin.providers import origin_of
+from teola_plugin.seams import Session, is_unheard
 from teola_plugin.value_keys import is_comparable, value_key
 
 _OPTIONS = frozenset({"params", "headers", "cookies", "timeout", "allow_redirects", "auth"})
@@ -38,11 +42,24 @@ _FIELDS = frozenset({"status_code", "ok", "text", "content", "reason", "url", "e
 _METHODS = frozenset({"json", "raise_for_status"})
 _PROVIDER = ("web pages",)
 
+_INFERENCE = (
+    "/chat/completions", "/completions", "/embeddings", "/rerank", "/reranker", "/api/chat", "/api/generate",
+    "/api/embed",
+)  # fmt: skip
+"""How the addresses of models end."""
+
+FAILED = 400
+"""The least status of an error."""
+
+_ASKED = ("messages", "prompt", "input", "texts", "query", "documents")
+_KEPT = ("stream", "store", "background")
+"""Fields of a body by which a service streams the reply, or keeps something."""
+
 
 def instrument_loaded() -> None:
     """Make GETs of requests share early requests, if the package is loaded."""
     if (requests := _requests()) is not None:
-        _SHARED.replace(requests.Session, "request")
+        intercept(requests.Session, "request", _answering)
 
 
 def _requests() -> Any:
@@ -50,11 +67,18 @@ def _requests() -> Any:
     return found if hasattr(found, "Session") and hasattr(found, "Response") else None
 
 
-def gets(function: Any) -> bool:
-    """Whether the function is the published `requests.get`, whose requests can be shared."""
+def method_of_call(function: Any) -> str:
+    """Return "GET" or "POST" for the published `requests.get` and `post`, if their requests can be shared; else ""."""
+    api = getattr(_requests(), "api", None)
+    method = next((each for each in _POSITIONAL if function is getattr(api, each.lower(), None)), "")
+    return method if method and is_installed(function) and _is_as_published() else ""
+
+
+_POSITIONAL = {"GET": ("url", "params"), "POST": ("url", "data", "json")}
+
+
+def _is_as_published() -> bool:
     requests = _requests()
-    if requests is None or function is not getattr(requests.api, "get", None) or not is_installed(function):
-        return False
     is_shared = "__teola_original__" in vars(vars(requests.Session)["request"])
     return is_shared and is_installed(requests.api.request) and is_plain_session(requests.Session()) and send_alone(())
 
@@ -62,27 +86,30 @@ def gets(function: Any) -> bool:
 # --- the reader's side -----------------------------------------------------------------------------------------------
 
 
-def getting(
+def requesting(
     run: Run, function: Any, args: Arguments, kwargs: Mapping[str, Any], source: Hashable,
     apart: Callable[[Callable[[], Any]], Any],
 ) -> Any:  # fmt: skip
-    """Return the reply to a GET that is read. `apart` makes the request beside the call.
+    """Return the reply to a request that is read. `apart` makes the request beside the call.
 
     Raises: Barrier for options that the client may treat in any way, and for a path that is only assumed.
     """
     if run.has_assumed:
         raise Barrier("it reads from the web on a path that may not be taken")
-    exchange = Exchange(run)
+    exchange, method = Exchange(run), method_of_call(function)
+    names = _POSITIONAL[method]
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))
     except Undecided:
+        if method != "GET" and not _may_be_inference({**dict(zip(names, args, strict=False)), **kwargs}):
+            raise Barrier("it calls requests.post, and it is not known yet for what") from None
         return unknown_from(run, [list(args), dict(kwargs)], "reply", is_safe=False, more=frozenset([source]))
-    named = {**dict(zip(("url", "params"), given, strict=False)), **named}
-    if len(given) > 2 or (key := _key("GET", named)) is None:
-        raise Barrier("it calls requests.get with options that are not read")
+    named = {**dict(zip(names, given, strict=False)), **named}
+    if len(given) > len(names) or (key := _key(method, named)) is None:
+        raise Barrier(f"it calls requests.{method.lower()} with options that are not read")
     request = Request(
-        ("get", key, _address(named["url"])), _spec(), "act", None, {}, _copied, "reply", False, source,
-        "requests.get", lambda: apart(lambda: function(**named)), may_pass=_may_pass,
+        (method, key, _address(named["url"])), _spec(named["url"], method), "act", None, {}, _copied, "reply", False,
+        source, "requests", lambda: apart(lambda: function(**named)), may_pass=_may_pass if method == "GET" else None,
     )  # fmt: skip
     found = run.ask(request)
     if not _is_sent(named):
@@ -129,7 +156,7 @@ def _address(url: str) -> tuple[str, str]:
 
 def _may_pass(own: Request, other: Request) -> bool:
     """Whether a GET may be sent while an earlier request is under way."""
-    if other.key[0] != "get":  # type: ignore[index]
+    if other.key[0] != "GET":  # type: ignore[index]
         return False
     (host, path), (other_host, other_path) = own.key[-1], other.key[-1]  # type: ignore[index]
     return bool(host != other_host or path == other_path)
@@ -140,15 +167,26 @@ def _is_sent(named: Mapping[str, Any]) -> bool:
     texts = [each for name in ("headers", "cookies") for each in (named.get(name) or {}).values()]
     is_plain = all(type(each) is str and each.isascii() and each.isprintable() for each in texts)
     host = _address(named["url"])[0]
-    return is_plain and host.startswith(("http://", "https://")) and len(host) > 8 and is_json(named.get("params"))
+    return (
+        is_plain
+        and host.startswith(("http://", "https://"))
+        and len(host) > 8
+        and is_json([named.get("params"), named.get("json")])
+    )
 
 
 # --- the framework's side --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Get(Met):
-    """A GET. The reply belongs to the caller; the reader copies it."""
+class _Sent(Met):
+    """A request. The reply belongs to the caller; the reader copies it."""
+
+    def reply(self, value: Any) -> Any:
+        """See `Met.reply`. Raises: _Refused."""
+        if value.status_code >= FAILED:
+            raise _Refused(value)
+        return value
 
 
 def _meet(
@@ -161,10 +199,37 @@ def _meet(
         return None
     if (key := _key(method.upper(), named)) is None:
         return None
-    return _Get(session.claim(_spec(), "tool", key, {}))
+    return _Sent(session.claim(_spec(named["url"], method.upper()), "tool", key, {}))
 
 
 _SHARED = sharing(_meet)
+
+
+class _Refused(Exception):
+    """A reply with the status of an error, as an error: others' early requests may have caused it (failures.py)."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__(f"{response.status_code} {response.reason} {response.text[:TOLD]}")
+        self.response = response
+
+
+TOLD = 1_000
+"""Characters of a refusal that are looked at."""
+
+
+def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with shared replies. A refusal is a reply for the program, and an error for early requests."""
+    shared = _SHARED.sync(original)
+
+    def request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return shared(self, *args, **kwargs)
+        except _Refused as e:
+            if is_unheard():
+                raise
+            return e.response
+
+    return request
 
 
 def _is_new(client: Any) -> bool:
@@ -176,14 +241,40 @@ def _is_new(client: Any) -> bool:
 
 
 def _key(method: str, named: Mapping[str, Any]) -> Hashable:
-    """Return the key of a GET; None for other methods, and for arguments that cannot be compared."""
+    """Return the key of a request; None for other requests, and for arguments that cannot be compared."""
     given = {name: value for name, value in named.items() if value is not None}
     if given.get("allow_redirects") is True:  # what `get` adds
         del given["allow_redirects"]
-    is_known = method == "GET" and type(given.get("url")) is str and given.keys() <= _OPTIONS | {"url"}
-    key = value_key(given) if is_known else None
+    if type(given.get("url")) is not str or given.keys() - _OPTIONS - ({"url"} if method == "GET" else {"url", "json"}):
+        return None
+    if method != "GET" and not (method == "POST" and _is_inference(given["url"], given.get("json"))):
+        return None
+    key = value_key((method, given))
     return key if is_comparable(key) else None
 
 
-def _spec() -> EngineSpec:
-    return EngineSpec("python", _requests().Session, "requests.get", _PROVIDER)
+def _may_be_inference(named: Mapping[str, Any]) -> bool:
+    """Whether a POST asks a model, although some values of its body are not known yet."""
+    body = named.get("json")
+    try:
+        return type(named.get("url")) is str and type(body) is dict and _is_inference(named["url"], body)
+    except Undecided:
+        return False
+
+
+def _is_inference(url: str, body: Any) -> bool:
+    """Whether a POST asks a model for a whole reply, and the service keeps nothing."""
+    if (
+        type(body) is not dict
+        or any(body.get(name) not in (None, False) for name in _KEPT)
+        or not any(name in body for name in _ASKED)
+    ):
+        return False
+    is_of_ollama = "/api/" in url  # which streams unless told otherwise
+    is_whole = body.get("stream") is False or "/api/embed" in url or not is_of_ollama
+    return "model" in body and urlsplit(url).path.rstrip("/").endswith(_INFERENCE) and is_whole
+
+
+def _spec(url: str, method: str) -> EngineSpec:
+    """Return the service: all pages are one, as most hosts are asked once; a model's is known by its origin."""
+    return EngineSpec("python", _requests().Session, "requests", _PROVIDER if method == "GET" else origin_of(url))

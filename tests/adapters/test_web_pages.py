@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -169,6 +170,134 @@ def test_the_reply_is_the_callers_own(service: Service) -> None:
     plain = app.invoke({})
     fast = optimize(app)
     for _ in range(3):
+        assert fast.invoke({}) == plain
+
+
+# --- models by requests.post -----------------------------------------------------------------------------------------
+
+
+def _body(query: str, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": query}], **more}
+
+
+def summarized(service: Service) -> Callable[[str], Any]:
+    headers = {"Content-Type": "application/json", "x-api-key": "k"}
+
+    def summarize(query: str) -> list[str]:
+        payload = _body(f"sum up {query}", temperature=0.7, stream=False)
+        try:
+            began = time.time()
+            response = requests.post(f"{service.url}/chat/completions", json=payload, headers=headers)
+            response.raise_for_status()
+            print(f"done in {time.time() - began > 100}")
+            return [response.json()["choices"][0]["message"]["content"]]
+        except Exception as e:
+            return [f"failed: {e}"]
+
+    return summarize
+
+
+def test_models_that_are_asked_by_post_are_asked_at_once(service: Service, capsys: Any) -> None:
+    app = app_of(service, summarized(service))
+    with counted(service) as original:
+        plain = app.invoke({})
+    printed = capsys.readouterr().out
+    fast = optimize(app)
+    assert fast.invoke({}) == plain
+    capsys.readouterr()
+    service.holds, service.awaits = "sum up hive 1", "sum up hive 3"
+    with counted(service) as made:
+        assert fast.invoke({}) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    assert capsys.readouterr().out == printed
+
+
+def test_what_a_post_is_given_is_copied(service: Service) -> None:
+    """One body that is changed for each request."""
+    body = _body("")
+
+    def ask(query: str) -> list[str]:
+        made = dict(body)
+        made["messages"] = [{"role": "user", "content": query}]
+        reply = requests.post(f"{service.url}/chat/completions", None, made).json()
+        made["messages"].append({"role": "assistant", "content": "more"})
+        return [reply["choices"][0]["message"]["content"]]
+
+    app = app_of(service, ask)
+    with counted(service) as original:
+        plain = app.invoke({})
+    fast = optimize(app)
+    for _ in range(3):
+        with counted(service) as made:
+            assert fast.invoke({}) == plain
+        assert made == original
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/hook", _body("a")), ("/chat/completions", {"a": 1}), ("/chat/completions", _body("a", stream=True)),
+        ("/chat/completions", _body("a", store=True)), ("/chat/completions", {"messages": []}),
+        ("/api/chat", _body("a")), ("/chat/completions", None), ("/chat/completions", [_body("a")]),
+    ],
+)  # fmt: skip
+def test_other_posts_are_left_to_the_framework(path: str, body: Any) -> None:
+    assert "options that are not read" in stopped(lambda x: requests.post(URL + path, json=body), 1)
+    assert stopped(lambda x: requests.post(URL + path, data=body), 1)
+
+
+def test_a_post_of_which_little_is_known_yet_ends_the_reading(service: Service) -> None:
+    llm = hosted()
+
+    def by_address(url: str) -> Any:
+        return requests.post(f"{url}/{llm.invoke('where?').content}", json=_body("a"))
+
+    def by_model(url: str) -> Any:
+        return requests.post(f"{url}/chat/completions", json=_body("a", stream=llm.invoke("whole?").content))
+
+    def by_body(url: str) -> Any:
+        return requests.post(f"{url}/chat/completions", json=llm.invoke("what?").content)
+
+    for program in (by_address, by_model, by_body):
+        assert read(program, service.url, most=2).shown[:1] == [1]
+
+
+@pytest.mark.parametrize("status", [429, 503, 404])
+@pytest.mark.parametrize("make", [summarized, by_status])
+def test_refusals_of_more_requests_than_the_originals_are_not_handed_out(
+    service: Service, make: Any, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that refuses a request beside another: the original never meets it."""
+    under_way, lock = [0], threading.Lock()
+    served = service.RequestHandlerClass
+
+    def crowded(serve: Callable[[Any], None]) -> Callable[[Any], None]:
+        def answer(self: Any) -> None:
+            with lock:
+                under_way[0] += 1
+                is_crowded = under_way[0] > 1
+            time.sleep(0.05)
+            with lock:
+                under_way[0] -= 1
+            if not is_crowded or status == 404:
+                serve(self)
+                return
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        return answer
+
+    app = app_of(service, make(service))
+    if status == 404:
+        service.loses = "2"
+    for name in ("do_GET", "do_POST"):
+        monkeypatch.setattr(served, name, crowded(getattr(served, name)))
+    plain = app.invoke({})
+    fast = optimize(app)
+    for _ in range(4):
         assert fast.invoke({}) == plain
 
 

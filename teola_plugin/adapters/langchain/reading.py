@@ -210,9 +210,9 @@ class LangChainAsker:
         """See `asking.Asker`."""
         if _is_init_chat_model(callee.held):
             return self._builder.chat_model(run, callee.held, args, kwargs)
-        if web_pages.gets(callee.held):
+        if web_pages.method_of_call(callee.held):
             source = round_of(callee.held)
-            return web_pages.getting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
+            return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, partial(apart, self._context))
         return NOT_MINE
 
     def construct(self, run: Run, cls: type, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

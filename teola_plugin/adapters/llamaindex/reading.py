@@ -153,9 +153,9 @@ class LlamaIndexAsker:
 
     def call(self, run: Run, callee: Opaque, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """See `asking.Asker`."""
-        if web_pages.gets(callee.held):
+        if web_pages.method_of_call(callee.held):
             source = Same(callee.held)
-            return web_pages.getting(run, callee.held, tuple(args), kwargs, source, lambda get: get())
+            return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, lambda get: get())
         if callee.held is not run_jobs:
             return NOT_MINE
         if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:
