@@ -252,7 +252,7 @@ class _Reading:
             asked, mine = len(run.asks), own.get(name, NO_SOURCES)
             run.gates -= mine  # the runs of one step are like the rounds of one loop, see `asking.Ask`
             events = self._read(name, event, is_beside=True)
-            own[name] = mine | run.gates
+            own[name] = mine | {gate for gate in run.gates if type(gate) is tuple}  # of the replies in that run
             run.gates |= mine
             self.open[name] += len(run.asks) > asked
             self._drain(events)

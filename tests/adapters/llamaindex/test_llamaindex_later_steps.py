@@ -78,6 +78,14 @@ class Fan(Blocks):
         return None if found is None else StopEvent(result=[each.a for each in found])
 
 
+class Parsing(Fan):
+    """A reply may be another than the step can read."""
+
+    @step
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        return Said(a=self.ask(ev.q).split("<")[1])
+
+
 class Both(Blocks):
     """Two steps begin with the same event."""
 
@@ -136,7 +144,12 @@ def same(service: Service, kind: Any, runs: int = 2) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "holds", "awaits"),
-    [(Fan, "part 0", "part 2"), (Both, "risk", "tone"), (Chain, "first", "second of bees and bees")],
+    [
+        (Fan, "part 0", "part 2"),
+        (Parsing, "part 0", "part 2"),
+        (Both, "risk", "tone"),
+        (Chain, "first", "second of bees and bees"),
+    ],
 )
 def test_the_next_steps_are_asked_for_while_a_step_blocks(service: Service, kind: Any, holds: str, awaits: str) -> None:
     same(service, kind)
@@ -165,6 +178,35 @@ class FirstWins(Fan):
     @step
     async def join(self, ctx: Context, ev: Said) -> StopEvent | None:
         return StopEvent(result=ev.a)
+
+
+class Raising(Fan):
+    """A step fails for some replies, and then the workflow does."""
+
+    @step
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        said = self.ask(ev.q)
+        if "part 0" in said:
+            raise ValueError(said)
+        return Said(a=said)
+
+
+class BothParse(Both):
+    """The first of two steps may fail, and then the second is not run."""
+
+    @step
+    async def risk(self, ev: StartEvent) -> Part:
+        return Part(q=self.ask(f"risk of {ev.q}").split("?")[1])
+
+
+class JoinParses(Fan):
+    """What follows a reply may fail, and then the other events are not answered."""
+
+    @step
+    async def join(self, ctx: Context, ev: Said) -> StopEvent | None:
+        number = int(ev.a)
+        found = ctx.collect_events(ev, [Said] * 3)
+        return None if found is None else StopEvent(result=[number, *[each.a for each in found]])
 
 
 class AnswerEnds(Fan):
@@ -338,7 +380,7 @@ class Listing(Blocks):
 
 
 UNCERTAIN = [
-    EndsBetween, Listing,
+    EndsBetween, Listing, Raising, BothParse, JoinParses,
     FirstWins, AnswerEnds, Writing, JoinWrites, Keeping, JoinKeeps, Refusing, SendsThenStores, SendsPerhaps, Choosing,
     Guarding, Handing,
 ]  # fmt: skip
