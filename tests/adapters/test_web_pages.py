@@ -251,13 +251,16 @@ def test_a_post_of_which_little_is_known_yet_ends_the_reading(service: Service) 
     llm = hosted()
 
     def by_address(url: str) -> Any:
-        return requests.post(f"{url}/{llm.invoke('where?').content}", json=_body("a"))
+        requests.post(f"{url}/{llm.invoke('where?').content}", json=_body("a"))
+        return llm.invoke("behind")
 
     def by_model(url: str) -> Any:
-        return requests.post(f"{url}/chat/completions", json=_body("a", stream=llm.invoke("whole?").content))
+        requests.post(f"{url}/chat/completions", json=_body("a", stream=llm.invoke("whole?").content))
+        return llm.invoke("behind")
 
     def by_body(url: str) -> Any:
-        return requests.post(f"{url}/chat/completions", json=llm.invoke("what?").content)
+        requests.post(f"{url}/chat/completions", json=llm.invoke("what?").content)
+        return llm.invoke("behind")
 
     for program in (by_address, by_model, by_body):
         assert read(program, service.url, most=2).shown[:1] == [1]
