@@ -174,6 +174,7 @@ class Heap:
         self._given: dict[int, Any] = {}
         self._changed: Log = {}
         self._unsettled: Log = {}
+        self._standing: dict[int, Any] = {}
         self._orders: dict[int, Any] = {}
         self._asked: list[set[Hashable]] = []
         self._why: frozenset[Hashable] = NO_SOURCES
@@ -566,7 +567,7 @@ class Heap:
                 return tuple([self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
             if kind is list and len(one) == len(two) and self._is_settled(one) and self._is_settled(two):
                 return self._standing_for(one, two, [self.joined(a, b, why) for a, b in zip(one, two, strict=True)])
-            if kind is dict and list(one) == list(two) and self._is_settled(one) and self._is_settled(two):
+            if kind is dict and _have_same_keys(one, two) and self._is_settled(one) and self._is_settled(two):
                 return self._standing_for(one, two, {key: self.joined(one[key], two[key], why) for key in one})
             if kind is Opaque and one.held is two.held:
                 return one
@@ -624,7 +625,12 @@ class Heap:
         """Return an object that stands for one of two, and fix all: a change of one may be a change of another."""
         for each in (one, two, held):
             self.fix(each)
+        self._standing[id(held)] = held
         return held
+
+    def stands_in(self, held: Any) -> bool:
+        """Whether the object stands for one of several, so that only the object itself is known to be the same."""
+        return id(held) in self._standing
 
     def _join(self, one_left: Log, two_log: Log, one_marks: Marks, why: frozenset[Hashable]) -> None:
         """Join the current state, after arm two, with the state after arm one."""
@@ -657,7 +663,7 @@ class Heap:
             if not _same_atoms(now, other):
                 self.taint(held)
             return
-        elif list(now) != list(other):
+        elif not _have_same_keys(now, other):
             self.taint(held)
             return
         else:
@@ -847,11 +853,24 @@ def _are_alike(one: Any, two: Any) -> bool:
     if kind in (list, tuple):
         return len(one) == len(two) and all(map(_are_alike, one, two))
     if kind is dict:
-        return list(one) == list(two) and all(map(_are_alike, one.values(), two.values()))
+        return _have_same_keys(one, two) and all(map(_are_alike, one.values(), two.values()))
     if kind is set:
         return _same_atoms(one, two)
     return kind in (*ATOMS, float) and one == two
 
 
 def _same_atoms(one: set[Any], two: set[Any]) -> bool:
-    return len(one) == len(two) and {(type(x), x) for x in one} == {(type(x), x) for x in two}
+    return len(one) == len(two) and set(map(_told, one)) == set(map(_told, two))
+
+
+def _have_same_keys(one: Any, two: Any) -> bool:
+    """Whether two dicts have the same keys in the same order. Equal keys may differ: 1, 1.0 and True."""
+    return len(one) == len(two) and all(_told(a) == _told(b) for a, b in zip(one, two, strict=True))
+
+
+def _told(key: Any) -> Hashable:
+    """Return what equal keys that a program can tell apart differ in."""
+    kind = type(key)
+    if kind in (tuple, frozenset):
+        return kind, kind(map(_told, key))
+    return kind, repr(key) if kind in (float, complex) else key

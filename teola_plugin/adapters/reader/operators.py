@@ -26,6 +26,7 @@ from teola_plugin.adapters.reader.table import (
     walked,
 )
 from teola_plugin.adapters.reader.values import (
+    ANYWHERE,
     STALE,
     Barrier,
     Lazy,
@@ -302,6 +303,8 @@ def _identity(run: Any, is_same: bool, a: Any, b: Any) -> Any:
         if a is b:
             return is_same
         return run.unknown(a, b, holds="bool", is_safe=True)
+    if a is not b and (run.stands_in(a) or run.stands_in(b)):
+        return Unknown("bool", ANYWHERE)
     if a is STALE or b is STALE:
         raise Barrier("it compares what is not known by `is`")
     if isinstance_of(a, Opaque) and isinstance_of(b, Opaque):

@@ -55,7 +55,9 @@ def readable(run: Any, *values: Any) -> list[Any]:
         if isinstance_of(value, BaseException) and not run.is_own_exception(value):
             found.append(value)
         elif isinstance_of(value, BaseException):
-            todo += BaseException.args.__get__(value)  # type: ignore[attr-defined]
+            args = BaseException.args.__get__(value)  # type: ignore[attr-defined]
+            todo += args
+            found += unknowns(run, *args)
         elif type(value) in (list, tuple):
             todo += value
         elif type(value) is dict:

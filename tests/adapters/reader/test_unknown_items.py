@@ -107,6 +107,76 @@ def test_a_list_whose_elements_are_not_known_can_be_iterated(program: Callable[.
     assert rounds == [["a", "b"], ["about 3"]] == [original.asked[:2], original.asked[2:]]
 
 
+# --- what is one of two ----------------------------------------------------------------------------------------------
+
+
+def the_same_list(m: Any) -> Any:
+    one, two = [1], [1]
+    if m.ask("q") == "yes":
+        two = one
+    return m.ask("same" if one is two else "other")
+
+
+def the_same_list_in_a_tuple(m: Any) -> Any:
+    one, two = [1], ([1], 2)
+    for _ in m.ask("q").split():
+        two = (one, 2)
+    return m.ask("same" if two[0] is one else "other")
+
+
+def another_kind_of_key(m: Any) -> Any:
+    found: dict[Any, str] = {1: "a"}
+    if m.ask("q") == "yes":
+        found = {True: "a"}
+    return m.ask(str(found))
+
+
+def another_kind_of_key_behind_a_loop(m: Any) -> Any:
+    found: dict[Any, str] = {0.0: "a"}
+    for _ in m.ask("q").split():
+        found = {-0.0: "a"}
+    return m.ask(str(found))
+
+
+def a_key_that_is_changed_in_place(m: Any) -> Any:
+    found: dict[Any, str] = {(1, 2): "a"}
+    if m.ask("q") == "yes":
+        found.clear()
+        found[1.0, 2] = "a"
+    return m.ask(str(found))
+
+
+def another_kind_of_element(m: Any) -> Any:
+    found: set[Any] = {(0,)}
+    for _ in m.ask("q").split():
+        found.clear()
+        found.add((False,))
+    return m.ask(str(found))
+
+
+def the_text_of_an_error(m: Any) -> Any:
+    error = ValueError([0])
+    for _ in m.ask("q").split():
+        error.args[0].append(1)
+    return m.ask(str(error))
+
+
+ONE_OF_TWO = [
+    the_same_list, the_same_list_in_a_tuple, another_kind_of_key, another_kind_of_key_behind_a_loop,
+    a_key_that_is_changed_in_place, another_kind_of_element, the_text_of_an_error,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ONE_OF_TWO)
+def test_what_is_one_of_two_that_seem_equal_is_not_known(program: Callable[..., Any]) -> None:
+    original, fast = model(), model()
+    expected = program(original)
+    found, rounds = predicted(program, fast)
+    assert (found.value, found.error) == (expected, None)
+    assert rounds[0] == ["q"]
+    assert fast.asked == original.asked
+
+
 # --- rounds of loops over what is not known yet ----------------------------------------------------------------------
 
 
