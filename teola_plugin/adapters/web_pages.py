@@ -14,8 +14,10 @@ other hosts. The run of the framework takes the reply; the reader works on a cop
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +34,7 @@ from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaq
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
+from teola_plugin.errors import Cancelled
 from teola_plugin.providers import origin_of
 from teola_plugin.seams import Session, is_unheard
 from teola_plugin.value_keys import is_comparable, value_key
@@ -107,9 +110,16 @@ def requesting(
     named = {**dict(zip(names, given, strict=False)), **named}
     if len(given) > len(names) or (key := _key(method, named)) is None:
         raise Barrier(f"it calls requests.{method.lower()} with options that are not read")
+
+    def early() -> Any:
+        if method_of_call(function) != method:
+            raise Cancelled("the client was changed after this request was foreseen")
+        with _claiming():
+            return function(**named)
+
     request = Request(
         (method, key, _address(named["url"])), _spec(named["url"], method), "act", None, {}, _copied, "reply", False,
-        source, "requests", lambda: apart(lambda: function(**named)), may_pass=_may_pass if method == "GET" else None,
+        source, "requests", lambda: apart(early), may_pass=_may_pass if method == "GET" else None,
     )  # fmt: skip
     found = run.ask(request)
     if not _is_sent(named):
@@ -189,17 +199,36 @@ class _Sent(Met):
         return value
 
 
+_is_claiming: ContextVar[bool] = ContextVar("teola_web_page_early", default=False)
+
+
+@contextlib.contextmanager
+def _claiming() -> Iterator[None]:
+    """Make no request inside the block but one that the framework's run can take."""
+    token = _is_claiming.set(True)
+    try:
+        yield
+    finally:
+        _is_claiming.reset(token)
+
+
 def _meet(
     session: Session, original: Callable[..., Any], client: Any, args: Sequence[Any], kwargs: Mapping[str, Any],
     is_async: bool,
 ) -> Met | None:  # fmt: skip
+    found = _claim_of(client, args, kwargs)
+    return None if found is None else _Sent(session.claim(*found, {}))
+
+
+def _claim_of(client: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[EngineSpec, str, Hashable] | None:
+    """Return the service, the operation and the key of a request; None if the request is nobody else's."""
     named = {**dict(zip(("method", "url"), args, strict=False)), **kwargs}
     method = named.pop("method", None)
     if len(args) > 2 or type(method) is not str or web_clients.is_in_tool() or not _is_new(client):
         return None
     if (key := _key(method.upper(), named)) is None:
         return None
-    return _Sent(session.claim(_spec(named["url"], method.upper()), "tool", key, {}))
+    return _spec(named["url"], method.upper()), "tool", key
 
 
 _SHARED = sharing(_meet)
@@ -222,6 +251,8 @@ def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
     shared = _SHARED.sync(original)
 
     def request(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_claiming.get() and _claim_of(self, args, kwargs) is None:
+            raise Cancelled("the client was changed after this request was foreseen")
         try:
             return shared(self, *args, **kwargs)
         except _Refused as e:

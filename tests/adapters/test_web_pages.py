@@ -18,6 +18,7 @@ from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from teola_plugin import optimize, optimized
 from teola_plugin.adapters import web_pages
 from teola_plugin.adapters.interception import interception
+from teola_plugin.errors import Cancelled
 from tests.adapters.reader.langchain_reading import Found, hosted, read, stopped
 from tests.support.hosted_service import Service, counted
 
@@ -472,3 +473,26 @@ def test_an_error_that_is_not_caught_is_the_same(service: Service) -> None:
     for _ in range(3):
         with pytest.raises(requests.exceptions.InvalidSchema, match="No connection adapters were found for"):
             fast.invoke({})
+
+
+def test_a_client_that_is_replaced_meanwhile_sends_nothing_early(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The early request begins when the program has replaced a part of the client already."""
+    send = requests.adapters.HTTPAdapter.send
+
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
+        RAN.append("sent")
+        return send(self, *args, **kwargs)
+
+    def late() -> None:
+        monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", traced)
+        try:
+            with web_pages._claiming():
+                requests.get(service.url, params={"q": "early"})
+        finally:
+            monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+
+    with pytest.raises(Cancelled):
+        late()
+    assert service.asked == []

@@ -358,7 +358,7 @@ def _coroutine(run: Run, code: Code, frame: Frame, is_direct: bool) -> Pending:
         is_begun = True
         return _evaluate(run, code, frame, is_direct)
 
-    return Pending(force)
+    return Pending(force, [value for name, value in frame.items() if type(name) is str])
 
 
 def _evaluate(run: Run, code: Code, frame: Frame, is_direct: bool) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from teola_plugin.adapters.reader import calls, classes, methods, operators, unknowns
 from teola_plugin.adapters.reader.heap import Frame, holds_of
+from teola_plugin.adapters.reader.natives_async import awaited_beside
 from teola_plugin.adapters.reader.run import Run
 from teola_plugin.adapters.reader.scopes import (
     FUNCTION,
@@ -365,7 +366,8 @@ class Expressions:
         def awaited(frame: Frame) -> Any:
             found = value(frame)
             if type(found) is Pending:
-                return found.force()
+                run: Run = frame[RUN]
+                return awaited_beside(run, found) if run.tasks else found.force()
             if type(found) is Unknown:
                 return frame[RUN].unknown(found)
             raise Barrier("it awaits something else than a coroutine")

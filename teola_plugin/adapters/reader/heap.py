@@ -32,6 +32,7 @@ from teola_plugin.adapters.reader.values import (
     Callee,
     Lazy,
     Opaque,
+    Pending,
     Perhaps,
     Stalled,
     Unknown,
@@ -463,6 +464,20 @@ class Heap:
                 return
         raise Stalled("what a loop comes to hangs on how many rounds it has")
 
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[Log]:
+        """Note the objects that change inside the context, with their contents before."""
+        log = self._log()
+        try:
+            yield log
+        finally:
+            self._logs = [other for other in self._logs if other is not log]
+
+    def can_reach(self, changed: Mapping[int, Any]) -> bool:
+        """Whether one of these objects can be reached from the functions under evaluation."""
+        frames = self.frames()
+        return bool(frames) and self._may_matter(changed, frames[-1])
+
     def _may_matter(self, changed: Mapping[int, Any], frame: Frame) -> bool:
         """Whether the program may use one of these objects behind a round: it can be reached from a frame.
 
@@ -483,6 +498,8 @@ class Heap:
             if isinstance_of(value, Opaque):
                 if kind is Opaque and value.is_own:
                     todo.append(value.held)
+                elif kind is Pending:
+                    todo += value.given
                 elif kind is not Opaque:
                     parts = value.parts() if isinstance_of(value, Callee) else None
                     if parts is None:

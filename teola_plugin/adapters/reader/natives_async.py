@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
 from teola_plugin.adapters.reader.table import known, register, require_no_wait
-from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Undecided, Unknown
+from teola_plugin.adapters.reader.values import TIMED, Arguments, Barrier, Pending, Stalled, Undecided, Unknown
 
 
 def once(pending: Pending) -> Pending:
@@ -25,7 +26,7 @@ def once(pending: Pending) -> Pending:
             raise error
         return value
 
-    return Pending(force)
+    return Pending(force, pending.given, is_of_tasks=pending.is_of_tasks)
 
 
 def _coroutine(value: Any) -> Pending:
@@ -46,30 +47,69 @@ def gather(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     back = bool(back)
 
     def force() -> Any:
-        found, errors = list[Any](), list[Exception]()
-        before = after = run.gates
-        for part in parts:
-            run.gates -= TIMED - before  # all are begun before any of them has waited
-            try:
-                found.append(part.force())
-            except Exception as e:  # of the program that is read: the rest goes on
-                found.append(e)
-                errors.append(e)
-            after |= run.gates
-        run.gates = after
+        run.tasks = [each for each in run.tasks if not _is_among(each, parts)]
+        if run.tasks:
+            raise Barrier("a task runs beside what it awaits")
+        found, errors = evaluated_beside(run, parts)
         if errors and not back:
             if len({type(e) for e in errors}) > 1:
                 raise Barrier("it gathers coroutines of which several raise")
             raise errors[0]
         return found
 
-    return once(Pending(force))
+    return once(Pending(force, is_of_tasks=True))
+
+
+def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], list[Exception]]:
+    """Evaluate coroutines that run beside each other, each to its end. Returns the values or errors, and the errors.
+
+    Raises: Barrier if one changes what another may read: it is not known how far the other has come by then, so none of
+    the requests found in them is certain.
+    """
+    found, errors, stopped = list[Any](), list[Exception](), None
+    before = after = run.gates
+    known_before = set(run.asks)
+    for part in parts:
+        run.gates -= TIMED - before  # all are begun before any of them has waited
+        with run.noting() as changed:
+            try:
+                found.append(part.force())
+            except Exception as e:  # of the program that is read: the rest goes on
+                found.append(e)
+                errors.append(e)
+            except (Stalled, Undecided) as e:
+                stopped = stopped or e
+        after |= run.gates
+        if len(parts) > 1 and changed and run.can_reach(changed):
+            for key in run.asks.keys() - known_before:
+                run.asks[key].is_possible = True
+            raise Barrier("coroutines that run beside each other change what they share")
+    run.gates = after
+    if stopped is not None:
+        raise stopped
+    return found, errors
+
+
+def _is_among(pending: Pending, others: Sequence[Pending]) -> bool:
+    return any(pending is each for each in others)
+
+
+def awaited_beside(run: Any, pending: Pending) -> Any:
+    """Return the value of what is awaited while tasks have been made that nothing has awaited yet."""
+    if _is_among(pending, run.tasks):
+        tasks, run.tasks = run.tasks, []
+        evaluated_beside(run, tasks)
+    elif not pending.is_of_tasks:
+        raise Barrier("a task runs beside what it awaits")
+    return pending.force()
 
 
 def _task(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
         raise Barrier("it makes a task in an unusual way")
-    return once(_coroutine(args[0]))
+    task = once(_coroutine(args[0]))
+    run.tasks.append(task)
+    return task
 
 
 def _wait_for(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:

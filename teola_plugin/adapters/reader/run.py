@@ -114,8 +114,8 @@ class Run(Heap):
     `skipped`: the unread statements behind which reading went on. `passed`: how the framework's run has come past a
     stop, of which `used` were used. `open`: the last of these, until a request confirms the reading. `is_lost`: the
     request did not. `mark`: where the framework's run was then. `is_beside`: requests are made beside the function
-    under evaluation. `where`: identifies the run of a function, as the same function of the program may run several
-    times, even side by side. See resuming.py.
+    under evaluation. `tasks`: tasks that nothing has awaited yet. `where`: identifies the run of a function, as the
+    same function of the program may run several times, even side by side. See resuming.py.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Run(Heap):
         self.is_lost = False
         self.mark: Any = None
         self.is_beside = False
+        self.tasks: list[Any] = []
         self.where: Hashable = ()
         self._answers = answers if answers is not None else {}
         self._left = operations

@@ -220,7 +220,36 @@ def _passed(
             levels.append(Variables(frame.f_code, frame.f_lineno, call, seen))
     except Barrier:
         return None
+    if _is_shared(frames, copies):
+        return None
     return Passed(stop, key, mark, tuple(levels), copies.copies, is_alone=is_alone, where=where, made=made)
+
+
+def _is_shared(frames: Sequence[types.FrameType], copies: Given) -> bool:
+    """Whether another task may change the variables meanwhile: one of a function inside of these, or with an object."""
+    task = _task()
+    if task is None:
+        return False
+    own = [task]
+    while len(own) < MAX_TASKS and (waiting := _waiting_for(own[-1])) is not None:
+        own.append(waiting)
+    others = [each for each in asyncio.all_tasks() if not any(each is mine for mine in own)]
+    inside = tuple(f"{frame.f_code.co_qualname}.<locals>." for frame in frames)
+    for frame in (frame for other in others for frame in _suspended(other) if not _is_library(frame)):
+        if frame.f_code.co_qualname.startswith(inside):
+            return True
+        if any(id(part) in copies.copies for part in _parts(list(frame.f_locals.values()))):
+            return True
+    return False
+
+
+def _parts(values: list[Any]) -> list[Any]:
+    """Return the values and what they hold, up to a number."""
+    for value in values:
+        kind = type(value)
+        if len(values) < OPERATIONS and kind in (list, tuple, set, dict):
+            values += value.values() if kind is dict else value
+    return [each for each in values if type(each) not in foreign.ATOMS]
 
 
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:

@@ -177,14 +177,19 @@ The value may have changed, or must not be kept alive.
 
 
 class Pending(Opaque):
-    """A coroutine before its first await: `force()` runs the coroutine."""
+    """A coroutine before its first await: `force()` runs the coroutine.
 
-    __slots__ = ("force",)
+    `given`: the arguments. `is_of_tasks`: gathers coroutines and tasks.
+    """
 
-    def __init__(self, force: Callable[[], Any]) -> None:
+    __slots__ = ("force", "given", "is_of_tasks")
+
+    def __init__(self, force: Callable[[], Any], given: Sequence[Any] = (), *, is_of_tasks: bool = False) -> None:
         self.held = self
         self.is_own = True
         self.force = force
+        self.given = given
+        self.is_of_tasks = is_of_tasks
 
 
 class Lazy:

@@ -222,6 +222,135 @@ async def test_a_variable_that_another_task_changes_meanwhile(service: Service, 
     await compared(app_of(node), service)
 
 
+def _stopped_by_a_task(ask: Ask) -> Any:
+    """A task of the node's own stops it while a request is under way."""
+
+    async def node(state: State) -> State:
+        stop: list[int] = []
+
+        async def guard() -> None:
+            await asyncio.sleep(0.01)
+            stop.append(1)
+
+        task = asyncio.create_task(guard())
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            if stop:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.03)
+        await task
+        return {"said": said}
+
+    return node
+
+
+async def _guard(rows: list[str]) -> None:
+    await asyncio.sleep(0.03)
+    rows.clear()
+
+
+def _stopped_by_a_function(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        task = asyncio.create_task(_guard(rows))
+        said = []
+        for row in rows:
+            said.append(await ask(row))
+            await asyncio.sleep(0.06)
+        await task
+        return {"said": said}
+
+    return node
+
+
+def _stopped_by_another(ask: Ask) -> Any:
+    """Two coroutines are gathered, of which the second stops the first."""
+
+    async def node(state: State) -> State:
+        stop: list[int] = []
+
+        async def asker() -> list[str]:
+            said = []
+            for row in state["names"]:
+                if stop:
+                    break
+                said.append(await ask(row))
+            return said
+
+        async def stopper() -> None:
+            stop.append(1)
+
+        said, _ = await asyncio.gather(asker(), stopper())
+        return {"said": said}
+
+    return node
+
+
+def _stopped_by_a_later_task(ask: Ask) -> Any:
+    async def node(state: State) -> State:
+        stop: list[int] = []
+
+        async def asker() -> list[str]:
+            said = []
+            for row in state["names"]:
+                if stop:
+                    break
+                said.append(await ask(row))
+            return said
+
+        async def stopper() -> None:
+            stop.append(1)
+
+        first, second = asyncio.create_task(asker()), asyncio.create_task(stopper())
+        said = await first
+        await second
+        return {"said": said}
+
+    return node
+
+
+def _changed_by_the_node(ask: Ask) -> Any:
+    """The node goes on, and stops its task, as it waits for something else."""
+
+    async def node(state: State) -> State:
+        stop: list[int] = []
+
+        async def asker() -> list[str]:
+            said = []
+            for row in state["names"]:
+                if stop:
+                    break
+                said.append(await ask(row))
+            return said
+
+        task = asyncio.create_task(asker())
+        await asyncio.sleep(0)
+        stop.append(1)
+        return {"said": await task}
+
+    return node
+
+
+BESIDE = [
+    _stopped_by_a_task, _stopped_by_a_function, _stopped_by_another, _stopped_by_a_later_task, _changed_by_the_node,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", BESIDE)
+async def test_what_runs_beside_may_stop_it(service: Service, make: Any) -> None:
+    app = app_of(make(by_model(service)))
+    with counted(service) as original:
+        plain = await app.ainvoke(GIVEN)
+    for _ in range(2):
+        fast = optimize(app)
+        for _ in range(3):
+            with counted(service) as made:
+                assert await fast.ainvoke(GIVEN) == plain
+            assert made == original
+
+
 async def test_a_node_that_is_cancelled_asks_for_nothing_more(service: Service) -> None:
     app = app_of(in_a_loop(by_model(service)))
     fast = await compared(app, service)
