@@ -15,7 +15,7 @@ from typing import Any
 class Service(ThreadingHTTPServer):
     """Chat and embeddings of OpenAI's kind, searches of Tavily's, and JSON for each address that is read by GET.
 
-    The reply to `holds` waits until `awaits` is asked.
+    The reply to `holds` waits until `awaits` is asked, after `awaits` was set.
     """
 
     daemon_threads = True
@@ -23,10 +23,23 @@ class Service(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[str] = []
-        self.holds = self.awaits = ""
+        self.holds = ""
+        self.awaits = ""
         self.has_waited_in_vain = False
         self.news = threading.Condition()
         self.fails = self.loses = ""
+
+    @property
+    def awaits(self) -> str:
+        return self._awaits
+
+    @awaits.setter
+    def awaits(self, text: str) -> None:
+        self._awaits, self._since = text, len(self.asked)
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self._since = 0
 
     @property
     def url(self) -> str:
@@ -54,7 +67,9 @@ class Service(ThreadingHTTPServer):
             self.asked.append(asked)
             self.news.notify_all()
             if self.holds and self.holds in asked:
-                is_there = self.news.wait_for(lambda: any(self.awaits in each for each in self.asked), 10)
+                is_there = self.news.wait_for(
+                    lambda: any(self.awaits in each for each in self.asked[self._since :]), 10
+                )
                 self.has_waited_in_vain |= not is_there
 
 
@@ -102,7 +117,7 @@ def served() -> Iterator[Service]:
 
 @contextmanager
 def counted(service: Service) -> Iterator[Counter[str]]:
-    service.asked.clear()
+    service.forget()
     found: Counter[str] = Counter()
     yield found
     found.update(service.asked)

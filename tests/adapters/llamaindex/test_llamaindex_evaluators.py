@@ -74,7 +74,7 @@ def test_judgements_of_a_loop_are_asked_for_at_once(service: Service, kind: Any,
     assert made == wanted
     if is_async:
         service.holds, service.awaits = "hive 0", "hive 2"
-        service.asked.clear()
+        service.forget()
         run(fast, is_async=True)
         assert not service.has_waited_in_vain
     assert (optimized(fast).reports[-1].wasted, optimized(fast).reports[-1].fallbacks) == (0, ())

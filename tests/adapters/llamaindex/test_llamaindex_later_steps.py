@@ -422,7 +422,7 @@ def test_no_more_parts_are_asked_for_at_a_time_than_a_step_has_workers(service: 
     same(service, Narrow)
     fast = optimize(Narrow(chat(service)))
     run(fast)
-    service.asked.clear()
+    service.forget()
     seen = hold(service, "part 0")
     run(fast)
     assert seen == ["chat part 0 of bees"]

@@ -114,7 +114,7 @@ def test_models_inside_plain_objects_are_asked_ahead(service: Service, team: Any
         assert run(fast) == result
     assert made == wanted
     service.holds, service.awaits = "bees 0", "bees 2"
-    service.asked.clear()
+    service.forget()
     run(fast)
     assert not service.has_waited_in_vain
     assert optimized(fast).reports[-1].wasted == 0

@@ -491,7 +491,7 @@ def sent(service: Service, build: Callable[[Any, Any], Node]) -> tuple[list[str]
     """As `asked`, of a client of OpenAI's kind."""
     found, ahead = list[list[str]](), 0
     for is_fast in (False, True):
-        service.asked.clear()
+        service.forget()
         model = ChatOpenAI(model="m", api_key="x", base_url=service.url, max_retries=0)  # type: ignore[arg-type]
         embeddings = OpenAIEmbeddings(
             model="e",
