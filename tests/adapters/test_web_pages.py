@@ -349,6 +349,16 @@ def test_nothing_is_asked_before_a_pause_is_over(pause: Any) -> None:
     assert not read(pause, 0.1, is_async=pause is _awaited).stopped
 
 
+def _many_pauses(x: float) -> None:
+    for _ in range(3):
+        time.sleep(x)
+
+
+def test_short_pauses_add_up() -> None:
+    assert stopped(_many_pauses, 0.1) == "it waits"
+    assert not stopped(_many_pauses, 0.01)
+
+
 def test_a_pause_of_unknown_length_is_a_pause() -> None:
     assert stopped(lambda x: time.sleep(hosted().invoke("how long?")), 1) == "it waits"  # type: ignore[arg-type]
 

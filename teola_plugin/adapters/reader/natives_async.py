@@ -141,7 +141,7 @@ def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     result = args[1] if len(args) > 1 else kwargs.get("result")
 
     def wait() -> Any:
-        require_no_wait(args[0] if args else kwargs.get("delay"))
+        require_no_wait(run, args[0] if args else kwargs.get("delay"))
         return result
 
     return Pending(wait)

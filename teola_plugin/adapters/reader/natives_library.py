@@ -200,7 +200,7 @@ def _pretty_print(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
 def _sleep(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if args and type(args[0]) in (int, float) and args[0] < 0:
         raise ValueError("sleep length must be non-negative")
-    require_no_wait(args[0] if args else kwargs.get("secs"))
+    require_no_wait(run, args[0] if args else kwargs.get("secs"))
 
 
 def _random(holds: str | type) -> Handler:

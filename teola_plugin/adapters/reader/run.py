@@ -108,7 +108,8 @@ class Run(Heap):
     `asks`: the requests without an answer, in order. `asker`: knows the objects of the frameworks.
     `site`: the call expression under evaluation, and the expressions that led there. `branches`: see branches.py.
     `heard`: values that a listener to requests may change at each request (see `handlers.noted_by`).
-    `locks`: how many locks the program holds. `limits`: how many time limits apply.
+    `locks`: how many locks the program holds. `limits`: how many time limits apply. `paused_s`: how
+    long the program has paused.
 
     `levels`: the functions under evaluation, from the outermost. `stops`: where functions ended at an unread statement.
     `skipped`: the unread statements behind which reading went on. `passed`: how the framework's run has come past a
@@ -133,6 +134,7 @@ class Run(Heap):
         self.heard = set[Hashable]() if heard is None else heard
         self.locks = 0
         self.limits = 0
+        self.paused_s = 0.0
         self.levels: list[Level] = []
         self.is_direct = False
         self.stops: list[Any] = []

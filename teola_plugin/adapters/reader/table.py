@@ -225,13 +225,14 @@ def whole(run: Any, value: Any, check: Callable[[Any, Any], None] | None = None)
 
 
 SHORT_PAUSE_S = 0.2
-"""Pauses that are shorter slow down no requests."""
+"""Pauses that are shorter in all slow down no requests."""
 
 
-def require_no_wait(seconds: Any) -> None:
-    """Require a short pause. Raises: Barrier for one that may keep requests apart, as rate limits of services ask."""
-    if type(seconds) not in (int, float) or seconds >= SHORT_PAUSE_S:
+def require_no_wait(run: Any, seconds: Any) -> None:
+    """Require short pauses. Raises: Barrier for pauses that may keep requests apart, as rate limits of services ask."""
+    if type(seconds) not in (int, float) or (run.paused_s + seconds) >= SHORT_PAUSE_S:
         raise Barrier("it waits", hint="what is asked after a pause is not asked before it")
+    run.paused_s += seconds
 
 
 def is_sequence(value: Any) -> bool:
