@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dis
 import functools
 import inspect
 import itertools
 import sys
 import threading
 import types
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -226,7 +227,11 @@ def _passed(
 
 
 def _is_shared(frames: Sequence[types.FrameType], copies: Given) -> bool:
-    """Whether another task may change the variables meanwhile: one of a function inside of these, or with an object."""
+    """Whether another task may change what these functions use meanwhile.
+
+    A task of a function inside of these may, one that has one of their containers, and one that sets a variable of
+    a function around both.
+    """
     task = _task()
     if task is None:
         return False
@@ -235,21 +240,35 @@ def _is_shared(frames: Sequence[types.FrameType], copies: Given) -> bool:
         own.append(waiting)
     others = [each for each in asyncio.all_tasks() if not any(each is mine for mine in own)]
     inside = tuple(f"{frame.f_code.co_qualname}.<locals>." for frame in frames)
+    around = {name for frame in frames for name in frame.f_code.co_freevars}
+    used = {id(part) for part in _parts([each for frame in frames for each in _outside_of(frame)])} | {*copies.copies}
     for frame in (frame for other in others for frame in _suspended(other) if not _is_library(frame)):
         if frame.f_code.co_qualname.startswith(inside):
             return True
-        if any(id(part) in copies.copies for part in _parts(list(frame.f_locals.values()))):
+        if not around.isdisjoint(_set_around(frame.f_code)):
+            return True
+        if any(id(part) in used for part in _parts([*frame.f_locals.values(), *_outside_of(frame)])):
             return True
     return False
 
 
 def _parts(values: list[Any]) -> list[Any]:
-    """Return the values and what they hold, up to a number."""
+    """Return the containers among the values, and among what they hold, up to a number."""
     for value in values:
         kind = type(value)
         if len(values) < OPERATIONS and kind in (list, tuple, set, dict):
             values += value.values() if kind is dict else value
-    return [each for each in values if type(each) not in foreign.ATOMS]
+    return [each for each in values if type(each) in _CONTAINERS]
+
+
+_CONTAINERS = (list, dict, set, deque, defaultdict, Counter, OrderedDict, bytearray)
+
+
+@functools.lru_cache(MAX_CODES)
+def _set_around(code: types.CodeType) -> frozenset[str]:
+    """Return the variables of functions around that a function sets."""
+    stored = (each.argval for each in dis.get_instructions(code) if each.opname == "STORE_DEREF")
+    return frozenset(stored).intersection(code.co_freevars)
 
 
 def _calls(frames: Sequence[types.FrameType]) -> list[tuple[int | None, int | None]]:

@@ -351,6 +351,90 @@ async def test_what_runs_beside_may_stop_it(service: Service, make: Any) -> None
             assert made == original
 
 
+def _beside_by_a_list(ask: Ask) -> list[Any]:
+    """Two nodes of one step, of which the second stops the first, once it has its first reply."""
+    stop: list[int] = []
+
+    async def work(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            if stop:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.05)
+        stop.clear()
+        return {"said": said}
+
+    async def guard(state: State) -> State:
+        await asyncio.sleep(0.03)
+        stop.append(1)
+        return {"said": []}
+
+    return [work, guard]
+
+
+def _beside_by_a_variable(ask: Ask) -> list[Any]:
+    stop = False
+
+    async def work(state: State) -> State:
+        nonlocal stop
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            if stop:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.05)
+        stop = False
+        return {"said": said}
+
+    async def guard(state: State) -> State:
+        nonlocal stop
+        await asyncio.sleep(0.03)
+        stop = True
+        return {"said": []}
+
+    return [work, guard]
+
+
+STOP: list[int] = []
+
+
+async def _guard_of_the_module(state: State) -> State:
+    await asyncio.sleep(0.03)
+    STOP.append(1)
+    return {"said": []}
+
+
+def _beside_by_the_module(ask: Ask) -> list[Any]:
+    async def work(state: State) -> State:
+        rows = await CLIENT.fetch(state["names"])
+        said = []
+        for row in rows:
+            if STOP:
+                break
+            said.append(await ask(row))
+            await asyncio.sleep(0.05)
+        STOP.clear()
+        return {"said": said}
+
+    return [work, _guard_of_the_module]
+
+
+@pytest.mark.parametrize("make", [_beside_by_a_list, _beside_by_a_variable, _beside_by_the_module])
+async def test_a_node_beside_may_stop_it(service: Service, make: Any) -> None:
+    app = app_of(*make(by_model(service)))
+    with counted(service) as original:
+        plain = await app.ainvoke(GIVEN)
+    for _ in range(2):
+        fast = optimize(app)
+        for _ in range(3):
+            with counted(service) as made:
+                assert await fast.ainvoke(GIVEN) == plain
+            assert made == original
+
+
 async def test_a_node_that_is_cancelled_asks_for_nothing_more(service: Service) -> None:
     app = app_of(in_a_loop(by_model(service)))
     fast = await compared(app, service)
