@@ -60,7 +60,7 @@ _KEPT = ("stream", "store", "background")
 
 
 def instrument_loaded() -> None:
-    """Make GETs of requests share early requests, if the package is loaded."""
+    """Make what the package requests sends share early requests, if the package is loaded."""
     if (requests := _requests()) is not None:
         intercept(requests.Session, "request", _answering)
 

@@ -447,11 +447,9 @@ class Heap:
         A round is evaluated until another round changes no known value.
         """
         for _ in range(MAX_ROUNDS):
-            log, tainted, marked = self._log(), self._tainted.keys(), len(self._leaves)
-            try:
+            tainted, marked = self._tainted.keys(), len(self._leaves)
+            with self.noting() as log:
                 ended = self.fork(frame, round_, lambda _: None, why)
-            finally:
-                self._logs = [other for other in self._logs if other is not log]
             if ended is not None or len(self._leaves) > marked:
                 raise Stalled("a round of a loop may leave it, and it is not known which")
             changed = {
