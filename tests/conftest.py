@@ -41,13 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Garbage is collected between tests only, and no process is too busy to run ahead.
+    """Garbage is collected between tests only, no process is too busy to run ahead, and no event loop is there already.
 
     LangChain by itself stops for good where a stream that failed is collected inside `ThreadPoolExecutor.submit`:
     closing it joins threads, and they want the lock that all executors share.
     """
     config.stash[STDERR] = os.dup(2)  # what pytest captures later goes elsewhere
     interception.keep(config)  # tests of parts do not optimize anything
+    asyncio.set_event_loop(None)  # as after `asyncio.run`: otherwise LlamaIndex makes one here that nobody closes
     gc.set_threshold(0)
     processor.limit = math.inf  # engines that answer at once leave no time to run ahead in
 
