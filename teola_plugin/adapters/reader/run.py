@@ -67,8 +67,9 @@ class Given:
 
     `copies`: copies of the arguments, which the program may change. `outer`: copies of outside values. `names`: the
     values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
-    not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the framework's run goes on meanwhile, and its
-    changes must not be seen twice. All copies are stored by the id of the original, which is kept alive.
+    not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
+    framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
+    original, which is kept alive.
     """
 
     def __init__(self) -> None:
