@@ -158,7 +158,8 @@ def _begun_together(run: Run, works: Sequence[Callable[[], Any]], most: int) -> 
         elif raised is not None:
             break
         try:
-            made.append(work())
+            with run.together(len(works)):
+                made.append(work())
         except (Exception, Barrier, Stalled) as e:
             if isinstance(raised, None | Stalled) or isinstance(e, Barrier):
                 raised = e

@@ -104,7 +104,8 @@ class GraphReader:
             run.gates = before if place < SIDE_BY_SIDE else ended  # tasks side by side do not wait for each other
             marked = run.leaves
             try:
-                updates += self._noted(run, task, front, way, led)
+                with run.together(len(front.tasks)):
+                    updates += self._noted(run, task, front, way, led)
             except (Barrier, Stalled, Undecided) as e:
                 run.drop_leaves(marked)
                 blocked = e if blocked is None or isinstance(e, Barrier) else blocked

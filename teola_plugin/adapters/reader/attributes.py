@@ -11,6 +11,7 @@ from typing import Any
 from teola_plugin.adapters.reader import foreign, methods, natives_tokens, record_methods, records
 from teola_plugin.adapters.reader.asking import NOT_MINE
 from teola_plugin.adapters.reader.calling import call
+from teola_plugin.adapters.reader.changes import is_of_program
 from teola_plugin.adapters.reader.facts import Facts, facts_of, is_dunder, is_user_code
 from teola_plugin.adapters.reader.foreign import MISSING, describe, in_mro, is_class, is_kind_of, namespace_of
 from teola_plugin.adapters.reader.instances import type_of
@@ -255,6 +256,9 @@ def _object_attribute(run: Any, value: Opaque, name: str, facts: Facts) -> Any:
         return _property(run, value, name, found)
     if found is not MISSING and foreign.is_data_descriptor(found):
         raise Barrier(f"it uses {name} of {describe(value)}")
+    if run.changes.changed and not value.is_own and run.changes.holds((id(own), name)):
+        default = {} if found is MISSING else {name: found}
+        return run.changed_value((id(own), name), lambda: {**default, **own}[name], error=AttributeError)
     if name in own:
         return own[name] if value.is_own and facts.kind == "object" else run.load_attribute(held, name, own[name])
     if found is MISSING:
@@ -320,7 +324,7 @@ def _class_attribute(run: Any, value: Opaque, cls: type, name: str) -> Any:
 
 
 def set_attribute(run: Any, value: Any, name: str, new: Any) -> None:
-    """Store `value.name = new` in an object of the reader's own. Raises: AttributeError, Barrier."""
+    """Store `value.name = new`. Raises: AttributeError, Barrier, Renewed."""
     if type(value) is Unknown:
         _set_unknown(run, value, name, new)
         return
@@ -349,7 +353,9 @@ def _set_unknown(run: Any, value: Unknown, name: str, new: Any) -> None:
 def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     held = value.held
     refused = Barrier(f"it stores the attribute {name} of {describe(value)}")
-    if isinstance_of(held, Opaque) or not value.is_own or facts_of(type(held)).kind != "object":
+    if isinstance_of(held, Opaque) or foreign.is_one_of(type(held), _NO_OBJECTS) or is_class(held):
+        raise refused
+    if facts_of(type(held)).kind != "object" and (value.is_own or not is_of_program(held, name)):
         raise refused
     if in_mro(type(held), "__setattr__") is not object.__dict__["__setattr__"]:
         raise refused
@@ -360,8 +366,14 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
     own = foreign.own_attributes(held)
     if own is None or (found is not MISSING and foreign.is_data_descriptor(found)):
         raise refused
+    if not value.is_own:
+        run.store((id(own), name), held, new, refused.what)
+        return
     run.touch(held)
     own[name] = new
+
+
+_NO_OBJECTS = (types.ModuleType, types.FunctionType, types.MethodType)
 
 
 def _set_of_record(run: Any, value: Any, name: str, new: Any, facts: Facts) -> None:

@@ -26,6 +26,7 @@ from teola_plugin.adapters.reader import facts
 from teola_plugin.adapters.reader.asking import Round
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
+    CHANGED,
     GENERAL,
     NO_SOURCES,
     Barrier,
@@ -168,12 +169,15 @@ class Heap:
         self._paths = 0
         self._arms = 0
         self._tainted: dict[int, Any] = {}
+        self._open: Mapping[int, Any] = {}
         self._logs: list[Log] = []
         self._leaves: list[Leave] = []
         self._fixed: dict[int, Any] = {}
         self._optional: dict[int, tuple[Any, Mapping[str, Any]]] = {}
         self._given: dict[int, Any] = {}
+        self._exact: dict[int, Any] = {}
         self._changed: Log = {}
+        self._restored: Log = {}
         self._unsettled: Log = {}
         self._standing: dict[int, Any] = {}
         self._orders: dict[int, Any] = {}
@@ -223,7 +227,7 @@ class Heap:
         key = id(held)
         self._changes += 1
         self._orders.pop(key, None)  # restored content may be in another order
-        if key in self._given and key not in self._changed:
+        if (key in self._given or key in self._exact) and key not in self._changed:
             self._changed[key] = held, content_of(held)
         for log in self._logs:
             if key not in log:
@@ -232,7 +236,11 @@ class Heap:
     @property
     def has_changed_given(self) -> bool:
         """Whether the program has changed an input in place."""
-        return bool(self._changed)
+        return not self._changed.keys() <= self._exact.keys()
+
+    def is_exact(self, held: Any) -> bool:
+        """Whether the object is a copy of a variable behind a barrier, which the program may change."""
+        return id(held) in self._exact
 
     def keep_order(self, held: Any, *made_of: Any) -> Any:
         """Note that the program made a set of these objects as CPython does, so with the elements in the same order.
@@ -257,10 +265,10 @@ class Heap:
         self._orders.pop(id(held), None)
 
     def put_back(self) -> None:
-        """Restore the inputs of the evaluation."""
+        """Restore the inputs of the evaluation, and the variables with which it went on behind a barrier."""
         for held, content in self._changed.values():
             set_content(held, content)
-        self._changed.clear()
+        self._restored, self._changed = self._changed, {}
 
     def taint(self, held: Any) -> None:
         """Note that the content of the object is unknown from here on."""
@@ -302,8 +310,8 @@ class Heap:
                 found[key] = self.joined(found[key], item.value)
 
     def is_tainted(self, held: Any) -> bool:
-        """Whether the content of the object is unknown; see `taint`."""
-        return bool(self._tainted) and id(held) in self._tainted
+        """Whether the content of the object is unknown; see `taint`, and `changes.Changes.opened`."""
+        return bool(self._tainted or self._open) and (id(held) in self._tainted or id(held) in self._open)
 
     def sources(self, *values: Any) -> frozenset[Hashable]:
         """Return the sources of all unknown parts of the values; empty without unknown parts."""
@@ -317,7 +325,7 @@ class Heap:
                 seen.add(id(value))
                 todo += self.parts(value)
             if self.is_tainted(value):
-                found |= ANYWHERE
+                found |= ANYWHERE | (CHANGED if self.stands_outside(value) else NO_SOURCES)
         return frozenset(found)
 
     def parts(self, value: Any) -> Iterable[Any]:
@@ -334,6 +342,7 @@ class Heap:
         `why`: the sources of the decision between the arms.
         """
         outer, self._why = self._why, self._why | why
+        self.uses(why)
         try:
             return self._fork(frame, first, second, why)
         finally:
@@ -483,7 +492,7 @@ class Heap:
         """
         todo: list[Any] = [frame, *self.frames()]
         seen = set[int]()
-        if any(key in self._given for key in changed):
+        if any(key in self._given or key in self._exact or self.stands_outside(held) for key, held in changed.items()):
             return True
         while todo:
             value = todo.pop()
@@ -515,6 +524,13 @@ class Heap:
                 found = {name: held for name, held in found.items() if name not in _OF_THE_CALL}
             todo += [*found, *found.values()] if type(found) is dict else found
         return False
+
+    def stands_outside(self, held: Any) -> bool:
+        """Whether the object stands for something outside of the program that the program changes; see changes.py."""
+        return False
+
+    def uses(self, sources: frozenset[Hashable]) -> None:
+        """Note that values with these sources are needed."""
 
     def tick(self, n: int = 1) -> None:
         """Spend operations."""
@@ -640,8 +656,12 @@ class Heap:
         """Return an object that stands for one of two, and fix all: a change of one may be a change of another."""
         for each in (one, two, held):
             self.fix(each)
-        self._standing[id(held)] = held
+        self.stand_in(held)
         return held
+
+    def stand_in(self, held: Any) -> None:
+        """Note that the object stands for another; see `stands_in`."""
+        self._standing[id(held)] = held
 
     def stands_in(self, held: Any) -> bool:
         """Whether the object stands for one of several, so that only the object itself is known to be the same."""

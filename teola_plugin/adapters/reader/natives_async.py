@@ -71,7 +71,7 @@ def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], lis
     known_before = set(run.asks)
     for part in parts:
         run.gates -= TIMED - before  # all are begun before any of them has waited
-        with run.noting() as changed:
+        with run.noting() as changed, run.together(len(parts)):
             try:
                 found.append(part.force())
             except Exception as e:  # of the program that is read: the rest goes on
@@ -80,6 +80,7 @@ def evaluated_beside(run: Any, parts: Sequence[Pending]) -> tuple[list[Any], lis
             except (Stalled, Undecided) as e:
                 stopped = stopped or e
         after |= run.gates
+        changed = {key: change for key, change in changed.items() if not run.stands_outside(change[0])}
         if len(parts) > 1 and changed and run.can_reach(changed):
             for key in run.asks.keys() - known_before:
                 run.asks[key].is_possible = True

@@ -424,6 +424,9 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if is_unknown(run, held):
         if kind is list and type(at) is slice:
             return run.unknown(held, is_safe=_whole_numbers(at))
+        example = run.changes.item(held, at)
+        if example is not foreign.MISSING:
+            return run.unknown_like(example)
         raise Undecided
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"
@@ -474,6 +477,7 @@ def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
 def del_item(run: Any, held: Any, at: Any) -> None:
     """Delete `held[at]`."""
     _before_change(run, held)
+    run.changes.changes("pop", held)
     if is_unknown(run, held) or is_unknown(run, at):
         _lose(run, held, at)
         run.raises(at.sources if type(at) is Unknown else None)

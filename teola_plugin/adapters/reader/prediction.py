@@ -28,11 +28,12 @@ from typing import Any, Protocol
 
 from teola_plugin.adapters.reader.asking import Ask, Asker, Request
 from teola_plugin.adapters.reader.branches import Branches
+from teola_plugin.adapters.reader.changes import Changed
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.resuming import Passed, Stop
 from teola_plugin.adapters.reader.run import Answer, Given, Run, TooLarge
 from teola_plugin.adapters.reader.stacks import Listener, is_wrong
-from teola_plugin.adapters.reader.values import Barrier, Stalled, Undecided
+from teola_plugin.adapters.reader.values import Barrier, Renewed, Stalled, Undecided
 from teola_plugin.engines import Done, Failed, Foreign
 from teola_plugin.failures import Withheld
 from teola_plugin.request_identity import request_key
@@ -110,6 +111,7 @@ class Prediction:
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
         self._stops: Sequence[Stop] = ()
         self._passed: list[Passed] = []
+        self._changed: list[Changed] = []
         self._unbound: list[Passed] = []
         self._mark: Mark | None = None
         self._listener = listener or Listener()
@@ -171,12 +173,12 @@ class Prediction:
         if self.readings > MAX_READINGS or not all(self._answered(*self._waiting.pop(key)) for key in came):
             self.is_over = self._listener.is_over = True
             return
-        run = self._run()
-        after = self._read_on(run, self.barriers)
+        run, after = self._read_anew(self.barriers)
         self._submit(run)
         if after is not None:
             self._state = after
             self._passed, self._mark = self._passed[run.used :], run.mark
+            del self._changed[: run.used]
             run.hand_on(self._given)
             self._has_news = True
             return
@@ -190,11 +192,12 @@ class Prediction:
         """Read on behind unread statements once the framework's run has come past them."""
         if run.is_lost:
             is_wrong(run.open.stop)
-        if not run.stops:
+        stops = [*run.stops, *(run.after if run.changes.is_needed else ())]
+        if not stops:
             return
         del self._passed[run.used :]
-        self._stops = run.stops
-        self._listener.note(run.stops)
+        self._stops = stops
+        self._listener.note(stops)
         self._read_behind()
 
     def _read_behind(self) -> None:
@@ -209,7 +212,9 @@ class Prediction:
 
     def _run(self, *, is_assuming: bool = False) -> Run:
         branches = Branches(self._routes, self, is_assuming) if self._routes is not None else None
-        run = Run(self._asker, answers=self._answers, given=self._given, branches=branches)
+        while len(self._changed) <= len(self._passed) + len(self._unbound):
+            self._changed.append({})
+        run = Run(self._asker, answers=self._answers, given=self._given, branches=branches, changed=self._changed)
         run.counts.update(self._state.counts)
         while self._unbound:
             passed = self._unbound.pop()
@@ -218,6 +223,13 @@ class Prediction:
                 self._passed.append(passed)
         run.passed, run.mark = self._passed, self._mark
         return run
+
+    def _read_anew(self, barriers: list[Barrier], *, is_assuming: bool = False) -> tuple[Run, State | None]:
+        """Evaluate the program until an evaluation comes to no further change of outside values."""
+        while True:
+            run = self._run(is_assuming=is_assuming)
+            with contextlib.suppress(Renewed):
+                return run, self._read_on(run, barriers)
 
     def _read_on(self, run: Run, barriers: list[Barrier]) -> State | None:
         try:
@@ -236,8 +248,7 @@ class Prediction:
         """Make possible requests where they are likely, and cancel possible requests that no reading finds now."""
         reached = set(run.counts)
         if branches.may_assume and branches.routes.may_ask:
-            further = self._run(is_assuming=True)
-            self._read_on(further, [])
+            further, _ = self._read_anew([], is_assuming=True)
             self._submit(further, is_possible=True)
             reached |= set(further.counts)
         with self._lock:
@@ -334,6 +345,8 @@ def read_whole(
             value = Exchange(run).out(program(run))
             if run.has_changed_given:
                 raise Barrier("it changes its input")
+            if run.changes.number:
+                raise Barrier(run.changes.what)
         except Barrier as e:
             barrier = e
             raise

@@ -143,8 +143,11 @@ def stop_here(run: Run, frame: Frame, place: Place) -> Stop | None:
     return Stop(codes, (*(each.place for each in around), place), run.where)
 
 
-def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
-    """Whether reading goes on behind an unread statement, with the variables of the framework's run."""
+def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier, stops: list[Stop]) -> bool:
+    """Whether reading goes on behind an unread statement, with the variables of the framework's run.
+
+    If the framework's run has not come past the statement yet, the stop is added to `stops`.
+    """
     stop = None if run.is_lost else stop_here(run, frame, place)
     if stop is None:
         return False
@@ -154,7 +157,7 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier) -> bool:
         passed = run.passed[run.used] if is_next and run.used < len(run.passed) else None
         try:
             if passed is None or not (passed.is_past(stop) and passed.is_of(run)):
-                run.stops.append(stop)
+                stops.append(stop)
                 return False
         except Undecided as e:
             raise Stalled from e
@@ -224,6 +227,7 @@ class Passed:
         self.outside.outer = {
             number: (held, own[id(seen)][1]) for number, (held, seen) in self.seen.items() if id(seen) in own
         }
+        self.outside.exact = {id(copy): copy for _, copy in self.outside.outer.values()}
 
     @property
     def places(self) -> list[tuple[types.CodeType, int]]:
@@ -252,6 +256,9 @@ class Passed:
                 else:
                     with contextlib.suppress(Undecided):
                         if same(mine, seen):
+                            if run.is_exact(mine):
+                                run.note(frame)
+                                frame[name] = level.copies[name]
                             continue
                 is_changed = is_changed or not classes.is_atom(mine)
             run.note(frame)

@@ -7,22 +7,27 @@ Each new answer starts an evaluation from the beginning, so an evaluation must b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
+from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
 from teola_plugin.adapters.reader.heap import Frame, Heap
 from teola_plugin.adapters.reader.outer import outside, place_of
 from teola_plugin.adapters.reader.values import (
     ANYWHERE,
+    CHANGED,
     TIMED,
     Barrier,
     Opaque,
+    Renewed,
     Undecided,
     Unknown,
     isinstance_of,
@@ -34,6 +39,9 @@ OPERATIONS = 20_000
 
 NOWHERE: Hashable = None
 """`Run.where` of functions whose runs cannot be told apart."""
+
+MAX_CHANGED = 20
+"""Outside values that a program may change."""
 
 MAX_DEPTH = 60
 """The depth of nested calls."""
@@ -58,13 +66,17 @@ class Given:
     """The inputs of one prediction, shared by all evaluations.
 
     `copies`: copies of the arguments, which the program may change. `outer`: copies of outside values. `names`: the
-    values of outside names and attributes. Both are kept as first read: the framework's run goes on meanwhile, and its
-    changes must not be seen twice. All copies are stored by the id of the original, which is kept alive.
+    values of outside names and attributes. `guarded`: copies that a framework's object holds, by their ids, which may
+    not be changed. `exact`: copies of variables behind a barrier, which may. All are kept as first read: the
+    framework's run goes on meanwhile, and its changes must not be seen twice. All copies are stored by the id of the
+    original, which is kept alive.
     """
 
     def __init__(self) -> None:
         self.copies: dict[int, tuple[Any, Any]] = {}
         self.outer: dict[int, tuple[Any, Any]] = {}
+        self.guarded: dict[int, Any] = {}
+        self.exact: dict[int, Any] = {}
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
 
@@ -117,11 +129,15 @@ class Run(Heap):
     request did not. `mark`: where the framework's run was then. `is_beside`: requests are made beside the function
     under evaluation. `tasks`: tasks that nothing has awaited yet. `where`: identifies the run of a function, as the
     same function of the program may run several times, even side by side. See resuming.py.
+
+    `changes`: what the program changes outside of itself, and has changed since the last of `passed` was used; `after`:
+    stops behind such changes. `changed`: what earlier evaluations have changed, by the number of `passed` that were
+    used before; see changes.py.
     """
 
     def __init__(
         self, asker: Asker, *, answers: Mapping[Hashable, Answer] | None = None, given: Given | None = None,
-        operations: int = OPERATIONS, branches: Branches | None = None,
+        operations: int = OPERATIONS, branches: Branches | None = None, changed: Sequence[Changed] = (),
     ) -> None:  # fmt: skip
         super().__init__()
         classes.begin()
@@ -152,7 +168,13 @@ class Run(Heap):
         given = given or Given()
         self._copies, self._outer, self._names = given.copies, given.outer, given.names
         self._given = {id(copy): copy for _, copy in self._copies.values()}
-        self._fixed = {id(copy): copy for _, copy in self._outer.values()}
+        self._changed_in = changed
+        self.changes = Changes()
+        self.after: list[Any] = []
+        self._is_guarded = False
+        self._is_together = False
+        self._guarded = given.guarded
+        self._begin_changes()
         self._made_exceptions: dict[int, BaseException] = {}
 
     # --- limits ------------------------------------------------------------------------------------------------------
@@ -191,10 +213,12 @@ class Run(Heap):
         """Return the value of an outside name of a function. Raises: NameError, Barrier."""
         if self.heard and place_of(function, name) in self.heard:
             return Unknown()
+        if self.changes.changed and self.changes.holds(place := place_of(function, name)):
+            return self.changed_value(place, partial(outside, function, name), error=NameError)
         key = (id(function), name)
         if key not in self._names:
             self._names[key] = function, outside(function, name)
-        return self.load(self._names[key][1])
+        return self._unshared(self.load(self._names[key][1]))
 
     def load_attribute(self, owner: Any, name: str, value: Any) -> Any:
         """Return the attribute of a foreign object, as first looked up.
@@ -203,7 +227,24 @@ class Run(Heap):
         """
         if id(owner) in self.heard:
             return Unknown()
-        return self.load(self.as_first_read(owner, name, value))
+        if is_of_program(owner, name):
+            return self._unshared(self.load(self.as_first_read(owner, name, value)))
+        guarded, self._is_guarded = self._is_guarded, True
+        try:
+            found = self.load(self.as_first_read(owner, name, value))
+        finally:
+            self._is_guarded = guarded
+        if id(found) in self.changes.opened:
+            raise Barrier(f"it changes a {type_name(type(found))} that {classes.describe(owner)} holds")
+        if type(found) in CONTAINERS:
+            self._guarded[id(found)] = found
+        return found
+
+    def _unshared(self, found: Any) -> Any:
+        """Return an outside value. Raises: Barrier if a function has changed it that runs beside others."""
+        if self._is_together and id(found) in self._exact and id(found) in self._changed:
+            raise Barrier("functions that run beside each other change what they share")
+        return found
 
     def as_first_read(self, owner: Any, name: str, value: Any) -> Any:
         """Return the first value given for this name of the object."""
@@ -213,7 +254,7 @@ class Run(Heap):
         def keep(copy: Any) -> Any:
             copies[id(value)] = value, copy
             if not is_given:
-                self.fix(copy)
+                self._close(value, copy)
             return copy
 
         def load(part: Any) -> Any:
@@ -230,12 +271,17 @@ class Run(Heap):
 
     def is_outside(self, given: Given) -> None:
         """Use the outside values and names recorded in `given` from here on."""
-        self._outer, self._names = given.outer, given.names
-        self._fixed.update((id(copy), copy) for _, copy in given.outer.values())
+        self._outer, self._names, self._guarded = given.outer, given.names, given.guarded
+        self._exact = {**self._exact, **given.exact}
+        self._begin_changes()
 
     def hand_on(self, given: Given) -> None:
         """Record the outside values and names of the evaluation in `given`, for later evaluations."""
-        given.outer, given.names = self._outer, self._names
+        given.outer, given.names, given.guarded = self._outer, self._names, self._guarded
+        if self.changes.changed is not None:
+            for original, copy in self._outer.values():
+                if id(copy) in self._restored:
+                    self.changes.changed[id(original)] = Place(original)
 
     # --- own objects -------------------------------------------------------------------------------------------------
 
@@ -245,10 +291,108 @@ class Run(Heap):
         Raises: Barrier if the object stands for a foreign object.
         """
         if id(held) in self._fixed:
-            raise Barrier(f"it changes a {type_name(type(held))} that it did not make")
+            what = f"it changes a {type_name(type(held))} that it did not make"
+            found = next((original for original, copy in self._outer.values() if copy is held), None)
+            if found is None or type(held) not in CONTAINERS or id(held) in self._guarded:
+                raise Barrier(what)
+            self._change(id(found), found, what)
+        if id(held) in self.changes.opened:
+            self._note_change(f"it changes a {type_name(type(held))} that it did not make")
         self._optional.pop(id(held), None)
-        if self._logs or id(held) in self._given:
+        if self._logs or id(held) in self._given or id(held) in self._exact:
             self.note(held)
+
+    # --- changes outside of the program ------------------------------------------------------------------------------
+
+    def _begin_changes(self) -> None:
+        """Begin with the outside values of now: unknown where the program changes them, else not to be changed."""
+        number = self.changes.number
+        changed = self._changed_in[self.used] if self.used < len(self._changed_in) else None
+        self.changes = Changes(changed, number)
+        self._open = self.changes.opened
+        for original, copy in self._outer.values():
+            self._close(original, copy)
+
+    def _close(self, original: Any, copy: Any) -> None:
+        """Forbid changes of the copy of an outside value, or let the content be unknown if the program changes it."""
+        if self._is_guarded and type(copy) in CONTAINERS:
+            self._guarded[id(copy)] = copy
+        if id(copy) in self._exact:
+            return
+        if not self.changes.holds(id(original)):
+            self.fix(copy)
+            return
+        self._fixed.pop(id(copy), None)
+        self.changes.opened[id(copy)] = copy
+
+    def _change(self, key: Hashable, owner: Any, what: str) -> None:
+        """Let the value at a key be unknown to the whole evaluation. Raises: Renewed, Barrier if nothing may change."""
+        changed = self.changes.changed
+        known = changed.get(key) if changed is not None else None
+        if (
+            changed is None
+            or len(changed) >= MAX_CHANGED
+            or (known is not None and known.is_shared >= self._is_together)
+        ):
+            raise Barrier(what)
+        changed[key] = Place(owner, self._is_together)
+        raise Renewed
+
+    def _note_change(self, what: str) -> None:
+        self.changes.number += 1
+        self.changes.what = what
+
+    def store(self, key: Hashable, owner: Any, value: Any, what: str) -> None:
+        """Store an outside value, at a key for its place; `owner` keeps the place alive. Raises: Renewed, Barrier."""
+        if not self.changes.holds(key) or (self._is_together and not self.changes.is_shared(key)):
+            self._change(key, owner, what)
+        self._note_change(what)
+        cell = self.changes.cell(key)
+        self.note(cell)
+        cell["value"] = value
+        if self.changes.is_shared(key):
+            self.taint(cell)
+
+    @contextlib.contextmanager
+    def together(self, count: int) -> Iterator[None]:
+        """Evaluate functions inside the context that run beside each other; `count`: how many."""
+        around, self._is_together = self._is_together, self._is_together or count > 1
+        try:
+            yield
+        finally:
+            self._is_together = around
+
+    def changed_value(self, key: Hashable, now: Callable[[], Any], *, error: type[Exception]) -> Any:
+        """Return the value at the key of a change: as stored, or unknown before.
+
+        `now` reads the place; `error`: what the program gets if the place is empty.
+        """
+        cell = self.changes.cell(key)
+        if self.is_tainted(cell):
+            return self.unknown(Unknown(sources=CHANGED))
+        if cell:
+            return cell["value"]
+        try:
+            found = now()
+        except (NameError, KeyError):
+            return self.unknown(Unknown(sources=CHANGED), error=error)
+        return self.unknown_like(found)
+
+    def unknown_like(self, example: Any) -> Any:
+        """Return an unknown value of the kind of an example."""
+        made = like(example)
+        if type(made) is not Unknown:
+            self.changes.opened[id(made)] = made
+            self.stand_in(made)
+        return made
+
+    def stands_outside(self, held: Any) -> bool:
+        """See `Heap`."""
+        return self.changes.stand(held)
+
+    def uses(self, sources: frozenset[Hashable]) -> None:
+        """See `Heap`."""
+        self.changes.is_needed = self.changes.is_needed or not CHANGED.isdisjoint(sources)
 
     def made_exception(self, error: BaseException) -> BaseException:
         """Note an exception that the program made with its own arguments. Returns the exception."""
@@ -263,7 +407,7 @@ class Run(Heap):
 
     def is_unknown(self, value: Any) -> bool:
         """Whether the value, or a part of the container, is unknown."""
-        return type(value) is Unknown or (bool(self._tainted) and id(value) in self._tainted)
+        return type(value) is Unknown or self.is_tainted(value)
 
     def require_known(self, *values: Any) -> None:
         """Require known values. Raises: Undecided if a part is unknown, Barrier if a part is a foreign object."""
@@ -275,6 +419,7 @@ class Run(Heap):
             if kind in classes.ATOMS:
                 continue
             if kind is Unknown or self.is_tainted(value):
+                self.uses(self.sources(value))
                 raise Undecided
             if isinstance_of(value, Opaque):
                 raise Barrier(f"it hands on {classes.describe(value)}")
@@ -334,7 +479,7 @@ class Run(Heap):
             return None
         target = self.branches.undecided(branch)
         if target is not None:
-            self.gates -= self.sources(found) - ANYWHERE
+            self.gates -= self.sources(found) - ANYWHERE - CHANGED
         return target
 
     def decided_as(self, branch: Hashable, target: Hashable) -> None:

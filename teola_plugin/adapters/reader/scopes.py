@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from teola_plugin.adapters.reader.heap import Frame
-from teola_plugin.adapters.reader.values import GENERAL, Barrier, Unknown
+from teola_plugin.adapters.reader.outer import place_of
+from teola_plugin.adapters.reader.values import GENERAL, Unknown
 
 Evaluate = Callable[[Frame], Any]
 """A compiled expression."""
@@ -59,12 +60,13 @@ class Scope:
         """Compile a binding of a name."""
         steps = self.distance(name)
         if steps is None:
-            raise_ = f"it sets the name {name}, which is not its own"
+            what = f"it sets the name {name}, which is not its own"
 
-            def refuse(frame: Frame, value: Any) -> None:
-                raise Barrier(raise_)
+            def store_outside(frame: Frame, value: Any) -> None:
+                function = frame[FUNCTION]
+                frame[RUN].store(place_of(function, name), function, value, what)
 
-            return refuse
+            return store_outside
         if steps == 0:
 
             def store(frame: Frame, value: Any) -> None:

@@ -42,13 +42,16 @@ class Statements(Expressions):
             level = run.levels[-1]
             for part, place in parts:
                 level.place = place
+                changes, used = run.changes.number, run.used
                 try:
                     ended = part(frame)
                 except Barrier as e:
                     e.where = e.where or f"{filename}:{place.start}"
-                    if not goes_on(run, frame, place, e):
+                    if not goes_on(run, frame, place, e, run.stops):
                         raise
                     continue
+                if run.changes.number > changes and ended is None and run.used == used:
+                    goes_on(run, frame, place, Barrier(run.changes.what), run.after)
                 if ended is not None:
                     return ended
             return None

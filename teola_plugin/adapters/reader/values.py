@@ -50,6 +50,10 @@ class Stalled(BaseException):
     """The evaluation cannot go on: the next step depends on an unknown value."""
 
 
+class Renewed(BaseException):
+    """The evaluation begins anew: it has come to a change that makes a value unknown which it may have used before."""
+
+
 GENERAL: Hashable = "general"
 """The source of operations that may raise for any reason; see `Unknown.sources`."""
 
@@ -58,6 +62,9 @@ ANYWHERE: frozenset[Hashable] = frozenset(["anywhere"])
 
 TIMED: frozenset[Hashable] = frozenset(["timed"])
 """The sources of operations that may take too long."""
+
+CHANGED: frozenset[Hashable] = frozenset(["changed"])
+"""The sources of values from before a change of the program's; see changes.py."""
 
 NO_SOURCES: frozenset[Hashable] = frozenset()
 

@@ -539,3 +539,46 @@ def test_the_contents_of_an_event_are_known() -> None:
     made = make_event(run, Part, (), given)
     wanted = Part(**given)  # type: ignore[arg-type]
     assert (made, made.get("more"), made.model_fields_set) == (wanted, 1, wanted.model_fields_set)
+
+
+class Noting(Blocks):
+    """Steps that keep in the workflow what they have found."""
+
+    @step
+    async def start(self, ev: StartEvent) -> Part:
+        self.topic = ev.q
+        self.done.append(self.ask(f"topic {ev.q}"))
+        return Part(q=ev.q)
+
+    @step
+    async def answer(self, ev: Part) -> Said:
+        self.done.append(self.ask(f"part {self.topic}"))
+        return Said(a=self.ask(f"again {self.topic} {len(self.done)}"))
+
+    @step
+    async def end(self, ev: Said) -> StopEvent:
+        self.done.append(self.ask(f"last {self.done[-1]}"))
+        return StopEvent(result=[ev.a, *self.done])
+
+
+class NotingInParts(Fan):
+    """Steps beside each other that keep what they have found, which the join asks with."""
+
+    @step
+    async def answer(self, ctx: Context, ev: Part) -> Said:
+        self.done.append(self.ask(ev.q))
+        return Said(a=self.ask(f"with {len(self.done)}"))
+
+
+@pytest.mark.parametrize("kind", [Noting, NotingInParts])
+def test_steps_that_keep_what_they_find(service: Service, kind: Any) -> None:
+    same(service, kind, runs=3)
+
+
+def test_steps_are_read_on_behind_what_they_keep(service: Service) -> None:
+    fast = optimize(Noting(chat(service)))
+    run(fast)
+    seen = hold(service, "topic")
+    service.forget()
+    run(fast)
+    assert "chat part bees" in seen
