@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, HumanMessagePromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
@@ -36,6 +36,7 @@ class App:
         self.topic = ""
         self.history: list[str] = []
         self.seen: dict[str, int] = {}
+        self.template = ChatPromptTemplate.from_messages([("human", "{name}")])
 
     def ask(self, text: str) -> str:
         self.calls += 1
@@ -66,6 +67,11 @@ class App:
         COUNTS["asked"] += 1
         HISTORY.append(state["names"][0])
         return {"said": [self.ask(f"{name} {TOTAL} {COUNTS} {HISTORY[-1]}") for name in state["names"]]}
+
+    def extend_the_template(self, state: State) -> State:
+        self.template.messages.append(HumanMessagePromptTemplate.from_template("and {name}"))
+        chain = self.template | self.llm
+        return {"said": [chain.invoke({"name": name}).content for name in state["names"]]}
 
     def stop_at_a_limit(self, state: State) -> State:
         self.seen["x"] = self.seen.get("x", 0) + 1
@@ -139,6 +145,7 @@ IN_TURN = [
     [App.ask_with_history, App.ask_with_history],
     [App.ask_by_count, App.ask_by_count],
     [App.stop_at_a_limit],
+    [App.extend_the_template],
     [App.ask_all, App.stop_at_a_limit, App.ask_with_history],
 ]
 
