@@ -194,6 +194,24 @@ LEFT = {
         COUNTS["x"] = 1
         return m.ask(f"{COUNTS['a']}")
     """,
+    "a key that is gone": """
+        COUNTS.clear()
+        COUNTS["x"] = 1
+        COUNTS["a"] += 1
+        return m.ask("a")
+    """,
+    "a key that is deleted": """
+        try:
+            del COUNTS["a"]
+        except KeyError:
+            return None
+        COUNTS["a"] += 1
+        return m.ask("a")
+    """,
+    "a key that is not there": """
+        COUNTS["z"] += 1
+        return m.ask("a")
+    """,
     "a cache": """
         return [remembered(m, each) for each in "aba"]
     """,
