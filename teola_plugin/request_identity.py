@@ -28,6 +28,27 @@ def keys_of(spec: EngineSpec, op: str, settings: Mapping[str, Any]) -> Callable[
         for each in (asked, told):
             if type(each) is Incomparable:
                 return each
-        return spec.kind, engine, op, asked, told
+        return _RequestKey((spec.kind, engine, op, asked, told))
 
     return key
+
+
+class _RequestKey:
+    """The key of a request: a tuple that is hashed once, as many tables look the key up."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: tuple[Hashable, ...]) -> None:
+        self._parts = parts
+        self._hash = hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (
+            type(other) is _RequestKey and other._hash == self._hash and other._parts == self._parts
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self._parts)

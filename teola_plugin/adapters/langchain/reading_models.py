@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
@@ -36,7 +36,7 @@ from teola_plugin.adapters.reader.values import Barrier, Opaque, Undecided, Unkn
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.errors import TeolaError
 from teola_plugin.request_identity import request_key
-from teola_plugin.value_keys import Same, is_comparable
+from teola_plugin.value_keys import Same, is_comparable, value_key
 
 _REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
 """Errors of our models for unsupported arguments."""
@@ -44,8 +44,18 @@ _REFUSED = (TypeError, ValueError, NotImplementedError, TeolaError)
 _SAFE = ("text",)
 
 
+class Sent(NamedTuple):
+    """The request of a model, and whether the client certainly sends it."""
+
+    request: Request
+    is_certainly: bool
+
+
 class Settings:
-    """The settings of models, looked up once for all evaluations of a call. A predicted call checks them again."""
+    """The settings of models, looked up once for all evaluations of a call. A predicted call checks them again.
+
+    `prompted`: the requests of models behind templates, by the texts that the template gets.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, AsSetNow] = {}
@@ -53,6 +63,8 @@ class Settings:
         self._readable: dict[int, Model] = {}
         self.sending = Sending()
         self.heard: set[Hashable] = set()
+        self.prompted: dict[Hashable, Sent] = {}
+        self._sent: dict[Hashable, Sent] = {}
         self._hearing: dict[int, Any] = {}
 
     def require_readable(self, model: Model) -> None:
@@ -68,6 +80,21 @@ class Settings:
             config = context.get(var_child_runnable_config) or {}
             handlers = [*handlers_of(vars(model).get("callbacks")), *handlers_of(config.get("callbacks"))]
             self.heard.update(noted_by(handlers))
+
+    def sent(self, model: Model, given: Any, more: dict[str, Any], way: Way) -> Sent:
+        """Return the request of a call of a model, made once for equal arguments. Raises: Barrier."""
+        key = Same(model), way.is_async, value_key((given, more))
+        if key not in self._sent:
+            self._sent[key] = self._made(model, given, more, way)
+        return self._sent[key]
+
+    def _made(self, model: Model, given: Any, more: dict[str, Any], way: Way) -> Sent:
+        prompt = outcome(lambda: model._convert_input(given))
+        if models.is_ours(model):
+            return Sent(_ours(model, prompt, more, way.source), True)
+        request = _foreign(model, prompt, more, way.is_async, way.source, way.context, self.of(model))
+        content = prompt.to_messages() if isinstance(model, BaseChatModel) else [prompt.to_string()]
+        return Sent(request, self.sending.is_sent(model, content, more))
 
     def of(self, model: Model) -> AsSetNow:
         """Return the model with its settings."""
@@ -85,7 +112,7 @@ class Way:
     """The mode of a component's run: bound arguments, async or not, one of several inputs of a batch or not.
 
     `source`: the call that the program made. `context`: the caller's. `is_configured`: a config may choose among
-    alternatives.
+    alternatives. `noted`: gets the request that a model is asked.
     """
 
     source: Round
@@ -95,6 +122,7 @@ class Way:
     is_batch: bool = False
     is_configured: bool = True
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    noted: list[Sent] | None = None
 
 
 def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
@@ -114,14 +142,18 @@ def ask_model(run: Run, model: Model, value: Any, way: Way) -> Any:
         is_safe = (is_prompt or chat.is_chat(run, value)) and _are_known(exchange, kwargs)
         more_sources = frozenset([source])
         return unknown_from(run, [value, dict(kwargs)], _holds(is_chat), is_safe=is_safe, more=more_sources)
-    prompt = outcome(lambda: model._convert_input(given))
-    if models.is_ours(model):
-        return run.ask(_ours(model, prompt, more, source))
-    request = _foreign(model, prompt, more, way.is_async, source, way.context, way.settings.of(model))
+    sent = way.settings.sent(model, given, more, way)
+    if way.noted is not None:
+        way.noted.append(sent)
+    return ask_again(run, sent, way)
+
+
+def ask_again(run: Run, sent: Sent, way: Way) -> Any:
+    """Return the reply to a request that was made before for an equal call."""
     try:
-        return run.ask(request)
+        return run.ask(replace(sent.request, source=way.source))
     finally:
-        if not way.settings.sending.is_sent(model, prompt.to_messages() if is_chat else [prompt.to_string()], more):
+        if not sent.is_certainly:
             run.raises()
 
 

@@ -55,8 +55,7 @@ def stock_class(value: Any) -> type:
 
 def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> Any:
     """Return the result of `template.invoke(value)`. Raises: Barrier, and LangChain's errors."""
-    names = require_clean_template(template)
-    _require_unchanged(run, template)
+    names = _require_usable(run, template)
     exchange = Exchange(run)
     if type(value) is dict and not run.is_tainted(value):  # the template looks at no other variables
         value = {key: held for key, held in value.items() if key in names}
@@ -65,6 +64,21 @@ def format_prompt(run: Run, template: BasePromptTemplate[Any], value: Any) -> An
     except Undecided:
         return _unknown_prompt(run, template, value)
     return exchange.back(outcome(lambda: template.invoke(given)))
+
+
+def texts_for(run: Run, template: BasePromptTemplate[Any], value: Any) -> tuple[tuple[str, str], ...] | None:
+    """Return the variables of a template by name; None unless all are known texts. Raises: Barrier."""
+    names = _require_usable(run, template)
+    if type(value) is not dict or run.is_tainted(value):
+        return None
+    texts = tuple(each for each in value.items() if each[0] in names)
+    return texts if all(type(text) is str for _, text in texts) else None
+
+
+def _require_usable(run: Run, template: BasePromptTemplate[Any]) -> Names:
+    names = require_clean_template(template)
+    _require_unchanged(run, template)
+    return names
 
 
 def _require_unchanged(run: Run, template: Any) -> None:

@@ -36,13 +36,14 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.runnables.router import RouterRunnable
 from langchain_core.tools import BaseTool
 
-from teola_plugin.adapters.langchain.reading_models import Way, ask_model, one_of_many
+from teola_plugin.adapters.langchain.reading_models import Sent, Way, ask_again, ask_model, one_of_many
 from teola_plugin.adapters.langchain.reading_parts import (
     format_prompt,
     parse,
     parse_structured,
     stock_class,
     structured_schema,
+    texts_for,
 )
 from teola_plugin.adapters.langchain.reading_retrievers import retrieve, use_tool
 from teola_plugin.adapters.langchain.watched import may_refuse
@@ -62,6 +63,7 @@ from teola_plugin.adapters.reader.values import (
     Unknown,
     type_name,
 )
+from teola_plugin.value_keys import Same
 
 
 class Function(Runnable[Any, Any]):
@@ -101,7 +103,7 @@ def _run_component(run: Run, component: Any, value: Any, way: Way) -> Any:
     for base, read_part in _PARTS.items():
         if foreign.is_subtype(cls, base):
             return read_part(run, component, value, way)
-    if foreign.is_subtype(cls, RunnableBinding) and foreign.is_library_class(cls):
+    if _is_binding(cls):
         return _binding(run, component, value, way)
     if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls):
         return _configurable(run, component, value, way)
@@ -128,7 +130,7 @@ def run_batch(run: Run, component: Any, values: list[Any], ways: list[Way]) -> l
             return run_batch(run, bound, values, [_bound_way(run, component, way) for way in ways])
         except Exception as e:
             raise Barrier(f"it goes on after a {type_name(type(e))}") from e
-    if foreign.is_subtype(cls, RunnableBinding) and foreign.is_library_class(cls):
+    if _is_binding(cls):
         return run_batch(run, component.bound, values, [_bound_way(run, component, way) for way in ways])
     if foreign.is_subtype(cls, DynamicRunnable) and foreign.is_library_class(cls) and ways:
         _require_default(component, ways[0])
@@ -216,9 +218,42 @@ _PARTS: dict[type, Callable[[Run, Any, Any, Way], Any]] = {
 
 
 def _sequence(run: Run, component: Any, value: Any, way: Way) -> Any:
-    for at, step in enumerate(component.steps):
-        value = run_component(run, step, value, way if at == 0 else replace(way, kwargs={}))
+    steps = component.steps
+    at = 0
+    while at < len(steps):
+        if _is_prompted(steps[at : at + 2]):
+            value, at = _prompted(run, steps[at], steps[at + 1], value, way), at + 2
+        else:
+            value, at = run_component(run, steps[at], value, way), at + 1
+        way = replace(way, kwargs={})
     return value
+
+
+def _is_prompted(steps: Sequence[Any]) -> bool:
+    """Whether these are a template and a model, maybe with bound arguments."""
+    if len(steps) < 2 or not foreign.is_subtype(stock_class(steps[0]), BasePromptTemplate):
+        return False
+    model = steps[1]
+    while _is_binding(stock_class(model)):
+        model = model.bound
+    return foreign.is_kind_of(model, BaseChatModel)
+
+
+def _prompted(run: Run, template: Any, model: Any, value: Any, way: Way) -> Any:
+    """Return the reply of a model to a prompt. For equal texts the request is put together once in a call."""
+    _no_kwargs(way)
+    texts = texts_for(run, template, value)
+    key = Same(template), Same(model), way.is_async, len(way.settings.heard), texts
+    known = way.settings.prompted.get(key) if texts is not None else None
+    if known is not None:
+        return ask_again(run, known, way)
+    noted: list[Sent] = []
+    prompt = run_component(run, template, value, way)
+    try:
+        return run_component(run, model, prompt, replace(way, noted=noted))
+    finally:
+        if noted and texts is not None:
+            way.settings.prompted[key] = noted[0]
 
 
 def _parallel(run: Run, component: Any, value: Any, way: Way) -> Any:
@@ -342,6 +377,10 @@ def _router(run: Run, component: Any, value: Any, way: Way) -> Any:
     if key not in component.runnables:
         raise ValueError(f"No runnable associated with key '{key}'")
     return run_component(run, component.runnables[key], given, replace(way, kwargs={}))
+
+
+def _is_binding(cls: type) -> bool:
+    return foreign.is_subtype(cls, RunnableBinding) and foreign.is_library_class(cls)
 
 
 def _binding(run: Run, component: Any, value: Any, way: Way) -> Any:

@@ -106,6 +106,7 @@ class Prediction:
         self._replies: dict[Hashable, Reply] = {}
         self._found: dict[Hashable, Request] = {}
         self._keys: dict[Hashable, Hashable] = {}
+        self._accounted: dict[Hashable, tuple[int, int]] = {}
         self._routes = routes
         self._possible: dict[Hashable, Ask] = {}
         self._waiting: dict[Hashable, tuple[Ask, Reply]] = {}
@@ -274,12 +275,17 @@ class Prediction:
         """
         since = max((each.made for each in run.passed[: run.used] if each.where == where), default=0)
         made = self._listener.made(where, since)
-        if not made or any(request.act is not None for request in self._found.values()):
+        if not made or self._accounted.get(where) == (since, len(made)):
+            return False
+        if any(request.act is not None for request in self._found.values()):
             return False
         for number, request in self._found.items():
             if number not in self._keys:
                 self._keys[number] = request_key(request.spec, request.op, request.payload, request.settings)
-        return not made <= Counter(self._keys.values())
+        if not Counter(key() for key in made) <= Counter(self._keys.values()):
+            return True
+        self._accounted[where] = since, len(made)  # requests that were found stay found
+        return False
 
     def _submit(self, run: Run, *, is_possible: bool = False) -> None:
         self._found.update((ask.key, ask.request) for ask in run.asks.values())

@@ -129,11 +129,10 @@ class Listener:
                     return self._passed.pop(number)
         return None
 
-    def made(self, where: Hashable, since: int = 0) -> Counter[Hashable]:
-        """Return the keys of the requests that a run of a function has made, with counts, without the first `since`."""
+    def made(self, where: Hashable, since: int = 0) -> Sequence[Callable[[], Hashable]]:
+        """Return what makes the keys of the requests of a run of a function, in order, without the first `since`."""
         with self._lock:
-            made = self._made.get(where, [])[since:]
-        return Counter(key() for key in made)
+            return self._made.get(where, [])[since:]
 
     def hear(self, key: Callable[[], Hashable], mark: Callable[[], Any]) -> bool:
         """Hear of a request that the framework's run makes in this thread. Returns whether to hear the next request."""

@@ -131,6 +131,20 @@ def test_a_reading_that_has_caught_up_asks_again() -> None:
     assert line.asked == ["a", "b", "more of x", "c"]
 
 
+def test_what_the_run_asks_meanwhile_counts_at_once() -> None:
+    listener = heard("mode 1")
+
+    class Late(Line):
+        def ask(self, request: Request, mark: Mark | None = None) -> Reply | None:
+            if request.payload == "mode 2":
+                listener.hear(lambda: request_key(ELSEWHERE, "decoding", "mode 4", {}), lambda: None)
+            return super().ask(request, mark)
+
+    line = Late()
+    Prediction(Nobody(), line, State(asking("mode 1", "mode 2", "mode 3"), Given()), listener=listener).begin()
+    assert line.asked == ["mode 1", "mode 2"]
+
+
 def test_nothing_is_asked_behind_an_engine_that_fails() -> None:
     def program(run: Run) -> None:
         run.ask(request("a"))

@@ -21,6 +21,7 @@ from langgraph.graph.message import add_messages
 from pydantic import BaseModel, field_validator
 
 from teola_plugin import reads
+from teola_plugin.adapters.langchain import models
 from teola_plugin.adapters.langchain.models import as_set_now
 from tests.adapters.reader.langchain_reading import ASYNC_CLIENT, CLIENT, check, hosted, read, stopped
 from tests.support.langchain_world import Engines, ask, format_docs
@@ -507,3 +508,28 @@ def test_texts_of_the_users_own_class_are_not_formatted() -> None:
     template = ChatPromptTemplate.from_template("{x} {y}").partial(y=Text("a"))
     assert "prompt" in stopped(template | LLM, {"x": "a"})
     assert stopped(ask("{x}") | LLM, {"x": Text("a")})
+
+
+def test_a_request_is_put_together_once_for_equal_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reply begins an evaluation of the whole program, which meets the same texts again."""
+    made: list[Any] = []
+    original = models.foreign_call
+
+    def foreign_call(*args: Any) -> Any:
+        made.append(args)
+        return original(*args)
+
+    model = hosted()
+    question = ChatPromptTemplate.from_template("Is {x} prime?")
+    chain, other = question | model | StrOutputParser(), question | model.bind(stop=["a"]) | StrOutputParser()
+
+    def program(texts: list[str]) -> str:
+        said = [chain.invoke({"x": text}) for text in texts]
+        said.append(other.invoke({"x": texts[0]}))
+        said.append(str(model.invoke(texts[0]).content))
+        return str(chain.invoke({"x": " ".join(said)}))
+
+    monkeypatch.setattr(models, "foreign_call", foreign_call)
+    found = check(program, ["1", "2", "1"])
+    assert found.shown == [5, 1]
+    assert len(made) == 5  # one for both times of "1"
