@@ -292,6 +292,27 @@ def test_structured_output_that_raises_its_warning_is_a_branch() -> None:
     assert read(node, {"x": "a"}).certain[0] == [True, False, False]
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_votes_are_counted_before_they_are_there(is_counted: bool) -> None:
+    """How many there are cannot raise; what is summed may."""
+
+    def node(state: dict[str, Any]) -> Any:
+        kept = []
+        for doc in state["docs"]:
+            votes = [LLM.invoke(doc + each).content for each in "12"]
+            if is_counted:
+                count = sum(1 for vote in votes if vote.startswith("a"))
+            else:
+                count = sum(vote for vote in votes if vote.startswith("no such"))
+            if count < 2:
+                continue
+            kept.append(doc)
+        return [*kept, LLM.bind(stop="x").invoke("after").content]
+
+    found = check(node, {"docs": ["a", "b", "c"]})
+    assert found.certain[0][:6] == [True, True, *[is_counted] * 4]
+
+
 def test_json_of_a_reply() -> None:
     steps = ask("Grade {x}") | LLM.bind(response_format={"type": "json_object"}) | JsonOutputParser()
     assert check(steps, {"x": "a"}).shown == [1]
