@@ -28,7 +28,16 @@ from teola_plugin.adapters.reader.asking import Request
 from teola_plugin.adapters.reader.exchange import Exchange
 from teola_plugin.adapters.reader.partly import unknown_from
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Arguments, Barrier, Callee, Opaque, Undecided, type_name
+from teola_plugin.adapters.reader.values import (
+    Arguments,
+    Barrier,
+    Callee,
+    Opaque,
+    Undecided,
+    Unknown,
+    isinstance_of,
+    type_name,
+)
 from teola_plugin.adapters.rehearsal import outcome
 from teola_plugin.adapters.service import is_json
 from teola_plugin.engines import EngineSpec
@@ -161,7 +170,7 @@ def searching(
             return apart(lambda: getattr(held, name)(*given, **named))
 
         found = run.ask(Request(key, _spec_of(held), "act", None, {}, _own, "any", False, source, name, begin))
-        if not _is_sent(given, named):
+        if isinstance_of(found, Unknown) and not _is_sent(name, given, named):  # what has come back was not refused
             run.raises()
         return found
 
@@ -172,13 +181,19 @@ def _own(value: Any) -> Any:
     return value
 
 
-def _is_sent(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+def _is_sent(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     """Whether no client refuses the arguments: one text, and options that are plain."""
     asked = [*given, *named.values()]
     is_text = bool(asked) and type(asked[0]) is str and is_json(asked[0])
-    return is_text and len(given) <= 1 and named.keys() <= _OPTIONS and is_json(dict(named))
+    known = _OPTIONS | _OF_TAVILY if name == "search" else _OPTIONS
+    return is_text and len(given) <= 1 and named.keys() <= known and is_json(dict(named))
 
 
 _OPTIONS = frozenset({
     "query", "max_results", "search_depth", "topic", "include_answer", "include_raw_content", "include_images",
 })  # fmt: skip
+_OF_TAVILY = frozenset({
+    "days", "time_range", "start_date", "end_date", "include_domains", "exclude_domains", "country", "include_favicon",
+    "auto_parameters",
+})  # fmt: skip
+"""Options that `TavilyClient.search` sends as they are, in all its versions: those that it does not know, too."""

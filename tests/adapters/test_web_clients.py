@@ -269,3 +269,27 @@ def test_a_search_whose_arguments_the_client_may_refuse_is_a_branch(service: Ser
         return [first, client.search("b")]
 
     assert read(twice, "a").certain[0] == [True, certain]
+
+
+@pytest.mark.parametrize("options", [
+    {"time_range": "week", "topic": "news"}, {"include_domains": ["a.org"], "days": 3}, {"country": "france"},
+])  # fmt: skip
+def test_options_that_tavily_sends_as_they_are_hold_nothing_back(service: Service, options: Any) -> None:
+    client = client_of(service)
+
+    def twice(query: str) -> Any:
+        return [client.search(query, **options), client.search("b", **options)]
+
+    assert read(twice, "a").certain[0] == [True, True]
+
+
+def test_a_search_that_has_come_back_was_not_refused(service: Service) -> None:
+    client = client_of(service)
+
+    def find(query: str) -> Any:
+        pages = client.search(query, timeout=1.0)["results"]
+        return [client.search(page["url"]) for page in pages]
+
+    found = read(find, "a")
+    assert [len(each) for each in found.certain] == [1, len(found.value)]
+    assert all(found.certain[1])

@@ -118,7 +118,6 @@ class Builder:
         if name in OF_PARSERS:
             require_clean_parser(owner)
         if name == "with_structured_output":
-            _require_quiet(owner)
             kwargs = _without_warning(run, owner, args, kwargs)
         return self._make(run, owner, getattr(owner, name), args, kwargs, name)
 
@@ -250,7 +249,10 @@ def _require_likeness(model: Any, names: frozenset[str], make: Callable[[], Any]
         return
     key = type(model), names
     if key not in _alike:
-        _alike[key] = models.as_set_now(model).configured == models.as_set_now(outcome(make)).configured
+        first, second = models.as_set_now(model).configured, models.as_set_now(outcome(make)).configured
+        if first != second and second == models.as_set_now(outcome(make)).configured:
+            raise Barrier("another thread makes such a model for the first time")  # each with a client, kept for others
+        _alike[key] = first == second
     _require_no_known_difference(*key)
 
 
@@ -260,24 +262,29 @@ def _require_no_known_difference(cls: Any, names: frozenset[str]) -> None:
         raise Barrier(f"each {type_name(cls)} has a client of its own", "make it outside of the function")
 
 
-def _require_quiet(owner: Any) -> None:
-    """Raises: Barrier if LangChain warns that the model has no structured output."""
-    model = getattr(owner, "model_name", "") or ""
-    if (type(model) is str and model.startswith(("gpt-3", "gpt-4-"))) or model == "gpt-4":
-        raise Barrier(f"LangChain warns of structured output of {model}")
-
-
 def _without_warning(run: Run, owner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return arguments with the same result but no warning: for a model of pydantic 1 LangChain turns to tools."""
+    """Return arguments with the same result but no warning.
+
+    LangChain turns to tools for a model of pydantic 1, and for a model that is known to have no structured output.
+    Raises: Barrier if another class may warn of such a model.
+    """
     schema, old = kwargs.get("schema", args[0] if args else None), foreign.old_model()
     held: Any = schema.held if type(schema) is Opaque else None
     is_old = old is not None and foreign.is_class(held) and foreign.is_subtype(held, old)
+    is_unable = _has_no_structured_output(getattr(owner, "model_name", None))
     warns = foreign.module_of(stock_class(owner)).startswith("langchain_openai.")
-    if not is_old or not warns or kwargs.get("method", "json_schema") != "json_schema":
+    if is_unable and not warns:
+        raise Barrier(f"LangChain may warn of structured output of {owner.model_name}")
+    if not (is_old or is_unable) or not warns or kwargs.get("method", "json_schema") != "json_schema":
         return kwargs
     if not outlets.warns(UserWarning):
         run.raises()
     return {**kwargs, "method": "function_calling"}
+
+
+def _has_no_structured_output(model: Any) -> bool:
+    """Whether LangChain warns of structured output of the OpenAI model of this name."""
+    return type(model) is str and (model.startswith(("gpt-3", "gpt-4-")) or model == "gpt-4")
 
 
 def _require_clean(made: Any) -> None:

@@ -27,7 +27,7 @@ from teola_plugin.adapters.reader.scopes import (
     comprehension_scope,
 )
 from teola_plugin.adapters.reader.table import is_sequence, whole
-from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed
+from teola_plugin.adapters.reader.taking import Check, hashed, is_hashed, number
 from teola_plugin.adapters.reader.values import ANYWHERE, Barrier, Lazy, Pending, Perhaps, Stalled, Undecided, Unknown
 
 _CONVERSIONS = {-1: "", 115: "s", 114: "r", 97: "a"}
@@ -478,10 +478,16 @@ class Expressions:
             node.generators, [node.elt], lambda inner: inner.expression(node.elt), lambda run, items: items,
             is_generator=True,
         )  # fmt: skip
+        counts = type(node.elt) is ast.Constant and type(node.elt.value) in (int, bool)
 
         def arguments(frame: Frame, callee: Any) -> calls.Given:
             takes, check = calls.takes_all(callee)
-            return (whole(frame, check) if takes else lazy(frame),), {}
+            if not takes:
+                return (lazy(frame),), {}
+            items = whole(frame, check)
+            if check is number and counts and type(items) is Unknown:  # however many are left out
+                items = Unknown("counts", items.sources)
+            return (items,), {}
 
         return arguments
 

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from teola_plugin.adapters.reader.calling import call
-from teola_plugin.adapters.reader.table import collected, known, require_no_decimals, unknown_number, whole
+from teola_plugin.adapters.reader.table import collected, kind_of, known, require_no_decimals, unknown_number, whole
 from teola_plugin.adapters.reader.taking import Check, compared, number
 from teola_plugin.adapters.reader.values import Arguments, Handler, Lazy, Undecided, Unknown
 
@@ -106,6 +106,8 @@ def total(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if not args or len(args) + len(kwargs) > 2 or not kwargs.keys() <= {"start"}:
         raise TypeError("wrong arguments")
     start = kwargs["start"] if kwargs else args[1] if len(args) == 2 else 0
+    if len(args) == 1 and not kwargs and kind_of(args[0]) == "counts":
+        return run.unknown(args[0], holds="number", is_safe=True)
     known(run, args[0], start)
 
     def add(run: Any, each: Any) -> None:

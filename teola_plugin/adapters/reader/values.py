@@ -89,10 +89,11 @@ def _raising(cls: type, refuse: Callable[[Any, str], NoReturn]) -> None:
 class Unknown:
     """A value that is not known yet. `holds`: the kind of the later value, as far as certain.
 
-    `holds` is "any", "text", "texts" (a list of texts), "list", "bool", "number", "message" (an AI message of a model),
-    "reply" (of a web page), or the class of the object. `sources`: the origins of the value (components that were
-    asked), which alone decide whether an operation on the value raises. `items`: the items of one of several dicts with
-    different keys, some of them `Perhaps`. `is_shared`: a list that the program may also know by another name.
+    `holds` is "any", "text", "texts" (a list of texts), "list", "counts" (whole numbers, for `sum`), "bool", "number",
+    "message" (an AI message of a model), "reply" (of a web page), or the class of the object. `sources`: the origins of
+    the value (components that were asked), which alone decide whether an operation on the value raises. `items`: the
+    items of one of several dicts with different keys, some of them `Perhaps`. `is_shared`: a list that the program may
+    also know by another name.
     """
 
     __slots__ = ("holds", "is_shared", "items", "sources")

@@ -180,9 +180,6 @@ BARRIERS: dict[str, tuple[Any, Any]] = {
     "Checked runs code": (built(lambda: LLM.with_structured_output(Checked)), {"x": "a"}),
     "the tool": (built(lambda: LLM.bind_tools([of_grades])), {"x": "a"}),
     "is given no_such": (built(lambda: ChatOpenAI(model="m", api_key="k", no_such=1)), {"x": "a"}),
-    "structured output of": (
-        built(lambda: ChatOpenAI(model="gpt-4", api_key="k").with_structured_output(Grade)), {"x": "a"},
-    ),
     "MyModel": (built(lambda: MyModel(model="m", api_key="k")), {"x": "a"}),
     "configurable": (LLM.configurable_fields(temperature=ConfigurableField(id="t")), "a"),
     "listeners": (LLM.with_listeners(on_start=lambda run: RAN.append("start")), "a"),

@@ -267,6 +267,53 @@ def test_structured_output_in_the_body(method: Any) -> None:
     assert check(node, {"x": "a"}).shown == [1]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("model", ["gpt-3.5-turbo", "gpt-4", "gpt-4-turbo"])
+@pytest.mark.parametrize("options", [{}, {"method": "json_schema"}, {"method": "function_calling"}, {"strict": True}])
+def test_structured_output_of_a_model_that_has_none(model: str, options: Any) -> None:
+    llm = hosted(model=model)
+
+    def node(state: dict[str, Any]) -> Any:
+        grades = [llm.with_structured_output(Grade, **options).invoke(doc).score for doc in state["docs"]]
+        return [*grades, LLM.invoke("after").content]
+
+    found = check(node, {"docs": ["a", "b"]})
+    assert found.shown == [3]
+    assert found.certain[0][:2] == [True, True]
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_structured_output_that_raises_its_warning_is_a_branch() -> None:
+    llm = hosted(model="gpt-4")
+
+    def node(state: dict[str, Any]) -> Any:
+        first = LLM.invoke(state["x"])
+        return [first, llm.with_structured_output(Grade).invoke("a"), LLM.invoke("b")]
+
+    assert read(node, {"x": "a"}).certain[0] == [True, False, False]
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_votes_are_counted_before_they_are_there(is_counted: bool) -> None:
+    """How many there are cannot raise; what is summed may."""
+
+    def node(state: dict[str, Any]) -> Any:
+        kept = []
+        for doc in state["docs"]:
+            votes = [LLM.invoke(doc + each).content for each in "12"]
+            if is_counted:
+                count = sum(1 for vote in votes if vote.startswith("a"))
+            else:
+                count = sum(vote for vote in votes if vote.startswith("no such"))
+            if count < 2:
+                continue
+            kept.append(doc)
+        return [*kept, LLM.bind(stop="x").invoke("after").content]
+
+    found = check(node, {"docs": ["a", "b", "c"]})
+    assert found.certain[0][:6] == [True, True, *[is_counted] * 4]
+
+
 def test_json_of_a_reply() -> None:
     steps = ask("Grade {x}") | LLM.bind(response_format={"type": "json_object"}) | JsonOutputParser()
     assert check(steps, {"x": "a"}).shown == [1]

@@ -6,14 +6,17 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Literal
 
+import httpx
 import pytest
 from langchain_core.output_parsers import PydanticOutputParser, PydanticToolsParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_openai import OpenAI
+from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel, Field, computed_field, model_validator, v1
 
+from teola_plugin.adapters.langchain.reading_builders import _require_likeness
 from teola_plugin.adapters.reader import foreign
 from teola_plugin.adapters.reader.pydantic_schemas import is_clean_model, is_clean_schema, is_made_without_code
+from teola_plugin.adapters.reader.values import Barrier
 from tests.adapters.reader.langchain_reading import check, hosted, read, stopped
 
 RAN: list[str] = []
@@ -343,6 +346,15 @@ def test_a_model_with_a_client_of_its_own_is_not_asked_ahead() -> None:
     found = read(node, "a")
     assert "client of its own" in found.stopped
     assert not found.rounds
+
+
+def test_models_whose_first_clients_were_made_side_by_side_are_alike_from_then_on() -> None:
+    """LangChain keeps the first client; that two threads had a first one each says nothing about later models."""
+    names = frozenset({"side by side"})
+    early = ChatOpenAI(model="m", api_key="key", base_url="http://service/v1", http_client=httpx.Client())
+    with pytest.raises(Barrier, match="for the first time"):
+        _require_likeness(early, names, hosted)
+    _require_likeness(hosted(), names, hosted)
 
 
 def test_a_model_with_a_client_of_its_own_is_made_no_more_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
