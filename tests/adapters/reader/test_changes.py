@@ -282,6 +282,33 @@ LEFT = {
         held["log"].append("y")
         return [m.ask(f"{row}{LOG}{held}") for row in rows]
     """,
+    "a global name for an error": """
+        global LAST
+        try:
+            raise ValueError(3)
+        except ValueError as LAST:
+            m.ask("raised")
+        try:
+            m.ask(f"{LAST}")
+        except NameError:
+            m.ask("gone")
+        LAST = None
+        return m.ask("then")
+    """,
+    "a name for an error, behind another error": """
+        try:
+            try:
+                raise ValueError(3)
+            except ValueError as e:
+                raise KeyError from None
+        except KeyError:
+            m.ask("raised")
+        try:
+            m.ask(f"{e}")
+        except NameError:
+            m.ask("gone")
+        return m.ask("then")
+    """,
     "a dict inside of another, by two names": """
         inner = NESTED["a"]
         NESTED["z"] = 1
@@ -342,7 +369,9 @@ LEFT = {
         rows = unread(lambda: ["b"])
         m.ask("first")
         BOX.last.number = 9
-        return m.ask(f"{mine.number}{BOX.last.number}")
+        told = m.ask(f"{mine.number}{BOX.last.number}")
+        BOX.last = None
+        return told
     """,
 }
 """Programs of which nothing wrong is asked, whenever they are read."""
