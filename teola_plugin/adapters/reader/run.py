@@ -358,7 +358,9 @@ class Run(Heap):
 
     def escapes(self, held: Any, *values: Any) -> None:
         """Note that values are stored in something outside of the program, if `held` is that."""
-        if id(held) in self.changes.opened or any(id(held) in each for each in (self._exact, self._given, self._escaped)):
+        if id(held) in self.changes.opened or any(
+            id(held) in each for each in (self._exact, self._given, self._escaped)
+        ):
             self._escape(values)
 
     def _escape(self, values: Iterable[Any]) -> None:
@@ -394,11 +396,7 @@ class Run(Heap):
         changed = self.changes.changed
         is_shared = is_shared or self._is_together
         known = changed.get(key) if changed is not None else None
-        if (
-            changed is None
-            or len(changed) >= MAX_CHANGED
-            or (known is not None and known.is_shared >= is_shared)
-        ):
+        if changed is None or len(changed) >= MAX_CHANGED or (known is not None and known.is_shared >= is_shared):
             raise Barrier(what)
         changed[key] = Place(owner, is_shared)
         raise Renewed
