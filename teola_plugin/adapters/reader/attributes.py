@@ -223,6 +223,8 @@ def _module_attribute(run: Any, module: types.ModuleType, name: str) -> Any:
     own = _MODULE.__get__(module)
     if is_dunder(name) and name not in _MODULE_TEXTS:
         raise Barrier(f"it uses {name} of a module")
+    if run.changes.holds((id(own), name)):
+        return run.changed_value((id(own), name), lambda: own[name], error=AttributeError)
     if name in own:
         return run.load_attribute(module, name, own[name])
     if "__getattr__" in own:
@@ -370,6 +372,7 @@ def _set_of_object(run: Any, value: Opaque, name: str, new: Any) -> None:
         run.store((id(own), name), held, new, refused.what)
         return
     run.touch(held)
+    run.escapes(held, new)
     own[name] = new
 
 
@@ -381,6 +384,7 @@ def _set_of_record(run: Any, value: Any, name: str, new: Any, facts: Facts) -> N
     if facts.is_event:
         raise Barrier(f"it stores the attribute {name} of an event")
     run.touch(value)
+    run.escapes(value, new)
     found = in_mro(cls, name)
     if found is not MISSING and foreign.is_descriptor(found):
         raise Barrier(f"it stores the attribute {name} of {describe(value)}")

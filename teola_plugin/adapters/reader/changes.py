@@ -2,7 +2,8 @@
 
 The framework's run makes the same change, once, and maybe at this moment in another thread. So the value before the
 change is unknown to a whole reading: the first change of something starts the evaluation anew (`values.Renewed`). What
-the program stores is known from there on, unless functions that run beside each other store there.
+the program stores is known up to its next request, during which other calls may store there, unless functions that run
+beside each other store there.
 
     self.calls += 1             an unknown number
     self.topic = topic          known
@@ -49,7 +50,7 @@ class Changes:
     `number`: how many changes this evaluation has made. `what`: the latest. `is_needed`: a decision or a request needed
     a value from before a change. `cells`: the stored values, one dict for each key, which has the item "value" once a
     value is stored. `opened`: containers of unknown content, by their ids; `shrunk`: ids of those that may have lost
-    keys.
+    keys; `kinds`: the kinds of the items that were stored in each.
     """
 
     changed: Changed | None = None
@@ -59,6 +60,7 @@ class Changes:
     cells: dict[Hashable, dict[str, Any]] = field(default_factory=dict)
     opened: dict[int, Any] = field(default_factory=dict)
     shrunk: set[int] = field(default_factory=set)
+    kinds: dict[int, set[Any]] = field(default_factory=dict)
 
     def holds(self, key: Hashable) -> bool:
         """Whether the value at this key is changed."""
@@ -76,20 +78,27 @@ class Changes:
         """Whether the object is one of `cells` or `opened`."""
         return id(held) in self.opened or any(cell is held for cell in self.cells.values())
 
-    def changes(self, name: str, held: Any) -> None:
-        """Note that a method is called on a container that changes it."""
-        if name in _SHRINKING and id(held) in self.opened:
-            self.shrunk.add(id(held))
+    def changes(self, name: str, held: Any, stored: tuple[Any, ...] = ()) -> None:
+        """Note that a method is called on a container that changes it; `stored`: items that it gets."""
+        if id(held) in self.opened:
+            if name in _SHRINKING:
+                self.shrunk.add(id(held))
+            kinds = self.kinds.setdefault(id(held), set())
+            kinds.update(["other"] if name == "update" else map(_kind_of, stored))
 
     def item(self, held: Any, at: Any) -> Any:
-        """Return an example of the item at a key of a changed dict; MISSING if there may be no item."""
+        """Return an example of the item at a key of a changed dict; MISSING if there may be no such item."""
         if id(held) not in self.opened or type(held) not in DICTS or type(at) not in (str, int):
             return foreign.MISSING
-        if type(held) is defaultdict and held.default_factory is not None:
-            return held.default_factory()
+        found = held.get(at, foreign.MISSING)
         if type(held) is Counter:
-            return 0
-        return foreign.MISSING if id(held) in self.shrunk else held.get(at, foreign.MISSING)
+            found = 0
+        elif type(held) is defaultdict and held.default_factory is not None:
+            made = held.default_factory()
+            found = found if type(found) is type(made) else made
+        elif id(held) in self.shrunk:
+            return foreign.MISSING
+        return found if self.kinds.get(id(held), set()) <= {_kind_of(found)} else foreign.MISSING
 
 
 def like(value: Any) -> Any:
@@ -98,6 +107,10 @@ def like(value: Any) -> Any:
     if kind is defaultdict:
         return defaultdict(value.default_factory)
     return kind() if kind in CONTAINERS else Unknown(holds_of(value), CHANGED)
+
+
+def _kind_of(value: Any) -> Any:
+    return type(value) if type(value) in CONTAINERS else holds_of(value)
 
 
 def is_of_program(owner: Any, name: str) -> bool:

@@ -224,7 +224,8 @@ def _write(run: Any, value: Any, name: str, args: Arguments, kwargs: dict[str, A
     if type(value) in HASHES:
         raise Barrier("it changes a hash object", hint="give all of the data to the constructor")
     run.touch(value)
-    run.changes.changes(name, value)
+    run.escapes(value, *args, *kwargs.values())
+    run.changes.changes(name, value, (args[1:] or (None,)) if name == "setdefault" else ())
     is_extended = name == "extend" and type(value) in (list, deque) and len(args) == 1 and not kwargs
     if is_extended and (type(args[0]) is Unknown or (is_sequence(args[0]) and is_unknown(run, args[0]))):
         return taking.grow(run, value, args[0])

@@ -324,11 +324,14 @@ def _getattr(run: Any, args: Arguments, kwargs: dict[str, Any]) -> Any:
     if type(args[1]) is not str:
         raise TypeError("attribute name must be string")
     try:
-        return classes.attribute(run, args[0], args[1])
+        found = classes.attribute(run, args[0], args[1])
     except AttributeError:
         if len(args) == 3:
             return args[2]
         raise
+    if len(args) == 3 and run.is_from_before(found):  # the attribute may be as new as the change
+        return run.unknown(found, args[2], is_safe=True)
+    return found
 
 
 def _hasattr(run: Any, value: Any, name: Any) -> Any:
@@ -341,7 +344,8 @@ def _hasattr(run: Any, value: Any, name: Any) -> Any:
         return False
     except Undecided:
         found = value
-    return run.unknown(found, holds="bool", is_safe=True) if type(value) is Unknown else True
+    is_unknown = type(value) is Unknown or run.is_from_before(found)
+    return run.unknown(found, holds="bool", is_safe=True) if is_unknown else True
 
 
 # --- iterators of itertools and functools ----------------------------------------------------------------------------

@@ -196,6 +196,9 @@ def in_place(run: Any, name: str, a: Any, b: Any) -> Any:
     if type(a) not in MUTABLE or name not in _IN_PLACE or isinstance_of(b, Opaque):
         return binary(run, name, a, b)
     run.touch(a)
+    run.escapes(a, b)
+    if isinstance_of(a, dict):
+        run.changes.changes("update", a)
     if name == "+" and type(a) in (list, deque) and type(b) is Unknown:
         taking.grow(run, a, b)
         return a
@@ -424,10 +427,7 @@ def subscript(run: Any, held: Any, at: Any) -> Any:
     if is_unknown(run, held):
         if kind is list and type(at) is slice:
             return run.unknown(held, is_safe=_whole_numbers(at))
-        example = run.changes.item(held, at)
-        if example is not foreign.MISSING:
-            return run.unknown_like(example)
-        raise Undecided
+        return run.changed_item(held, at)
     if type(at) is Unknown:
         holds = "text" if kind is str or (kind in (list, tuple, dict) and _all_texts(held)) else "any"
         return run.unknown(at, holds=holds)
@@ -460,6 +460,9 @@ def _all_texts(held: Any) -> bool:
 def set_item(run: Any, held: Any, at: Any, value: Any) -> None:
     """Store `held[at] = value`."""
     _before_change(run, held)
+    run.escapes(held, at, value)
+    if type(at) is not slice:
+        run.changes.changes("", held, (value,))
     if kind_of(held) == "texts" and not texts.is_text(value):
         held.holds = "any"
     if is_unknown(run, held) or is_unknown(run, at) or (is_unknown(run, value) and type(at) is slice):

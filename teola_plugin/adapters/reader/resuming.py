@@ -149,7 +149,7 @@ def goes_on(run: Run, frame: Frame, place: Place, barrier: Barrier, stops: list[
     If the framework's run has not come past the statement yet, the stop is added to `stops`.
     """
     stop = None if run.is_lost else stop_here(run, frame, place)
-    if stop is None:
+    if stop is None or run.has_escaped():  # the copies do not tell what else has the same object
         return False
     passed: Passed | None = run.open
     if passed is None or passed.where != stop.where or not stop.is_passed(passed.places):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from teola_plugin.adapters.reader import classes
+from teola_plugin.adapters.reader import classes, foreign
 from teola_plugin.adapters.reader.asking import Ask, Asker, Nobody, Request, Round
 from teola_plugin.adapters.reader.branches import Branches
 from teola_plugin.adapters.reader.changes import CONTAINERS, Changed, Changes, Place, is_of_program, like
@@ -77,6 +77,8 @@ class Given:
         self.outer: dict[int, tuple[Any, Any]] = {}
         self.guarded: dict[int, Any] = {}
         self.exact: dict[int, Any] = {}
+        self.escaped: set[type] = set()
+        """Types of objects that something outside of the program has, too; the program may have them as an input."""
         self.names: dict[tuple[int, str], tuple[Any, Any]] = {}
         """Values of looked-up names and attributes, by the id of the function or object and the name."""
 
@@ -174,6 +176,9 @@ class Run(Heap):
         self._is_guarded = False
         self._is_together = False
         self._guarded = given.guarded
+        self._examples: dict[int, tuple[Any, ...]] = {}
+        self._escaped: dict[int, Any] = {}
+        self._had_escaped = given.escaped
         self._begin_changes()
         self._made_exceptions: dict[int, BaseException] = {}
 
@@ -278,6 +283,7 @@ class Run(Heap):
     def hand_on(self, given: Given) -> None:
         """Record the outside values and names of the evaluation in `given`, for later evaluations."""
         given.outer, given.names, given.guarded = self._outer, self._names, self._guarded
+        given.escaped |= {type(each) for each in self._escaped.values()}
         if self.changes.changed is not None:
             for original, copy in self._outer.values():
                 if id(copy) in self._restored:
@@ -297,7 +303,7 @@ class Run(Heap):
                 raise Barrier(what)
             self._change(id(found), found, what)
         if id(held) in self.changes.opened:
-            self._note_change(f"it changes a {type_name(type(held))} that it did not make")
+            self._touch_opened(held, f"it changes a {type_name(type(held))} that it did not make")
         self._optional.pop(id(held), None)
         if self._logs or id(held) in self._given or id(held) in self._exact:
             self.note(held)
@@ -324,18 +330,76 @@ class Run(Heap):
             return
         self._fixed.pop(id(copy), None)
         self.changes.opened[id(copy)] = copy
+        if self.changes.is_shared(id(original)):
+            self.changes.shrunk.add(id(copy))
 
-    def _change(self, key: Hashable, owner: Any, what: str) -> None:
+    def _touch_opened(self, held: Any, what: str) -> None:
+        """Note a change of a container of unknown content, and of those that it may stand for."""
+        self._note_change(what)
+        original = next((original for original, copy in self._outer.values() if copy is held), None)
+        if original is not None:
+            if self._is_together and not self.changes.is_shared(id(original)):
+                self._change(id(original), original, what)
+            return
+        for example in self._examples.get(id(held), ()):
+            if id(example) in self._given or id(example) in self._copies or id(example) in self._guarded:
+                raise Barrier(what)
+            original = next((original for original, copy in self._outer.values() if copy is example), example)
+            copy = self._outer.get(id(original), (None, None))[1]
+            if id(copy) in self._guarded or id(copy) in self._exact:
+                raise Barrier(what)
+            if not self.changes.is_shared(id(original)):
+                self._change(id(original), original, what, is_shared=True)
+        if type(held) in self._had_escaped:
+            raise Barrier(what)
+        for each in [each for each in self._escaped.values() if type(each) is type(held) and each is not held]:
+            if id(each) not in self.changes.opened:
+                self.touch(each)
+                self.taint(each)
+
+    def escapes(self, held: Any, *values: Any) -> None:
+        """Note that values are stored in something outside of the program, if `held` is that."""
+        if id(held) in self.changes.opened or any(
+            id(held) in each for each in (self._exact, self._given, self._escaped)
+        ):
+            self._escape(values)
+
+    def _escape(self, values: Iterable[Any]) -> None:
+        todo = list(values)
+        while todo:
+            value = todo.pop()
+            kind = type(value)
+            if kind in classes.ATOMS or kind is Unknown or id(value) in self._escaped:
+                continue
+            if kind is Opaque and not value.is_own:
+                continue
+            self.tick()
+            if kind is not tuple and kind is not frozenset:
+                self._escaped[id(value)] = value
+            if isinstance_of(value, Opaque):
+                if kind is Opaque and not isinstance_of(value.held, Opaque):
+                    self._escaped[id(value.held)] = value.held
+                    todo += (foreign.own_attributes(value.held) or {}).values()
+                continue
+            todo += self.parts(value)
+
+    def has_escaped(self) -> bool:
+        """Whether functions have a value of the program's own that something outside of the program has, too."""
+        own = {
+            key: each
+            for key, each in self._escaped.items()
+            if not any(key in some for some in (self._given, self._exact, self._fixed, self.changes.opened))
+        }
+        return bool(own) and self.can_reach(own)
+
+    def _change(self, key: Hashable, owner: Any, what: str, *, is_shared: bool = False) -> None:
         """Let the value at a key be unknown to the whole evaluation. Raises: Renewed, Barrier if nothing may change."""
         changed = self.changes.changed
+        is_shared = is_shared or self._is_together
         known = changed.get(key) if changed is not None else None
-        if (
-            changed is None
-            or len(changed) >= MAX_CHANGED
-            or (known is not None and known.is_shared >= self._is_together)
-        ):
+        if changed is None or len(changed) >= MAX_CHANGED or (known is not None and known.is_shared >= is_shared):
             raise Barrier(what)
-        changed[key] = Place(owner, self._is_together)
+        changed[key] = Place(owner, is_shared)
         raise Renewed
 
     def _note_change(self, what: str) -> None:
@@ -350,8 +414,16 @@ class Run(Heap):
         cell = self.changes.cell(key)
         self.note(cell)
         cell["value"] = value
+        self._escape([value])
         if self.changes.is_shared(key):
             self.taint(cell)
+
+    def _forget_stored(self) -> None:
+        """Forget what the program has stored outside: while a request waits, other calls may store there."""
+        for cell in self.changes.cells.values():
+            if cell and type(cell["value"]) is not Unknown and not self.is_tainted(cell):
+                self.note(cell)
+                cell["value"] = self.unknown_like(cell["value"])
 
     @contextlib.contextmanager
     def together(self, count: int) -> Iterator[None]:
@@ -372,19 +444,38 @@ class Run(Heap):
             return self.unknown(Unknown(sources=CHANGED))
         if cell:
             return cell["value"]
+        if self.changes.is_shared(key):
+            return self.unknown(Unknown(sources=CHANGED), error=error)
         try:
             found = now()
         except (NameError, KeyError):
             return self.unknown(Unknown(sources=CHANGED), error=error)
         return self.unknown_like(found)
 
-    def unknown_like(self, example: Any) -> Any:
-        """Return an unknown value of the kind of an example."""
+    def changed_item(self, held: Any, at: Any) -> Any:
+        """Return the item at a key of a container of unknown content. Raises: Undecided."""
+        example = self.changes.item(held, at)
+        is_plain = type(held) is Counter or type(held) is defaultdict
+        if example is classes.MISSING or (self._is_together and not is_plain):
+            raise Undecided
+        if id(held) in self._examples and type(held) is not Counter:  # a container in what it stands for is not known
+            raise Undecided
+        if self._beginnings and not is_plain:  # the key may be as new as a change by the framework's run
+            self.raises(CHANGED, error=KeyError)
+        return self.unknown_like(example, is_made=example is not held.get(at))
+
+    def unknown_like(self, example: Any, *, is_made: bool = False) -> Any:
+        """Return an unknown value of the kind of an example. `is_made`: the example is no value of the program's."""
         made = like(example)
         if type(made) is not Unknown:
             self.changes.opened[id(made)] = made
+            self._examples[id(made)] = () if is_made else (example,)
             self.stand_in(made)
         return made
+
+    def is_from_before(self, value: Any) -> bool:
+        """Whether the value is unknown since the program changes it."""
+        return id(value) in self._examples or (type(value) is Unknown and not CHANGED.isdisjoint(value.sources))
 
     def stands_outside(self, held: Any) -> bool:
         """See `Heap`."""
@@ -498,6 +589,7 @@ class Run(Heap):
             self.open.require(self, request)
             self.open = None
             self.has_come_here()
+        self._forget_stored()
         if self.locks:
             raise Barrier("it asks while it holds a lock", hint="ask outside of the with statement")
         try:

@@ -435,14 +435,24 @@ class Statements(Expressions):
         store = self.scope.store(node.name) if node.name else None
         body = self.block(node.body)
         name = node.name
+        is_own = name is None or self.scope.distance(name) == 0
 
-        def handle(frame: Frame, error: Any) -> Ended:
-            if store:
-                store(frame, error)
-            ended = body(frame)
+        def forget(frame: Frame) -> None:
             if name is not None and name in frame:
                 frame[RUN].note(frame)
                 del frame[name]
+
+        def handle(frame: Frame, error: Any) -> Ended:
+            if not is_own:
+                raise Barrier(f"it sets the name {name}, which is not its own, to an error")
+            if store:
+                store(frame, error)
+            try:
+                ended = body(frame)
+            except Exception:  # of the program that is read
+                forget(frame)
+                raise
+            forget(frame)
             return ended
 
         return kinds, handle

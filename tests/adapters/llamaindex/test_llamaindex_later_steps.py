@@ -552,7 +552,7 @@ class Noting(Blocks):
 
     @step
     async def answer(self, ev: Part) -> Said:
-        self.done.append(self.ask(f"part {self.topic}"))
+        self.done.append(self.ask(f"part {ev.q}"))
         return Said(a=self.ask(f"again {self.topic} {len(self.done)}"))
 
     @step

@@ -18,6 +18,7 @@ from tests.adapters.reader.test_resuming import Prompt, numbered
 WORLD = f"""
 import dataclasses
 import functools
+import sys
 from collections import defaultdict, deque
 
 {HIDDEN}
@@ -57,8 +58,15 @@ def reset():
     BOX, CAREFUL, LOG, COUNTS, GROUPS = Box(), Careful(), ["start"], {{"a": 0, "b": 0}}, defaultdict(list)
     RECENT, NAMES, TOTAL, NESTED, LAST = deque(["z"], maxlen=3), {{"n"}}, 0, {{"a": {{"x": 1}}, "b": []}}, None
     Box.shared = []
+    global INNER
+    INNER = NESTED["a"]
 
 reset()
+HERE = sys.modules[__name__]
+
+def set_total(number):
+    global TOTAL
+    TOTAL = number
 
 def counted(m, what):
     global TOTAL
@@ -291,6 +299,97 @@ LEFT = {
         m.ask("second")
         held["log"].append("y")
         return [m.ask(f"{row}{LOG}{held}") for row in rows]
+    """,
+    "a global name for an error": """
+        global LAST
+        try:
+            raise ValueError(3)
+        except ValueError as LAST:
+            m.ask("raised")
+        try:
+            m.ask(f"{LAST}")
+        except NameError:
+            m.ask("gone")
+        LAST = None
+        return m.ask("then")
+    """,
+    "a name for an error, behind another error": """
+        try:
+            try:
+                raise ValueError(3)
+            except ValueError as e:
+                raise KeyError from None
+        except KeyError:
+            m.ask("raised")
+        try:
+            m.ask(f"{e}")
+        except NameError:
+            m.ask("gone")
+        return m.ask("then")
+    """,
+    "a dict inside of another, by two names": """
+        inner = NESTED["a"]
+        NESTED["z"] = 1
+        NESTED["a"]["x"] = 5
+        return m.ask(f"{INNER['x']}"), m.ask(f"{inner}")
+    """,
+    "a list that is stored and cleared there": """
+        mine = ["a", "b"]
+        GROUPS["x"] = mine
+        GROUPS["x"].clear()
+        return [m.ask(each) for each in mine]
+    """,
+    "an item of another kind": """
+        GROUPS["a"] = "text"
+        try:
+            GROUPS["a"].append("x")
+            return m.ask("fine")
+        except AttributeError:
+            return m.ask("error")
+    """,
+    "a number that comes to be a text": """
+        COUNTS["a"] = "text"
+        try:
+            COUNTS["a"] += 1
+            return m.ask("fine")
+        except TypeError:
+            return m.ask("error")
+    """,
+    "a global by the name of its module": """
+        set_total(5)
+        return m.ask(f"{HERE.TOTAL}"), m.ask("then")
+    """,
+    "a key that is new": """
+        try:
+            COUNTS["q"] += 1
+            m.ask("fine")
+        except KeyError:
+            COUNTS["q"] = 1
+        return m.ask("then")
+    """,
+    "an attribute that is new, behind it": """
+        if hasattr(BOX, "topic"):
+            m.ask("known")
+        BOX.topic = 5
+        return m.ask("then")
+    """,
+    "a list that is stored in front of what is not read": """
+        mine = ["a"]
+        BOX.seen = mine
+        rows = unread(lambda: ["b"])
+        m.ask("first")
+        BOX.seen.append("b")
+        return m.ask(f"{mine}{BOX.seen}")
+    """,
+    "an object that is stored in front of what is not read": """
+        mine = Box()
+        BOX.last = mine
+        rows = unread(lambda: ["b"])
+        m.ask("first")
+        BOX.last.number = 9
+        told = m.ask(f"{mine.number}{BOX.last.number}")
+        BOX.last = None
+        return told
     """,
 }
 """Programs of which nothing wrong is asked, whenever they are read."""
