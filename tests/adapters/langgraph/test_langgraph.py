@@ -70,7 +70,7 @@ class State(TypedDict, total=False):
 
 
 class Odd(State, total=False):
-    odd: Annotated[str, lambda old, new: noted.append(new) or new]  # type: ignore[func-returns-value]
+    odd: Annotated[str, lambda old, new: unread_note(noted, new) or new]
 
 
 def asks(key: str, *reads: str) -> Any:
@@ -112,9 +112,13 @@ def asked(found: Found) -> str:
     return " ".join("".join(prompt[0] for prompt in each) for each in found.rounds)
 
 
+unread_note = eval("lambda noted, what: noted.append(what)")
+"""A function without source."""
+
+
 def effect(state: State) -> dict[str, Any]:
     """What nobody reads."""
-    noted.append("effect")
+    unread_note(noted, "effect")
     return {}
 
 
@@ -524,7 +528,7 @@ class Computed:
         return "b"
 
 
-@pytest.mark.parametrize(("state", "expected"), [(Record, "a b"), (Model, "a b"), (Checked, "")])
+@pytest.mark.parametrize(("state", "expected"), [(Record, "a b"), (Model, "a b"), (Checked, "a b")])
 def test_states_that_are_objects(state: type, expected: str) -> None:
     graph: Any = StateGraph(state)
     graph.add_node("first", lambda state: {"a": llm.invoke("a" + state.q).content})
