@@ -166,7 +166,7 @@ def _address(url: str) -> tuple[str, str]:
 
 def _may_pass(own: Request, other: Request) -> bool:
     """Whether a GET may be sent while an earlier request is under way."""
-    if other.key[0] != "GET":  # type: ignore[index]
+    if type(other.key) is not tuple or other.key[0] != "GET":
         return False
     (host, path), (other_host, other_path) = own.key[-1], other.key[-1]  # type: ignore[index]
     return bool(host != other_host or path == other_path)

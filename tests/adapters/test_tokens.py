@@ -19,9 +19,8 @@ MODEL = ChatOpenAI(model="gpt-4", api_key="none")
 COUNTED: list[str] = []
 
 
-def own(text: str) -> list[int]:
-    COUNTED.append(text)
-    return [1, 2]
+own = eval("lambda text: COUNTED.append(text) or [1, 2]", {"COUNTED": COUNTED})
+"""A function without source."""
 
 
 class Own(ChatOpenAI):

@@ -183,12 +183,16 @@ class Failing(Built):
         return StopEvent(result=str(await self.llm.acomplete(f"Second {ev.query}")))
 
 
+unread = eval("lambda heard: heard.append('asking')")
+"""A function without source."""
+
+
 class MakingModels(Built):
     """A template that is made in the body, and an effect in front of what is asked."""
 
     @step
     async def ask(self, ev: StartEvent) -> StopEvent:
-        self.heard.append("asking")
+        unread(self.heard)
         prompt = PromptTemplate("{kind}: {query}")
         replies = [await self.llm.apredict(prompt, kind=kind, query=ev.query) for kind in ("short", "long")]
         return StopEvent(result=replies)

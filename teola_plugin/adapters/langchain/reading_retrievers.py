@@ -167,6 +167,7 @@ def act(
     providers: Providers, function: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return the result of a component's method, which may be a coroutine function, as a request."""
+    run.require_unchanged()
     exchange = Exchange(run)
     try:
         given, named = exchange.out(list(args)), exchange.out(dict(kwargs))

@@ -148,7 +148,7 @@ class GraphReader:
     def _noted(self, run: Run, task: Task, front: Front, way: Way, led: _Led) -> list[Update]:
         """Return the writes of a task; `led` takes in its successors."""
         counted, open_before, gates = run.counts.total(), len(run.asks), run.gates
-        skipped = len(run.skipped)
+        skipped, changes = len(run.skipped), run.changes.number
         barrier: Barrier | None = None
         is_whole = False
         try:
@@ -175,7 +175,8 @@ class GraphReader:
             requests = run.counts.total() - counted
             if not run.is_assuming:
                 self._note(task.name, barrier, requests, run.skipped[skipped:])
-                self._on_read(front.number, task.name, requests - left, is_whole)
+                is_quiet = is_whole and run.changes.number == changes
+                self._on_read(front.number, task.name, requests - left, is_quiet)
 
     def assumed(self, run: Run, front: Front) -> tuple[str, ...] | None:
         """Return the nodes that probably follow; None without an assumption."""

@@ -317,6 +317,7 @@ def _call_function(
 
 def _ask_declared(run: Run, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of a function declared free of effects: the function is called beside the reading."""
+    run.require_unchanged()
     given = Exchange(run).out([args, kwargs])
     asked = value_key(given)
     if not is_comparable(asked):

@@ -402,6 +402,11 @@ class Run(Heap):
         changed[key] = Place(owner, is_shared)
         raise Renewed
 
+    def require_unchanged(self) -> None:
+        """Require that nothing outside of the program is changed, where a function is to run early. Raises: Barrier."""
+        if self.changes.changed:
+            raise Barrier(self.changes.what or "it changes what it did not make")
+
     def _note_change(self, what: str) -> None:
         self.changes.number += 1
         self.changes.what = what
