@@ -298,7 +298,7 @@ class Run(Heap):
         """
         if id(held) in self._fixed:
             what = f"it changes a {type_name(type(held))} that it did not make"
-            found = next((original for original, copy in self._outer.values() if copy is held), None)
+            found = self._original_of(held)
             if found is None or type(held) not in CONTAINERS or id(held) in self._guarded:
                 raise Barrier(what)
             self._change(id(found), found, what)
@@ -333,10 +333,14 @@ class Run(Heap):
         if self.changes.is_shared(id(original)):
             self.changes.shrunk.add(id(copy))
 
+    def _original_of(self, held: Any) -> Any:
+        """Return the outside container of which an object is the copy; None for other objects."""
+        return next((original for original, copy in self._outer.values() if copy is held), None)
+
     def _touch_opened(self, held: Any, what: str) -> None:
         """Note a change of a container of unknown content, and of those that it may stand for."""
         self._note_change(what)
-        original = next((original for original, copy in self._outer.values() if copy is held), None)
+        original = self._original_of(held)
         if original is not None:
             if self._is_together and not self.changes.is_shared(id(original)):
                 self._change(id(original), original, what)
@@ -344,7 +348,8 @@ class Run(Heap):
         for example in self._examples.get(id(held), ()):
             if id(example) in self._given or id(example) in self._copies or id(example) in self._guarded:
                 raise Barrier(what)
-            original = next((original for original, copy in self._outer.values() if copy is example), example)
+            original = self._original_of(example)
+            original = example if original is None else original
             copy = self._outer.get(id(original), (None, None))[1]
             if id(copy) in self._guarded or id(copy) in self._exact:
                 raise Barrier(what)
