@@ -242,6 +242,13 @@ def _is_own(value: Any, seen: set[int]) -> bool:
     )
 
 
+def has_own_caches(client: Any) -> bool:
+    """Whether the resources that a client of `_SDKS` keeps, and the methods of these, are the SDK's own."""
+    seen = {id(client)}
+    held = [each for name, each in vars(client).items() if _is_made_when_read(type(client), name)]
+    return all(_is_genuine(each, seen) for each in held)
+
+
 _IS_COMPILED = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
@@ -276,8 +283,7 @@ def _is_part(held: Any, client: Any) -> bool:
         is_own = held.__self__ is client or _is_of_sdk(type(held.__self__))
         return is_own and _is_part(held.__func__, client)
     if cls is types.FunctionType:
-        is_own = held.__globals__.get("__name__", "").split(".")[0] in _SDKS
-        return is_own and _is_part(vars(held).get("__wrapped__"), client)
+        return _is_of_sdks(held) and _is_part(vars(held).get("__wrapped__"), client)
     return _is_installed(cls)  # type: ignore[arg-type]
 
 
@@ -299,9 +305,13 @@ def _is_genuine(value: Any, seen: set[int]) -> bool:
     if type(value) is types.MethodType:
         return _is_genuine(value.__func__, seen) and _is_genuine(value.__self__, seen)
     if type(value) is types.FunctionType:
-        is_own = value.__globals__.get("__name__", "").split(".")[0] in _SDKS
-        return is_own and _is_genuine(vars(value).get("__wrapped__", value), seen)
+        return _is_of_sdks(value) and _is_genuine(vars(value).get("__wrapped__", value), seen)
     return _is_of_sdk(type(value)) and all(_is_genuine(held, seen) for held in vars(value).values() if _is_code(held))
+
+
+def _is_of_sdks(function: types.FunctionType) -> bool:
+    """Whether a function, or the method that we have replaced, is an SDK's."""
+    return without_replacements(function).__globals__.get("__name__", "").split(".")[0] in _SDKS
 
 
 def _is_code(value: Any) -> bool:

@@ -23,7 +23,7 @@ from teola_plugin.adapters.interception import interception
 from teola_plugin.engines import Done
 from teola_plugin.seams import Reply, active
 from tests.adapters.reader.langchain_reading import Recording, read, stopped
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 RAN: list[Any] = []
 
@@ -92,18 +92,7 @@ def in_a_tool(service: Service) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize("make", [made_before, made_for_each, in_a_tool])
 def test_searches_in_turn_run_side_by_side(service: Service, make: Any) -> None:
-    app = app_of(service, make(service))
-    with counted(service) as original:
-        plain = app.invoke({})
-    fast = optimize(app)
-    assert fast.invoke({}) == plain
-    service.holds, service.awaits = "search hive 1", "search hive 3"
-    with counted(service) as made:
-        assert fast.invoke({}) == plain
-    assert not service.has_waited_in_vain
-    assert made == original
-    report = optimized(fast).reports[-1]
-    assert (report.wasted, report.fallbacks) == (0, ())
+    asked_side_by_side(service, app_of(service, make(service)), "search hive 1", "search hive 3")
 
 
 def test_the_reply_belongs_to_the_caller(service: Service) -> None:

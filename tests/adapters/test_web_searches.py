@@ -20,7 +20,7 @@ from teola_plugin.adapters.langchain.reading_retrievers import provider_of_tool
 from teola_plugin.adapters.langchain.tools import EarlyTool, _resource_of, read_tool
 from tests.adapters.langchain.test_agents import QUESTION, World
 from tests.adapters.reader.langchain_reading import read, stopped
-from tests.support.hosted_service import Service, counted
+from tests.support.hosted_service import Service, asked_side_by_side, counted
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 RAN: list[str] = []
@@ -82,17 +82,7 @@ def _two() -> Any:
 
 @pytest.mark.parametrize("make", [_two, lambda: _Made(_two)], ids=["made before", "made for each search"])
 def test_searches_in_turn_run_side_by_side(service: Service, make: Callable[[], Any]) -> None:
-    app = app_of(service, make())
-    with counted(service) as original:
-        plain = app.invoke({})
-    fast = optimize(app)
-    service.holds, service.awaits = "search hive 1", "search hive 3"
-    with counted(service) as made:
-        assert fast.invoke({}) == plain
-    assert not service.has_waited_in_vain
-    assert made == original
-    report = optimized(fast).reports[-1]
-    assert (report.wasted, report.fallbacks) == (0, ())
+    report = asked_side_by_side(service, app_of(service, make()), "search hive 1", "search hive 3")
     assert report.misses <= 1  # the first, where the framework's run is there before the reader
 
 

@@ -6,10 +6,13 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from teola_plugin import optimize, optimized
+from teola_plugin.runtime.session.report import Report
 
 
 class Service(ThreadingHTTPServer):
@@ -121,3 +124,25 @@ def counted(service: Service) -> Iterator[Counter[str]]:
     found: Counter[str] = Counter()
     yield found
     found.update(service.asked)
+
+
+def invoked(app: Any) -> Any:
+    return app.invoke({})
+
+
+def asked_side_by_side(
+    service: Service, app: Any, first: str, last: str, call: Callable[[Any], Any] = invoked
+) -> Report:
+    """Call a pipeline, original and optimized: the reply to `first` comes once `last` is asked; all else is equal."""
+    with counted(service) as original:
+        plain = call(app)
+    fast = optimize(app)
+    assert call(fast) == plain
+    service.holds, service.awaits = first, last
+    with counted(service) as made:
+        assert call(fast) == plain
+    assert not service.has_waited_in_vain
+    assert made == original
+    report = optimized(fast).reports[-1]
+    assert (report.wasted, report.fallbacks) == (0, ())
+    return report

@@ -26,12 +26,12 @@ from langchain_core.runnables import Runnable, RunnableBinding, RunnablePassthro
 from langchain_core.tools import BaseTool
 from langchain_core.vectorstores import VectorStore
 
-from teola_plugin.adapters import web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.langchain import hosted_embeddings, models
 from teola_plugin.adapters.langchain import reading_builders as builders
 from teola_plugin.adapters.langchain import reading_splitters as splitters
 from teola_plugin.adapters.langchain import reading_tokens as tokens
-from teola_plugin.adapters.langchain.quiet import apart
+from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_builders import Builder, can_construct
 from teola_plugin.adapters.langchain.reading_models import Settings, Way, round_of
 from teola_plugin.adapters.langchain.reading_parts import is_total, stock_class
@@ -123,6 +123,9 @@ class LangChainAsker:
         if web_clients.searches(held, name):
             return web_clients.searching(held, name, round_of, partial(apart, self._context))
         if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
+            return found
+        early = partial(apart, self._context), partial(aapart, self._context)
+        if (found := sdk_clients.attribute(owner, name, round_of, *early)) is not NOT_MINE:
             return found
         if name in splitters.METHODS and splitters.is_splitter(held):
             return Callee(lambda run, args, kwargs: splitters.split(run, held, name, args, kwargs), name)
@@ -223,6 +226,8 @@ class LangChainAsker:
             return splitters.made(run, cls, args, kwargs)
         if web_clients.is_client_class(cls):
             return web_clients.made(run, cls, args, kwargs)
+        if sdk_clients.is_client_class(cls):
+            return sdk_clients.made(run, cls, tuple(args), kwargs)
         if not can_construct(cls):
             return NOT_MINE
         return self._builder.construct(run, cls, args, kwargs)

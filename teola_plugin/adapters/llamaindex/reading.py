@@ -9,7 +9,7 @@ A user's class is unknown here: the reader reads its methods, or stops.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from llama_index.core import Settings
@@ -17,7 +17,7 @@ from llama_index.core.async_utils import run_jobs
 from llama_index.core.llms import LLM
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 
-from teola_plugin.adapters import web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.handlers import noted_by
 from teola_plugin.adapters.llamaindex.listeners import handlers_of
 from teola_plugin.adapters.llamaindex.reading_indexes import Indexes, makes
@@ -86,8 +86,10 @@ class LlamaIndexAsker:
         if foreign.is_kind_of(held, LLM):
             return self._of_model(held, name)
         if web_clients.searches(held, name):
-            return web_clients.searching(held, name, Same, lambda search: search())
+            return web_clients.searching(held, name, Same, _here)
         if (found := web_pages.attribute(owner, name)) is not NOT_MINE:
+            return found
+        if (found := sdk_clients.attribute(owner, name, Same, _here, _here)) is not NOT_MINE:
             return found
         if is_template(held) and name in FORMATTING:
             return Callee(lambda run, args, kwargs: fill_in(run, held, name, args, kwargs), name)
@@ -155,7 +157,7 @@ class LlamaIndexAsker:
         """See `asking.Asker`."""
         if web_pages.method_of_call(callee.held):
             source = Same(callee.held)
-            return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, lambda get: get())
+            return web_pages.requesting(run, callee.held, tuple(args), kwargs, source, _here)
         if callee.held is not run_jobs:
             return NOT_MINE
         if len(args) != 1 or kwargs.keys() - {"workers", "show_progress", "desc"}:
@@ -171,11 +173,17 @@ class LlamaIndexAsker:
             return make_event(run, cls, tuple(args), kwargs)
         if web_clients.is_client_class(cls):
             return web_clients.made(run, cls, args, kwargs)
+        if sdk_clients.is_client_class(cls):
+            return sdk_clients.made(run, cls, tuple(args), kwargs)
         return make_template(run, cls, cls, tuple(args), kwargs) if foreign.is_one_of(cls, _TEMPLATES) else NOT_MINE
 
     def combine(self, run: Run, left: Any, right: Any) -> Any:
         """See `asking.Asker`."""
         return NOT_MINE
+
+
+def _here(request: Callable[[], Any]) -> Any:
+    return request()
 
 
 def _of_settings(run: Run, name: str) -> Any:

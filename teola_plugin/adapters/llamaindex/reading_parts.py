@@ -27,7 +27,7 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
-from teola_plugin.adapters import chroma, web_clients
+from teola_plugin.adapters import chroma, sdk_clients, web_clients
 from teola_plugin.adapters.llamaindex.hosted_embeddings import is_hosted
 from teola_plugin.adapters.llamaindex.known import is_asked_each_time, is_embedder, is_store
 from teola_plugin.adapters.llamaindex.models import is_ours
@@ -215,7 +215,8 @@ def may_ask(component: Any, functions: Sequence[types.FunctionType]) -> bool:
     for function in functions:
         for each in functions_in(function):
             compiled(each)
-    if len(reachable(component, (BaseEmbedding, VectorStoreIndex, *web_clients.loaded()))) > 1:
+    clients = (*web_clients.loaded(), *sdk_clients.loaded())
+    if len(reachable(component, (BaseEmbedding, VectorStoreIndex, *clients))) > 1:
         return True
     methods = [each for held in plain_objects(component) for each in _methods_of(held)]
     return any(not is_harmless(value) for function in (*functions, *methods) for value in mentioned(function))

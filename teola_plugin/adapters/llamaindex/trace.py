@@ -22,7 +22,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
-from teola_plugin.adapters import web_clients, web_pages
+from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.leaf import plain_class
 from teola_plugin.adapters.llamaindex.draft import Draft
 from teola_plugin.adapters.llamaindex.engines import add_engine
@@ -55,6 +55,7 @@ def knows(pipeline: Any) -> bool:
 
 def trace(pipeline: Any) -> Traced:
     """Return the p-graph of a pipeline, and of its parts; empty, with a break, for an unreadable pipeline."""
+    sdk_clients.instrument_loaded()
     web_clients.instrument_loaded()
     web_pages.instrument_loaded()
     traced = Traced(Graph((), (), ())) if isinstance(pipeline, type) else _traced_whole(pipeline)

@@ -36,7 +36,7 @@ STOCK_MODULES = (
     "langchain_core.documents.", "langchain_core.messages.", "langchain_core.prompt_values", "langchain_core.outputs.",
     "langchain_core.agents", "langchain_core.load.serializable", "langgraph.types", "llama_index.core.schema",
     "llama_index.core.base.llms.types", "llama_index.core.base.response.schema", "pydantic.main", "pydantic.root_model",
-    "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api", "workflows.events",
+    "typing", "abc", "enum", "typing_extensions", "dataclasses_json.api", "workflows.events", "openai.types.",
 )  # fmt: skip
 """Modules whose classes only hold data."""
 
@@ -128,8 +128,10 @@ def is_stock_record_class(cls: type) -> bool:
     """Whether the class is a framework's own and only holds data."""
     if not foreign.is_library_class(cls):
         return False
-    name = foreign.name_of_class(cls)
-    return foreign.module_of(cls).startswith(STOCK_MODULES) and name not in _STOCK_COMPONENTS
+    name, module = foreign.name_of_class(cls), foreign.module_of(cls)
+    if module == "openai":  # which shows its classes as its own, wherever they stand
+        return name == "BaseModel"
+    return module.startswith(STOCK_MODULES) and name not in _STOCK_COMPONENTS
 
 
 # --- code ------------------------------------------------------------------------------------------------------------

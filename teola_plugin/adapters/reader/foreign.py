@@ -303,7 +303,7 @@ def is_data_descriptor(value: Any) -> bool:
 LIBRARIES = words(
     "abc enum dataclasses typing typing_extensions collections functools contextlib warnings builtins "
     "pydantic pydantic_core langchain_core langchain langchain_classic langchain_text_splitters langgraph "
-    "llama_index llama_index_instrumentation dataclasses_json annotated_types"
+    "llama_index llama_index_instrumentation dataclasses_json annotated_types openai"
 )  # fmt: skip
 """Packages whose classes run no user code, unless the user passes some in."""
 

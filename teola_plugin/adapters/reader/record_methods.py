@@ -26,7 +26,7 @@ _SILENT = frozenset(["pretty_print"])
 """Printing methods: nothing is printed, and the result is None."""
 
 _PROPERTIES = foreign.words(
-    "text content_blocks node_id ref_doc_id extra_info hash source_node prev_node next_node parent_node "
+    "text output_text content_blocks node_id ref_doc_id extra_info hash source_node prev_node next_node parent_node "
     "child_nodes embedding metadata id_ content nested_blocks doc_id embedding_strs messages model_extra "
     "model_fields_set"
 )
