@@ -233,8 +233,7 @@ def _is_plain(client: Any) -> bool:
     if own is None or own.get("_api_key_provider") or own.get("_azure_ad_token_provider"):
         return False
     are_published = all(is_installed(method_of(type(client), name)) for name in _SENDING)
-    is_whole = own.keys().isdisjoint(_SENDING) and has_own_caches(client)
-    return are_published and is_whole and are_own_clients([client]) and send_alone(())
+    return are_published and has_own_caches(client) and are_own_clients([client]) and send_alone(())
 
 
 def _is_sent(client: Any, path: tuple[str, ...], named: Mapping[str, Any]) -> bool:

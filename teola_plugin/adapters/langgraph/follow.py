@@ -37,7 +37,7 @@ from teola_plugin.adapters.langchain.trace import trace as trace_runnable
 from teola_plugin.adapters.langgraph.agents import Agents, agents_in, has_replies_streamed
 from teola_plugin.adapters.langgraph.front import Front, Graph, Task, Way, interrupts
 from teola_plugin.adapters.langgraph.inside import LangGraphAsker
-from teola_plugin.adapters.langgraph.reading import GraphReader, is_keyed, route_of, where_of
+from teola_plugin.adapters.langgraph.reading import GraphReader, is_known, route_of, where_of
 from teola_plugin.adapters.langgraph.savable import can_be_saved
 from teola_plugin.adapters.reader.calls import compiled
 from teola_plugin.adapters.reader.mentions import mentioned
@@ -73,7 +73,7 @@ def _telling_tick(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def trace(graph: Any) -> Traced:
     """Return the follower of a compiled graph, with its early tools and readings."""
-    if not is_keyed(graph):
+    if not is_known(graph):
         return Traced(PGraph((), (), ()))
     try:
         agents = agents_in(graph)

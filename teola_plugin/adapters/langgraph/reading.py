@@ -27,7 +27,7 @@ from langgraph.pregel._write import ChannelWrite, ChannelWriteEntry
 from langgraph.types import Command, Send
 
 from teola_plugin.adapters.langgraph.front import SIDE_BY_SIDE, Front, Graph, Task, Way
-from teola_plugin.adapters.langgraph.writes import KEPT, Open, Update, applied, gotos_of, targets_of, updates_of
+from teola_plugin.adapters.langgraph.writes import KEPT, ROOT, Open, Update, applied, gotos_of, targets_of, updates_of
 from teola_plugin.adapters.reader import classes
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.prediction import may_be_asked
@@ -82,6 +82,8 @@ class GraphReader:
         node was read to its end, so its writes are its only effect.
         """
         self.graph = graph
+        outputs = graph.output_channels
+        self._outputs = (outputs,) if type(outputs) is str else outputs
         self._run_component = run_component
         self._readings = readings or {}
         self._on_read = on_read
@@ -140,7 +142,7 @@ class GraphReader:
 
     def _has_written(self, front: Front, updates: Sequence[Update]) -> bool | None:
         """Whether the graph's output was written before or by the updates; None: it is not known."""
-        perhaps = [type(value) is Perhaps for key, value in updates if key in self.graph.output_channels]
+        perhaps = [type(value) is Perhaps for key, value in updates if key in self._outputs]
         if front.has_written or not all(perhaps):
             return True
         return None if perhaps else front.has_written
@@ -202,8 +204,8 @@ class GraphReader:
             raise Barrier(f"the graph {name} limits the time of its steps")
         if way.is_resumed and graph.checkpointer is None:
             raise Barrier(f"the graph {name} may go on from where it was")
-        if not is_keyed(graph) or given is None or type(given) is Command:
-            raise Barrier(f"the graph {name} is given no state with keys")
+        if not is_known(graph) or given is None or type(given) is Command:
+            raise Barrier(f"the graph {name} is given no state")
         limit = _limit_of(graph, way)
         inner = Way(way.is_async, {**way.config, "recursion_limit": limit}, way.runtime, limit)
         front = self.entered(run, given, inner)
@@ -211,9 +213,11 @@ class GraphReader:
             front = self.superstep(run, front, inner)
         if front.tasks or front.waits:
             raise Barrier(f"the graph {name} runs for too long, or has deferred nodes")
-        found = {key: front.state[key] for key in graph.output_channels if key in front.state}
+        found = {key: front.state[key] for key in self._outputs if key in front.state}
         if front.has_written is None:
             raise Stalled(f"it is not known whether the graph {name} writes to its output")
+        if graph.output_channels == ROOT:
+            return found.get(ROOT) if front.has_written else None
         if any(type(value) is Perhaps for value in found.values()):
             return Unknown(items=found)
         return found if front.has_written else None
@@ -283,8 +287,10 @@ class GraphReader:
     def _seen(self, run: Run, names: Any, mapper: Any, front: Front, way: Way, *, is_fresh: bool = False) -> Any:
         """Return the state as a node sees it or, with `is_fresh`, a conditional edge."""
         builder = self.graph.builder
-        if type(names) is not list or "__root__" in names:
-            raise Barrier("it is given a state without keys")
+        if names == ROOT or names == [ROOT]:
+            return self._whole(front)
+        if type(names) is not list:
+            raise Barrier("it is given a state of a kind that is not known")
         seen: dict[str, Any] = {}
         for name in sorted(names, key=lambda name: name in builder.managed) if is_fresh else names:
             if name in builder.managed:
@@ -303,6 +309,16 @@ class GraphReader:
         if type(mapper) is not partial or mapper.func is not _coerce_state:
             raise Barrier("the state is made in a way that is not known")
         return classes.construct(run, run.load(mapper.args[0]), (), seen)
+
+    def _whole(self, front: Front) -> Any:
+        """Return a state without keys. Raises: Barrier if nodes beside each other may change it, Stalled."""
+        if len(front.tasks) > 1:
+            raise Barrier("nodes beside each other are given one state, which each of them may change")
+        if type(self.graph.builder.channels[ROOT]) not in KEPT or ROOT not in front.state:
+            raise Barrier("the state is of a kind that is not known")
+        if type(state := front.state[ROOT]) is Perhaps:
+            raise Stalled("it is not known whether the state is written")
+        return state
 
     # --- edges -------------------------------------------------------------------------------------------------------
 
@@ -397,13 +413,12 @@ def route_of(names: tuple[str, ...], number: int) -> Hashable:
     return "superstep", number, names
 
 
-def is_keyed(graph: Any) -> bool:
-    """Whether the graph is LangGraph's own class, with a keyed state."""
-    return (
-        type(graph) is CompiledStateGraph
-        and "__root__" not in graph.builder.channels
-        and type(graph.output_channels) is list
-    )
+def is_known(graph: Any) -> bool:
+    """Whether the graph is LangGraph's own class, with a state of keys, or of one value."""
+    if type(graph) is not CompiledStateGraph:
+        return False
+    is_one_value = ROOT in graph.builder.channels
+    return graph.output_channels == ROOT if is_one_value else type(graph.output_channels) is list
 
 
 def _limit_of(graph: Graph, way: Way) -> int:

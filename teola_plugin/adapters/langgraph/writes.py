@@ -21,9 +21,12 @@ from teola_plugin.adapters.reader import classes, records
 from teola_plugin.adapters.reader.calls import call
 from teola_plugin.adapters.reader.facts import facts_of
 from teola_plugin.adapters.reader.run import Run
-from teola_plugin.adapters.reader.values import Barrier, Perhaps, Stalled, Undecided
+from teola_plugin.adapters.reader.values import Barrier, Perhaps, Stalled, Undecided, Unknown
 
 Update = tuple[str, Any]
+
+ROOT = "__root__"
+"""The key of a state that is one value, as of `StateGraph(dict)`: each node gets the value itself and may change it."""
 
 
 class Open(Stalled):
@@ -40,7 +43,9 @@ KEPT = (LastValue, BinaryOperatorAggregate, EphemeralValue)
 def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
     """Yield the writes of a node's value under these keys. Raises: Stalled, Barrier."""
     kind = type(value)
-    if (items := run.open_items(value)) is not None:
+    if tuple(keys) == (ROOT,):
+        yield from _whole(run, value)
+    elif (items := run.open_items(value)) is not None:
         yield from ((key, each) for key, each in items.items() if key in keys)
     elif run.is_unknown(value):
         raise Stalled("what a node returns is not known yet")
@@ -55,6 +60,20 @@ def updates_of(run: Run, value: Any, keys: Sequence[str]) -> Iterator[Update]:
             yield from updates_of(run, each, keys)
     elif value is not None:
         yield from _fields(value, keys)
+
+
+def _whole(run: Run, value: Any) -> Iterator[Update]:
+    """Yield the write of a node's value as the state. Raises: Stalled, Barrier."""
+    if type(value) is Unknown and run.open_items(value) is None:
+        raise Stalled("what a node returns is not known yet")
+    parts = value if type(value) in (list, tuple) else [value]
+    if any(type(each) is Command and (each.graph or each.update) is not None for each in parts):
+        raise Barrier("a Command writes to a state without keys")
+    if not any(type(each) is Command for each in parts):
+        if value is not None:
+            yield ROOT, value
+    elif value is not parts[0] and len(parts) > 1:
+        raise Barrier("several Commands write to a state without keys")
 
 
 def _pairs(run: Run, update: Any) -> Iterator[Update]:
