@@ -12,6 +12,7 @@ from unittest import mock
 import httpx
 import openai
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
@@ -130,6 +131,26 @@ def test_awaited_requests_in_turn_run_side_by_side(service: Service) -> None:
 
     app = StateGraph(State).add_node("finding", research).add_edge(START, "finding").add_edge("finding", END).compile()
     asked_side_by_side(service, app, "chat a", "chat c", lambda app: asyncio.run(app.ainvoke({})))
+
+
+class Answering:
+    """An object that asks by a method of its own, and keeps what it was asked."""
+
+    def __init__(self, service: Service) -> None:
+        self.client = OpenAI(**settings(service))
+        self.history: list[str] = []
+
+    def answer(self, text: str) -> Any:
+        reply = self.client.chat.completions.create(model="m", messages=user(text))
+        self.history.append(text)
+        return reply.choices[0].message.content
+
+    def run(self, given: Any) -> Any:
+        return [self.answer(each) for each in ("a", "b", "c")]
+
+
+def test_a_function_of_a_chain_asks_side_by_side(service: Service) -> None:
+    asked_side_by_side(service, RunnableLambda(Answering(service).run), "chat a", "chat c")
 
 
 class Asking(Workflow):  # type: ignore[misc]

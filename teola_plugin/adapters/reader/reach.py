@@ -7,8 +7,10 @@ reads. The reading itself is exact; the reach only decides which code need not w
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +49,12 @@ _READING = _words(
 )
 """Methods of data without effects."""
 
-_ASKING = _words("invoke ainvoke run arun predict apredict similarity_search asimilarity_search")
+_QUICK = CHANGING | _READING | frozenset(vars(builtins)) | {""}
+"""What is called without a request: methods of data, and builtins."""
+
+_ASKING = _words(
+    "invoke ainvoke run arun predict apredict similarity_search asimilarity_search search create parse get post"
+)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _MAKERS = _words("list dict set sorted str int float defaultdict Counter deque OrderedDict")
@@ -83,13 +90,22 @@ def reach_of(function: Any, is_known: Callable[[Any], bool]) -> Reach:
 
 
 def _repeats(nodes: list[FunctionNode]) -> bool:
-    """Whether the source calls components at two places, or at one place beside a loop with a call."""
+    """Whether the source calls components, or one of these functions, at two places, or what may ask in a loop."""
     parts = [each for node in nodes for each in ast.walk(node)]
-    places = sum(
-        isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr in _ASKING for p in parts
-    )
-    looped = (each for p in parts if isinstance(p, _LOOPS) for each in ast.walk(p))
-    return places > 1 or (places == 1 and any(isinstance(each, ast.Call) for each in looped))
+    called = Counter(map(_called, parts))
+    own = {node.name for node in nodes if not isinstance(node, ast.Lambda)}
+    looped = {_called(each) for p in parts if isinstance(p, _LOOPS) for each in ast.walk(p)}
+    is_repeated = sum(called[name] for name in _ASKING) > 1 or any(called[name] > 1 for name in own)
+    return is_repeated or not looped <= _QUICK
+
+
+def _called(part: ast.AST) -> str:
+    """Return the name that is called; empty for other parts."""
+    match part:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name
+        case _:
+            return ""
 
 
 def _is_standard(module: str) -> bool:

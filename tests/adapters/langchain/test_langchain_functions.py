@@ -186,6 +186,28 @@ def asks_each(x: list[str]) -> Any:
     return [MODEL.invoke(each) for each in x]
 
 
+def asks_by_a_function(x: str) -> Any:
+    return asks_model(x), asks_model("and")
+
+
+class Asking:
+    def __init__(self) -> None:
+        self.model = MODEL
+
+    def ask(self, x: str) -> Any:
+        return self.model.invoke(x)
+
+    def each(self, x: list[str]) -> Any:
+        return [self.ask(each) for each in x]
+
+    def joined(self, x: list[str]) -> Any:
+        return self.ask(", ".join(str(each) for each in x))
+
+
+def calls_each(x: list[str]) -> Any:
+    return [each(x) for each in (MODEL, MODEL)]
+
+
 @pytest.mark.parametrize(
     ("function", "reach"),
     [
@@ -210,6 +232,10 @@ def asks_each(x: list[str]) -> Any:
         (with_a_default, Reach(True, True, True)),
         (asks_twice, Reach(True, True, True, repeats=True)),
         (asks_each, Reach(True, True, True, repeats=True)),
+        (asks_by_a_function, Reach(True, True, True, repeats=True)),
+        (Asking().each, Reach(True, True, True, repeats=True)),
+        (Asking().joined, Reach(True, True, True)),
+        (calls_each, Reach(True, True, True, repeats=True)),
     ],
 )
 def test_what_a_function_may_reach(function: Any, reach: Reach) -> None:
