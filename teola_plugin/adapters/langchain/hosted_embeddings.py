@@ -14,7 +14,7 @@ from typing import Any
 from teola_plugin.adapters import sdk_clients, web_clients, web_pages
 from teola_plugin.adapters.configured import Vector
 from teola_plugin.adapters.interception import Alone, Met, sharing
-from teola_plugin.adapters.langchain import models
+from teola_plugin.adapters.langchain import faiss_stores, models
 from teola_plugin.adapters.service import hold_retries
 from teola_plugin.engines import EngineSpec, Foreign
 from teola_plugin.seams import Session
@@ -45,6 +45,7 @@ def instrument_loaded() -> None:
     calling the model.
     """
     models.instrument_loaded()
+    faiss_stores.instrument_loaded()
     sdk_clients.instrument_loaded()
     web_clients.instrument_loaded()
     web_pages.instrument_loaded()

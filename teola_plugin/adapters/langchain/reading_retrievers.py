@@ -21,7 +21,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from teola_plugin.adapters import chroma, leaf
 from teola_plugin.adapters.early import is_free_of_code
-from teola_plugin.adapters.langchain import hosted_embeddings, leaves
+from teola_plugin.adapters.langchain import faiss_stores, hosted_embeddings, leaves
 from teola_plugin.adapters.langchain.models import is_published
 from teola_plugin.adapters.langchain.quiet import aapart, apart
 from teola_plugin.adapters.langchain.reading_models import Way
@@ -109,6 +109,8 @@ def makes_retrievers(store: Any) -> bool:
 def _of_store(store: Any) -> Providers | None:
     if _is_in_memory(store):
         return _of_embeddings(store.embedding)
+    if faiss_stores.is_faiss(store):
+        return _of_embeddings(store.embedding_function)
     spec = chroma.spec_of(store._collection) if leaves.is_chroma(store) else None
     if spec is None:
         return None
