@@ -250,6 +250,7 @@ class _Reading:
 
     def _go_on(self, events: list[Any]) -> None:
         if self.others:
+            self.open[self.later.name] += bool(self.run.asks)
             if not any(map(self._may_end, self.later.begins.ended)):
                 self._fan(self.others, events, [self.later.name, *self.later.begins.queued])
             return

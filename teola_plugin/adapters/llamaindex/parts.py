@@ -225,7 +225,7 @@ def step_run(steps: OwnSteps, name: str, kwargs: Mapping[str, Any]) -> OwnRun:
 
     own = StepRun(
         program, [given, state, buffers, others], steps.readings[name], is_async, writes=may_write(function), step=name,
-        event=given.get(function._step_config.event_name), later=later, workflow=workflow,
+        event=given.get(vars(function)["_step_config"].event_name), later=later, workflow=workflow,
     )  # fmt: skip
     return own
 

@@ -41,8 +41,11 @@ class Indexes:
             run.require_known(*args, *given.values())
             if args or any(type(each) not in _PLAIN for each in given.values()) or given.get("streaming"):
                 raise Barrier(f"it calls {name} of an index in an unusual way")
-            if name == "as_query_engine" and not is_model(llm or (foreign.own_attributes(Settings) or {}).get("_llm")):
-                raise Barrier("it makes an engine without a known model in Settings")
+            settings = foreign.own_attributes(Settings) or {}
+            if name == "as_query_engine" and not is_model(settings.get("_llm") if llm is None else llm):
+                raise Barrier("it makes an engine without a known model")
+            if llm is not None and llm.callback_manager is not settings.get("_callback_manager"):
+                raise Barrier("it makes an engine, which sets the callbacks of its model")
             index: Any = original_of(held)
             told = [id(held), name, id(llm), *((key, type(each), each) for key, each in sorted(given.items()))]
             key, nodes = tuple(told), list(index.index_struct.nodes_dict.values())
@@ -55,7 +58,7 @@ class Indexes:
 
 
 def _made(index: Any, name: str, llm: Any, given: dict[str, Any]) -> Any:
-    """Return the component; as `as_query_engine`, which also sets the callbacks of the model that it is given."""
+    """Return the component. `as_query_engine` would first set the model's callbacks to the index's."""
     if llm is None:
         return getattr(VectorStoreIndex, name)(index, **given)
     retriever = VectorStoreIndex.as_retriever(index, **given)
