@@ -466,13 +466,17 @@ class Narrow(Fan):
 
 @pytest.mark.parametrize("kind", [Narrow, unread(Narrow)])
 def test_no_more_parts_are_asked_for_at_a_time_than_a_step_has_workers(service: Service, kind: Any) -> None:
-    same(service, kind)
     fast = optimize(kind(chat(service)))
     run(fast)
     service.forget()
     seen = hold(service, "part 0")
     run(fast)
     assert seen == ["chat part 0 of bees"]
+
+
+@pytest.mark.parametrize("kind", [Narrow, unread(Narrow)])
+def test_steps_with_one_worker(service: Service, kind: Any) -> None:
+    same(service, kind)
 
 
 def hold(service: Service, text: str) -> list[str]:
